@@ -6,9 +6,9 @@ from relay.training.job import Places, run_segment
 
 def main() -> int:
     """Parse the command line and train the segment."""
-    parser = options.parser(__doc__, "run", "first", "last", "attempt", "results")
+    parser = options.parser(__doc__, "run", "first", "last", "attempt", "minutes", "results")
     given = parser.parse_args()
-    return run_segment(Places(given.results, given.run), given.first, given.last, given.attempt)
+    return run_segment(Places(given.results, given.run), given.first, given.last, given.attempt, given.minutes)
 
 
 if __name__ == "__main__":

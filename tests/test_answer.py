@@ -136,8 +136,11 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     assert words.certainty(found) == (
         "Not certain. With one repeat, nobody knows how much the speed varies. cpu (1 proc, 1 thread, dataloader) "
         "looks 0.10 times as fast. It costs the same. 3 repeats of each would tell: set `repeats: 3`, and give the "
-        "same command again."
+        "same command again. That takes about 62 s more."
     )
+    for threads, speed in ((2, 20.0), (4, 60.0)):
+        tree.setting("cpu", [speed], name=f"slow {threads}", threads=threads)
+    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.certainty(answer_of(tree))
 
 
 def test_a_cpu_that_beats_the_gpu(tree: Tree) -> None:

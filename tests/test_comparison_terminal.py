@@ -21,6 +21,9 @@ def test_table_fits_the_terminal(
     out = shown(full, capsys, monkeypatch, 60)
     assert max(map(len, out.splitlines())) <= 60
     assert "\x1b" not in out
+    wide = "█" * 24
+    assert wide not in out
+    assert wide in shown(full, capsys, monkeypatch, 160), "where there is room, speeds are drawn as bars"
     flat = " ".join(out.split())
     seen = ("20,500 ±", "1.00 fastest", "unclear", "slower", "struck out", "✗", "✓", "failed", "skipped", "91.0")
     for told in seen:

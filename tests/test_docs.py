@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    ROOT / "README.md",
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
     *(ROOT / folder / "README.md" for folder in ("config", "config/sites", "results", "benchmarks")),
 ]
@@ -39,6 +41,17 @@ def test_the_readme_leads_to_the_list_of_every_page() -> None:
     assert "](docs/README.md)" in (ROOT / "README.md").read_text()
     linked = {path for path, _ in LINK.findall((ROOT / "docs/README.md").read_text())}
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= {"README.md", *linked}
+
+
+def test_what_a_fork_runs_is_there() -> None:
+    """Of the CI file: its targets of make, and the site's configuration, whose pages are those of the repository."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
+    assert [words[1] for words in map(str.split, commands) if words[0] == "make" and words[1] not in targets] == []
+    site = ROOT / ".github/mkdocs.yml"
+    assert any("mkdocs build --strict -f .github/mkdocs.yml" in command for command in commands)
+    assert (site.parent / yaml.safe_load(site.read_text())["docs_dir"]).resolve() == ROOT
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:

@@ -69,7 +69,9 @@ def test_a_job_ends_as_its_fault_says(
     told = ending.read(log)
     assert told is not None
     assert words in told.what
-    assert told.what == capsys.readouterr().err.splitlines()[-1]
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[-1] == told.what
+    assert not told.remedy or f"remedy: {told.remedy}" in printed
     if message["kind"] not in ("lost peer", None):
         assert "the log has the traceback" not in told.remedy
         assert " ".join(message["text"].split()) in told.what

@@ -90,6 +90,9 @@ def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size:
         assert opened.requests == [report.as_uri()]
         wide = opened.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide[0] <= wide[1]
+        answer, bars = (opened.page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
+        assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
+        assert bars["y"] < size["height"] or size is PHONE
         found = axe.Axe().run(opened.page).response["violations"]
         assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []
 

@@ -11,6 +11,7 @@ from plans import planned
 from relay.base.errors import UserError
 
 TRAIN = "import helper\nprint('img/s: 1')\n"
+SPEED, STEP = {"samples_per_second": "(.*) img/s"}, {"step": "step (.*)"}
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +61,39 @@ def test_a_module_comes_with_its_package_and_files_of_one_name_do_not_meet() -> 
     Path("pkg/train.py").write_text("from pkg.model import *\nfrom . import model\n")
     script = only(command="python -m pkg.train a/c.yaml b/c.yaml").strategy.script
     named = {file: script.frozen_name(file) for file in script.files}
-    assert named == {each: each for each in ("a/c.yaml", "b/c.yaml", "pkg/__init__.py", "pkg/model.py", "pkg/train.py")}
-    script = only(command="python pkg/train.py a/c.yaml b/c.yaml").strategy.script
-    assert len({script.frozen_name(file) for file in script.files}) == len(script.files)
-    assert script.frozen_name("pkg/../out.yaml").startswith("from-")  # not beside the frozen code
+    assert (named, script.within) == (
+        {each: each for each in ("a/c.yaml", "b/c.yaml", "pkg/__init__.py", "pkg/model.py", "pkg/train.py")},
+        Path(),
+    )
+    script = only(command="python pkg/train.py ./a/c.yaml").strategy.script
+    assert {script.frozen_name(file) for file in script.files} == {*named} - {"b/c.yaml"}
+
+
+def test_a_runs_folder_mirrors_the_place_of_all_that_is_named(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of what lies above; a file that is named by its whole path keeps those beside it that it imports."""
+    (scripts / "other").mkdir()
+    (scripts / "other" / "c.yaml").write_text("")
+    monkeypatch.chdir("sub")
+    Path("data").mkdir()
+    script = only(
+        command="python ../train.py --data data ../other/c.yaml", links={"../../x/data": "data"}
+    ).strategy.script
+    top = scripts.name
+    assert script.within == Path(top, "sub")
+    assert {*map(script.frozen_name, script.files)} == {
+        f"{top}/{name}" for name in ("train.py", "helper.py", "other/c.yaml")
+    }
+    monkeypatch.chdir("../other")
+    script = only(command=f"python {scripts}/train.py").strategy.script
+    assert sorted(Path(script.frozen_name(file)).name for file in script.files) == ["helper.py", "train.py"]
+    assert len({Path(script.frozen_name(file)).parent for file in script.files}) == 1
+
+
+def test_a_folder_that_is_linked_may_be_named() -> None:
+    assert only(command="python train.py ./sub", links={"sub": "sub"}).strategy.script.files == (
+        "helper.py",
+        "train.py",
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +120,7 @@ def test_an_edit_of_the_script_or_of_what_it_imports_is_another_run(name: str) -
 
 def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> None:
     assert only().id != only(command="python train.py --more").id
-    assert only(links={"data": "/one"}).id != only(links={"data": "/other"}).id
+    assert only(links={"data": "sub"}).id != only(links={"data": "train.py"}).id
     assert only(read={"loss": "loss (.*)"}).id != only().id
 
 
@@ -111,6 +141,9 @@ def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> Non
         ({"precision": "bf16"}, "comparisons[0].precision: changes nothing: the command has no {precision}"),
         ({"loader": "resident"}, "comparisons[0].loader: means nothing for a command"),
         ({"segment": {"steps": 3}}, "segment is for a strategy, not for a command"),
+        ({"links": {"data": "nowhere"}}, "comparisons[0].links.data: "),
+        ({"links": {"/data": "sub"}}, "links: '/data' is not allowed; allowed: a path as seen from where"),
+        ({"links": {"../" * 40: "sub"}}, "is not allowed; allowed: a path as seen from where"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"read": {"loss": "loss"}}, "has 0 groups"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
@@ -121,3 +154,21 @@ def test_a_mistake_is_one_line(comparison: dict[str, Any], told: str) -> None:
         planned({"command": "python train.py", **comparison})
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "trained"),
+    [
+        ({}, {}, ["b", "train"]),
+        ({}, {"name": "train"}, ["script"]),
+        ({"read": SPEED}, {"read": SPEED}, ["script"]),
+        ({"read": SPEED}, {}, ["b", "train"]),
+        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 8}, ["script"]),
+        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 4}, ["b", "train"]),
+    ],
+)
+def test_programs_without_a_common_measure_have_an_answer_each(
+    first: dict[str, Any], second: dict[str, Any], trained: list[str]
+) -> None:
+    made = planned({"command": "python train.py", **first}, {"command": "python train.py", "name": "b", **second}).runs
+    assert sorted({run.task.name for run in made}) == trained

@@ -13,11 +13,17 @@ import psutil
 import pytest
 
 from living import children, words
+from relay.driver.progress import Training, described
+from relay.status.runs import silent
 from script_runs import commanded
 
 SPEAKING = """
     import json, os, sys, time
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import helper
+    near = os.path.join(os.path.dirname(__file__), "beside")
+    assert (open(near).read(), open("../up/data/x").read(), open("above.txt").read()) == ("7", "42", "8")
+    open(os.path.join(os.path.dirname(__file__), "written beside"), "w").close()
     names = ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK", "SLURM_TMPDIR", "PYTHONSAFEPATH", "RANK")
     found = {name: os.environ.get(name) for name in names}
     found |= {"words": sys.argv[1:], "helper": helper.__file__, "data": open("data/x").read(), "folder": os.getcwd()}
@@ -40,26 +46,29 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "x").write_text("42")
     (tmp_path / "some.json").write_text("{}")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "beside").write_text("7")
+    (tmp_path / "above.txt").write_text("8")
     made = commanded(
         SPEAKING,
-        "python train.py --config=some.json --seed {seed}",
-        links={"data": "set"},
+        "python sub/train.py --config=some.json --seed {seed} above.txt",
+        links={"data": "set", "sub": "sub", "../up/data": "set"},
         read=READ,
         cpus_per_task=2,
         threads=1,
     )
     status, printed = made.run()
     assert status == 0, printed
+    assert made.places.folder / tmp_path.name == made.folder, "a folder above, for what lies above"
     found = json.loads((made.folder / "found.json").read_text())
     assert Path(found["folder"]) == made.folder.absolute()
     assert (found["data"], found["OMP_NUM_THREADS"], found["SLURM_CPUS_PER_TASK"]) == ("42", "1", "2")
     assert (found["PYTHONSAFEPATH"], found["RANK"]) == (None, None)
     assert Path(found["SLURM_TMPDIR"]).is_dir()
-    config, _, seed = found["words"]
-    frozen = Path(config.removeprefix("--config="))
-    assert frozen.is_relative_to(tmp_path / "results" / "code"), "a file that the command names is frozen with the run"
-    assert Path(found["helper"]).parent == frozen.parent, "and so are the modules that the script imports"
-    assert seed == "1"
+    config, _, seed, _ = found["words"]
+    assert (config, seed) == ("--config=some.json", "1"), "the words are those that were written"
+    assert Path(found["helper"]) == made.folder.absolute() / "helper.py", "what the script imports lies as at home"
+    assert not (tmp_path / "sub" / "written beside").exists()
     assert not {*tmp_path.iterdir()} & {tmp_path / "found.json", tmp_path / "data"}
 
     summary = made.summary()
@@ -83,7 +92,8 @@ def test_without_a_word_the_whole_command_is_timed() -> None:
 @pytest.mark.parametrize(
     ("script", "comparison", "told"),
     [
-        ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3; its last lines:\n| almost"]),
+        ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3: almost\n| almost"]),
+        ("1 / 0\n", {}, ["failed: ZeroDivisionError: division by zero; the command ended with status 1\n| "]),
         ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
         (
             "print('x img/s')\n",
@@ -91,7 +101,6 @@ def test_without_a_word_the_whole_command_is_timed() -> None:
             ["'x' is no number, in the line 'x img/s'"],
         ),
         ("from relay.chain import step\n", {}, ["it ended with status 0 without a single step"]),
-        ("", {"links": {"data": "/nowhere/data"}}, ["links.data: /nowhere/data: no such file or folder"]),
         ("", {"command": "no-such-program train.py"}, ["program 'no-such-program' is not found"]),
     ],
 )
@@ -106,6 +115,26 @@ def test_a_command_that_fails_is_told_once_and_not_tried_again(
     assert not (made.places.run / "step-1.json").exists()
     assert made.run(attempt=2)[0] == 1, "a retry ends at once with the same words"
     assert "not tried again" in made.told()["what"]
+
+
+def test_a_script_that_hangs_is_told_to_end_after_its_time() -> None:
+    made = commanded("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
+    assert made.run(1, "--minutes", "0.05")[0] == 1
+    assert "the command had not ended after 0.05 minutes (runtime_minutes)" in made.told()["what"]
+    assert made.told()["what"].endswith("\n| waits")
+    assert "more runtime_minutes" in made.told()["remedy"]
+
+
+def test_a_script_that_prints_nothing_is_told_of_while_it_runs() -> None:
+    places = commanded("").places
+    log = places.results / "logs" / "segment" / places.run_id / "step-1.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    training = Training(places.run_id, 1, "Running train")
+    assert (silent(places), described(training)) == ("", "")
+    os.utime(log, (time.time() - 400,) * 2)
+    told = "has printed nothing for 6 min 40 s"
+    assert (silent(places), described(training)) == (told, f"{told}: Running train")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from typing import Any
 
 from plans import planned
 from relay.run_folder.places import Places
+from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,22 +31,24 @@ class Commanded:
     @property
     def folder(self) -> Path:
         """Where the command runs."""
-        return self.places.folder
+        script = Run.read(self.places.run / "run.json").strategy.script
+        assert script is not None
+        return self.places.folder / script.within
 
     @property
     def log(self) -> Path:
         return self.places.results / "job.log"
 
-    def start(self, attempt: int = 1) -> subprocess.Popen[str]:
-        """Start its job."""
+    def start(self, attempt: int = 1, *more: str) -> subprocess.Popen[str]:
+        """Start its job, with `more` options."""
         words = [sys.executable, f"{ROOT}/scripts/train.py", "--run", self.places.run_id, "--first", "0", "--last", "1"]
         variables = os.environ | {"TORCH_RELAY_JOB_LOG": str(self.log)}
         pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen([*words, "--attempt", str(attempt)], env=variables, **pipe)
+        return subprocess.Popen([*words, "--attempt", str(attempt), *more], env=variables, **pipe)
 
-    def run(self, attempt: int = 1) -> tuple[int, str]:
+    def run(self, attempt: int = 1, *more: str) -> tuple[int, str]:
         """Its job's exit status, and what it printed."""
-        job = self.start(attempt)
+        job = self.start(attempt, *more)
         try:
             printed, _ = job.communicate(timeout=240)
         finally:
@@ -67,8 +70,9 @@ class Commanded:
 
 
 def commanded(script: str, command: str = "python train.py", **comparison: Any) -> Commanded:
-    """The only run of a comparison that names a command. `script` becomes train.py in the current folder."""
-    Path("train.py").write_text(textwrap.dedent(script))
+    """The only run of a comparison that names a command. `script` becomes the train.py that it names, or that here."""
+    named = next((word for word in command.split() if word.endswith("train.py")), "train.py")
+    Path(named).write_text(textwrap.dedent(script))
     config = {name: comparison.pop(name) for name in ("warmup_steps", "monitor_seconds") if name in comparison}
     (run,) = planned({"command": command, **comparison}, device="cpu", **config).runs
     places = Places(Path("results"), run.id)

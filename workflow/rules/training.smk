@@ -142,7 +142,9 @@ rule segment:
         "{LOAD:run {wildcards.run}}"
         + job("train.py")
         + " --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
-        " --attempt {resources.attempt} >> {log:q} 2>&1"
+        " --attempt {resources.attempt}"
+        + ("" if SITE else f" --minutes {CONFIG.runtime_minutes}")
+        + " >> {log:q} 2>&1"
 
 
 # `snakemake chain`: one training alone, as jobs until it has ended: no proofs beside its reference, no comparison.

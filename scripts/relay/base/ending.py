@@ -18,6 +18,7 @@ from relay.base.files import read_json_or
 from relay.base.printable import printable
 
 LOG = "TORCH_RELAY_JOB_LOG"  # the job's log; the workflow sets it
+QUOTED = "\n| "  # begins a line that an error quotes, of a command's output
 FAULT = 1
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
 FREE_SPACE = "delete what you no longer need there, or raise your quota, then start the same call again"
@@ -70,7 +71,8 @@ def say(ending: Ending) -> int:
     """Say and record how this job has ended; its exit status."""
     record(ending)
     with suppress(OSError):  # the log may be on the disk that is full
-        print(printable(ending.what), file=sys.stderr, flush=True)
+        what = ending.what.partition(QUOTED)[0]  # the log has what is quoted already
+        print(printable(f"remedy: {ending.remedy}\n{what}" if ending.remedy else what), file=sys.stderr, flush=True)
     return ending.status
 
 

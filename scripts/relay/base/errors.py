@@ -10,6 +10,14 @@ class UserError(ValueError):
         return printable(super().__str__())
 
 
+class Told(UserError):
+    """A mistake whose line does not say what helps: `remedy` does."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.remedy = remedy
+
+
 class Busy(UserError):
     """Another process is at work there: no fault of this one, and worth a retry."""
 

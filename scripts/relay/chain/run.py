@@ -34,7 +34,8 @@ def resume(
     """Load the newest sound checkpoint of `folder`, or begin at step 0. Collective: every rank calls it.
 
     `things` are all that has a state, by names of your choice: `model=…, optimizer=…, scheduler=…, scaler=…, ema=…`.
-    Give them as they are trained: after DDP, `fully_shard` or `torch.compile`. A checkpoint is saved every
+    Give them as they are trained: after DDP, `fully_shard` or `torch.compile`. A dict of tensors and plain values is
+    kept as it is: for a batch that was fetched ahead, or the best loss. A checkpoint is saved every
     `save_minutes`, every `save_steps` steps if that is given, and when the job stops. `time_limit` is the job's, in
     seconds or as text in Slurm's form; Slurm's own limit and that of `relay-chain --time` are known without it.
 
@@ -85,7 +86,7 @@ class Run:
         self._lock = lock  # held as long as the run is
         self._goal: int | None = None  # the epochs of `steps` within `epochs`
         self._stopped: Stopped | None = None
-        self._asked = False
+        self._asked = self._of_steps = False
 
     @property
     def step(self) -> int:
@@ -115,6 +116,7 @@ class Run:
         Saves at its end. Collective, as every rank takes the same number of steps.
         """
         self._go_on()
+        self._of_steps = True
         prepare(loader)
         if reached := self._place.loader:
             self._checkpoints.ranks.alike(lambda: self._compare(reached, told_of(loader)))
@@ -226,3 +228,5 @@ class Run:
         if self._checkpoints.ranks.rank == 0:
             for line in dict.fromkeys(forgotten(self._things, self._checkpoints.state)):
                 say(f"warning: {line}")
+            if not self._of_steps and not any(isinstance(each, dict) for each in self._things.values()):
+                say("a batch that this loop fetches ahead is not saved, unless it is in a dict: resume(…, kept=kept)")

@@ -24,8 +24,8 @@ class State:
     """The things that the user handed over, by their names.
 
     `modules` and `optimizers` are alike on all ranks, or sharded by torch's DTensors. `further` is all else that has
-    `state_dict` and `load_state_dict`: schedulers, scalers, averages, loaders. Raises ChainError for what cannot be
-    saved.
+    `state_dict` and `load_state_dict`: schedulers, scalers, averages, loaders; and dicts, each rank's own. Raises
+    ChainError for what cannot be saved.
     """
 
     def __init__(self, things: Mapping[str, Any], ranks: Ranks) -> None:
@@ -38,6 +38,8 @@ class State:
                 self.modules[name] = thing
             elif isinstance(thing, Optimizer):
                 self.optimizers[name] = thing
+            elif isinstance(thing, dict):
+                self.further[name] = Kept(thing)
             elif all(callable(getattr(thing, each, None)) for each in ("state_dict", "load_state_dict")):
                 self.further[name] = thing
             elif not keeps_place(thing):
@@ -66,6 +68,9 @@ class State:
         """Raises ChainError for what a training may have put into an optimizer's groups, and could not be read back."""
         for name, optimizer in self.optimizers.items():
             _check_readable(name, groups(optimizer))
+        for name, thing in self.further.items():
+            if isinstance(thing, Kept):
+                _check_readable(name, thing.values)
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
         """Of each of its groups the parameters' names. One that belongs to no module is known by its place alone."""
@@ -82,12 +87,12 @@ class State:
         """A copy, in host memory, of what rank 0 saves for all."""
         every: dict[str, Any] = {**self.modules, **self.optimizers}
         found = {name: copied(thing.state_dict()) for name, thing in every.items() if name not in self.sharded}
-        return found | {name: copied(state) for name, state in self._further() if size_bytes(state) > LARGE_BYTES}
+        return found | {name: copied(state) for name, state in self._further(replicas=True)}
 
     def own(self) -> dict[str, Any]:
         """A copy, in host memory, of what each rank saves for itself."""
         return {
-            "further": {name: copied(state) for name, state in self._further() if size_bytes(state) <= LARGE_BYTES},
+            "further": {name: copied(state) for name, state in self._further(replicas=False)},
             "buffers": {name: copied(own_buffers(module)) for name, module in self._with_own_buffers()},
             "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
         }
@@ -116,12 +121,39 @@ class State:
                 for key, buffer in own_buffers(self.modules[name]).items():
                     buffer.copy_(saved[key])
 
-    def _further(self) -> Iterator[tuple[str, Any]]:
-        return ((name, thing.state_dict()) for name, thing in self.further.items())
+    def _further(self, *, replicas: bool) -> Iterator[tuple[str, Any]]:
+        """The states of all else: those of which rank 0's is everyone's, or those of which each rank has its own."""
+        for name, thing in self.further.items():
+            state = thing.state_dict()
+            if replicas == (size_bytes(state) > LARGE_BYTES and not isinstance(thing, Kept)):
+                yield name, state
 
     def _with_own_buffers(self) -> Iterator[tuple[str, nn.Module]]:
         """Modules whose buffers may differ between ranks, such as BatchNorm's statistics of each replica's batches."""
         return iter(self.modules.items() if self.ranks.world_size > 1 else ())
+
+
+class Kept:
+    """A dict of tensors and plain values that a script keeps from step to step, such as a batch fetched ahead."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        """The dict itself."""
+        return self.values
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put what was saved into the script's own dict, tensors on the devices where it has them."""
+        self.values.update({name: _placed(value, self.values.get(name)) for name, value in state.items()})
+
+
+def _placed(saved: Any, given: Any) -> Any:
+    if isinstance(saved, torch.Tensor):
+        return saved.to(given.device) if isinstance(given, torch.Tensor) else saved
+    if type(saved) in (list, tuple) and isinstance(given, (list, tuple)) and len(given) == len(saved):
+        return type(saved)(map(_placed, saved, given))
+    return saved
 
 
 def keeps_place(thing: Any) -> bool:

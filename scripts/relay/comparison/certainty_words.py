@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.statistics import MOST_REPEATS
-from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, some, times
+from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, seconds, some, times
 
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
+OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
+MANY_HOURS = 24  # of further repeats, which few can spare
 SAME = "even at the edges of the 95 % intervals the recommendation stays the same"
 
 
@@ -105,21 +107,28 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
     yield "Not certain."
     if any(each.ratio.low is None for each in answer.unclear):
         yield "With one repeat, nobody knows how much the speed varies."
+    far = [each for each in answer.unclear if each.ratio.value * OUT_OF_QUESTION < answer.turns_at(each)]
+    far = far if len(far) > 1 else []
     alike: dict[tuple[float, float], list[Compared]] = {}
-    for each in answer.unclear:
+    for each in (each for each in answer.unclear if not any(each is other for other in far)):
         alike.setdefault((each.other.cost, answer.turns_at(each)), []).append(each)
     groups = list(alike.values())
     for found in groups[:MOST_NAMED]:
         yield from _may_be_better(found, answer, best)
     if left := sum(map(len, groups[MOST_NAMED:])):
         yield f"Of {left} more the measurements do not tell either."
+    if far:
+        slowest, fastest = (number(each(found.ratio.value for found in far), 2) for each in (min, max))
+        yield f"{len(far)} others look clearly too slow: {slowest} to {fastest} times as fast."
     among = [best, *(each.other for each in answer.unclear)]
     widest = max(among, key=_apart)
     far_apart = _apart(widest) >= FAR_APART
     if (count := answer.repeats) and not (answer.neighbours and far_apart):
         if far_apart:
             yield f"{_spread(widest)}."
+        hours = sum(each.training_hours * (count - len(each.speeds)) for each in among)
         yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
+        yield f"That takes about {seconds(3600 * hours)} more{'' if hours < MANY_HOURS else ': hardly worth it'}."
     else:
         yield from _repeats_will_hardly_help(answer, among, widest)
     if answer.doubts:

@@ -307,12 +307,15 @@ def _interrupted(work: Path) -> str:
 
 
 def _recorded(work: Path) -> str:
-    """The error that a job recorded in its work folder, in one line; '' without one."""
+    """The error that a job recorded in its work folder, in one line, and what helps; '' without one."""
     try:
         fault = read_json(work / "fault.json")
     except (OSError, json.JSONDecodeError):
         return ""
-    return " ".join(str(fault["error"]).split()) if isinstance(fault, dict) and fault.get("error") else ""
+    if not isinstance(fault, dict) or not fault.get("error"):
+        return ""
+    told = str(fault["error"]).partition(ending.QUOTED)[0]
+    return "; ".join(" ".join(each.split()) for each in (told, str(fault.get("remedy") or "")) if each)
 
 
 def log_of(identity: str, results: Path) -> Path:

@@ -20,12 +20,12 @@ def differing(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 
     `groups` has the repeats of the settings. Nothing is said of strategies, which are proven.
     """
-    alike: dict[tuple[int, str], dict[str, list[float]]] = {}
+    alike: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for setting, group in groups.items():
         run = group[0].run
         known = run.task.unit != "runs"  # else nobody has told the global batch
         if run.strategy.script and known and (ends := [end for record in group if (end := _end(record)) is not None]):
-            same = run.batch.global_batch_size, options_text(run.strategy.options) or ""
+            same = run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
             alike.setdefault(same, {})[setting] = ends
     return {setting: text for ends in alike.values() for setting, text in _differing(ends).items()}
 

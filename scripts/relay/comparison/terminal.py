@@ -27,6 +27,7 @@ _STYLES = {
 }
 LOADERS = {"resident": "all data lie in memory", "dataloader": "PyTorch's DataLoader reads them"}
 UNPROVEN = "not proven"
+_WIDE, _BAR = 120, 24  # in terminals of so many columns, speeds are also drawn as bars of so many
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
 
@@ -41,7 +42,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
     for what in dict.fromkeys(row["trained"] for row in rows):
         alike = [(row, label) for row, label in zip(rows, labels, strict=True) if row["trained"] == what]
         console.print(Text(what, style="bold"))
-        console.print(_table(alike, recommended, narrow=console.width < _NARROW, marks=marks))
+        console.print(_table(alike, recommended, width=console.width, marks=marks))
         for line in _legend([row for row, _ in alike], marks):
             console.print(Text(line, style="dim"))
         for row, label in alike:
@@ -55,7 +56,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
         for text in (answer["certainty_in_words"], answer["why_not_the_fastest"]):
-            if text:
+            if text and answer["recommended"]:  # else it would say again what is said of each row
                 console.print(Text(text))
         if answer["script"]:
             console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)
@@ -63,7 +64,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 
 
-def _legend(rows: Sequence[Row], marks: tuple[str, str]) -> Iterator[str]:
+def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> Iterator[str]:
     """What the words and signs of the table mean: those that it shows."""
     loaders = {row["loader"] for row in rows}
     read = [f"{name}: {means}" for name, means in LOADERS.items() if name in loaders]
@@ -84,8 +85,10 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str]) -> Iterator[str]:
 
 
 def _table(
-    rows: Sequence[tuple[Row, str]], recommended: Collection[str], *, narrow: bool, marks: tuple[str, str]
+    rows: Sequence[tuple[Row, str]], recommended: Collection[str], *, width: int, marks: tuple[str, str, str]
 ) -> Table:
+    narrow, wide = width < _NARROW, width >= _WIDE
+    fastest = max((row["samples_per_second"] or 0 for row, _ in rows), default=0) or 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     if narrow:
         table.add_column("strategy\nsetting", overflow="fold", ratio=1)
@@ -93,6 +96,8 @@ def _table(
         table.add_column("strategy", overflow="fold")
         table.add_column("setting", overflow="fold", ratio=1)
     table.add_column(f"{told_unit(row for row, _ in rows)}/s", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("")
     table.add_column("relative\nspeed", no_wrap=True)
     learnt = quality(row for row, _ in rows)
     heading = "test\nacc. %" if learnt.name == "accuracy" else f"test\n{learnt.name}"
@@ -110,6 +115,11 @@ def _table(
         table.add_row(
             *names,
             Text(" ".join(filter(None, (number(told_speed(row)), spread(row)))), style=struck),
+            *(
+                [Text(marks[2] * round(_BAR * (row["samples_per_second"] or 0) / fastest), style=struck)]
+                if wide
+                else []
+            ),
             _result(row).append("\nrecommended" if row["setting"] in recommended else "", style="bold green"),
             *([Text(learnt.told(row).removesuffix(" %"), style=struck)] if evaluated else []),
             Text(gate, style="green" if row["equivalent"] else "red"),
@@ -124,5 +134,6 @@ def _result(row: Row) -> Text:
     return Text("not timed" if category(row) == "done" else category(row), style=_STYLES.get(category(row), ""))
 
 
-def _marks(console: Console) -> tuple[str, str]:
-    return ("✓", "✗") if console.encoding.lower().startswith("utf") else ("yes", "NO")
+def _marks(console: Console) -> tuple[str, str, str]:
+    """Of a gate that passed, of one that did not, and of a bar."""
+    return ("✓", "✗", "█") if console.encoding.lower().startswith("utf") else ("yes", "NO", "#")

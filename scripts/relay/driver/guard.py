@@ -31,6 +31,7 @@ from relay.slurm import commands
 
 UNFINISHED = "unfinished"  # the rule of files that ask for another one to be made anew
 MEASURED = "measured"  # the resource of which a job that is measured takes one
+JOB_FAILED = "At least one job did not complete successfully"  # of Snakemake, at the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,8 @@ class _Guarded:
             sys.exit(f"error: {error}")
         except (KeyboardInterrupt, Exception) as error:
             if not (interrupted() or isinstance(error, KeyboardInterrupt)):
+                if JOB_FAILED in str(error):  # was told, with its reason
+                    sys.exit(1)
                 raise
             sys.exit("Stopped. What is finished or saved is kept. Give the same command again to continue.")
 

@@ -17,7 +17,9 @@ from relay.base.errors import UserError
 from relay.driver.region import Region, is_terminal
 from relay.driver.view import Job, View
 from relay.run_folder import pace
+from relay.run_folder.places import Places
 from relay.spec.run import Run
+from relay.status import runs
 
 RESULTS = Path("results")
 TERMINAL_SECONDS = 3.0  # between two views on a terminal. Measured jobs run beside the driver: it does not do more
@@ -53,9 +55,14 @@ class Progress:
         self.region = Region(self.stream)
 
     @property
+    def short(self) -> bool:
+        """Whether short lines, or a view, take the place of Snakemake's lines about each job."""
+        return self.view is not None
+
+    @property
     def drawn(self) -> bool:
-        """Whether a view is drawn, in place of Snakemake's lines about each job."""
-        return self.view is not None and is_terminal(self.stream)
+        """Whether a view is drawn."""
+        return self.short and is_terminal(self.stream)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -116,10 +123,11 @@ def described(training: Training, results: Path = RESULTS) -> str:
         known = pace.newest(results / "checkpoints" / training.run)
     except (OSError, UserError):
         return ""
+    if run.strategy.script:  # nobody knows its epochs, nor its end
+        told = runs.silent(Places(results, training.run)) or (f"step {known.step:,}" if known else "")
+        return f"{told}: {training.words}" if told else ""
     if known is None:
         return ""
-    if run.strategy.script:  # nobody knows its epochs, nor its end
-        return f"step {known.step:,}: {training.words}"
     epoch = f"epoch {known.step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
     speed = f"{known.steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
     end = clock(known.reached + known.seconds_to(training.last))

@@ -17,7 +17,7 @@ from snakemake.jobs import Job
 from snakemake.logging import logger
 
 from relay.base import ending, killed_for_memory, lock, room
-from relay.base.ending import Ending
+from relay.base.ending import QUOTED, Ending
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
@@ -66,6 +66,7 @@ class Retries:
     reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
     fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
     decided: dict[tuple[int, int], int] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)  # how jobs of this call have failed
 
     def __post_init__(self) -> None:
         for told in (RESULTS / "logs").rglob("*.ending.json"):  # by jobs of earlier calls
@@ -102,7 +103,11 @@ class Retries:
             if log:
                 _keep(log)
             return True
+        words = told.what.partition(" failed: ")[2] or told.what
+        if words in self.said:
+            told = replace(told, what=f"as before: {words.partition(QUOTED)[0]}", remedy="")
         logger.error(block(_where(job), told, reason or "", log))
+        self.said.add(words)
         if log and told.status != ending.FAULT:  # a fault is the job's own word, or that of a disk without room
             ending.record(told, log)
         return False
@@ -153,12 +158,14 @@ class Retries:
 
 
 def block(where: str, told: Ending, reason: str, log: Path | None) -> str:
-    """What the terminal shows of a failure, once: where, what, remedy, log."""
+    """What the terminal shows of a failure, once: where, what, remedy, log, and last what is quoted of its output."""
+    what, *quoted = told.what.split(QUOTED)
     parts = {
-        "what": told.what,
+        "what": what,
         "given up": reason,
         "remedy": told.remedy or (LOOK_AT_LOG if reason else ""),
         "log": str(log or ""),
+        "output": "\n".join(quoted),
     }
     lines = [f"FAILED: {where}"]
     for name, text in parts.items():

@@ -36,7 +36,8 @@ LEFT_TO_SLURM = {
     "No partition was given ": "partition: the file of site {!r} names none, so Slurm takes its own (docs/sites.md)",
 }
 # Beside a view: what Snakemake says of itself and of each job, and the rules that only keep books.
-OF_EACH_JOB = (LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.RUN_INFO, LogEvent.RESOURCES_INFO)
+OF_EACH_JOB = (LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.RESOURCES_INFO)
+OF_THE_GRAPH = ("Select jobs to execute", "Execute ", "Touching output file ", "Removing temporary output ")
 STILL_SAID = ("Nothing to be done", "Complete log")
 BOOKKEEPING = ("start", "summary", "record_plan", "all")
 
@@ -45,8 +46,8 @@ class Terminal(logging.Filter):
     """Keeps from the terminal what `retries` says in its own words, and knows from Snakemake's events what runs.
 
     `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest;
-    on a terminal its view, if it has one, takes the place of Snakemake's lines about each job. `refused` tells of gates
-    that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run; they
+    its view, if it has one, or short lines in a log take the place of Snakemake's lines about each job. `refused` tells
+    of gates that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run; they
     may be added later. `site`: the cluster that the jobs are planned for. `meanwhile` is called after each job that has
     ended well, with how many of how many are done.
     """
@@ -66,7 +67,7 @@ class Terminal(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         told: dict[str, Any] = vars(record)
         self.progress.clear()
-        said = not self.progress.drawn
+        said = not self.progress.short
         match told.get("event"):
             case LogEvent.JOB_INFO:
                 self._begun(told)
@@ -86,6 +87,8 @@ class Terminal(logging.Filter):
                 return False
             case LogEvent.ERROR:
                 return told.get("exception") not in COMMAND_FAILED
+            case LogEvent.RUN_INFO:  # how many jobs there are: a log has it
+                return not self.progress.drawn
             case event if event in OF_EACH_JOB:
                 return said
             case None:
@@ -98,6 +101,8 @@ class Terminal(logging.Filter):
 
     def _still_said(self, record: logging.LogRecord) -> bool:
         """Whether a line is shown beside a view: warnings, the driver's own lines, and Snakemake's last ones."""
+        if self.progress.short and str(record.msg).startswith(OF_THE_GRAPH):
+            return False
         own = "/relay/" in record.pathname
         if not self.progress.drawn or record.levelno > logging.INFO or own:
             return True
@@ -109,15 +114,17 @@ class Terminal(logging.Filter):
         run = told["wildcards"]["run"] if told["rule_name"] == SEGMENT else None
         if run:
             self.progress.training[told["jobid"]] = Training(run, int(told["wildcards"]["end"]), words)
-        job = self.progress.jobs[told["jobid"]] = Job(words, time.time(), told["rule_name"] in self.local, run)
-        if self.progress.drawn and job.local and told["rule_name"] not in BOOKKEEPING:
+        local = told["rule_name"] in (*self.local, *BOOKKEEPING)
+        job = self.progress.jobs[told["jobid"]] = Job(words, time.time(), local, run)
+        shown = job.local or not self.progress.drawn
+        if self.progress.short and shown and told["rule_name"] not in BOOKKEEPING:
             self.progress.say(f"{clock(job.since)} {words}")
 
     def _ended(self, number: int, *, done: bool = False) -> None:
         """A job has ended. Beside a view a line says so, of a job that is not a local rule's."""
         self.progress.training.pop(number, None)
         job = self.progress.jobs.pop(number, None)
-        if done and job and not job.local and self.progress.drawn:
+        if done and job and not job.local and self.progress.short:
             now = time.time()
             self.progress.say(f"{clock(now)} done after {duration(now - job.since)}: {job.words}")
 

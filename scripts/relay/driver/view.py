@@ -58,7 +58,7 @@ class View:
         shown = [each for each in standings if each.state in STYLES]
         known = {each.run.id for each in shown}
         below = [f"since {clock(job.since)}: {job.words}" for job in jobs if job.run not in known]
-        below += [*page.whys(each for each in standings if each.state == "failed"), *_waits(standings)]
+        below += [*page.whys(each for each in standings if each.state != "queued"), *_waits(standings)]
         below += [*page.verdicts(self.proofs, self.results), page.whole(standings)]
         below += [self.watch.news] if self.watch.news else []
         below += [f"jobs: {done[0]} of {done[1]} done, {len(jobs)} under way"] if done else []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.planning.comparisons import Comparison
 from relay.spec.identity import beside
-from relay.spec.script import file_argument, placeholders, started_by_torchrun
+from relay.spec.script import TASK, file_argument, placeholders, started_by_torchrun
 
 PYTHON = re.compile(r"python[0-9.]*")
 MOST_FROZEN_BYTES = 10 * 2**20
@@ -31,6 +31,7 @@ class Command:
     """A comparison's command. `folder` is from where the script imports: its own, or this one for `-m`.
 
     `files` are the script, and the modules that it imports from there; `place` names the comparison in a mistake.
+    `trained` is what all commands share whose speeds can be compared.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Command:
     folder: str
     files: tuple[str, ...]
     place: str
+    trained: str = TASK
 
     @property
     def reported(self) -> bool:
@@ -84,11 +86,19 @@ def command_of(comparison: Comparison, index: int) -> Command:
     _check_program(words[0], place)
     file, folder = _script(words, place)
     try:
-        found = beside(Path(file), Path(folder)) if file.endswith(".py") else {Path(file)} if file else set()
+        found = {Path(file)} if file else set()
+        if file.endswith(".py"):
+            found = set().union(*(beside(Path(file), each) for each in _importing_from(Path(folder))))
     except UserError as error:
         raise UserError(f"{place}{error}") from None
     files = map(str, found)
     return Command(comparison.strategy, tuple(words), file, folder, tuple(sorted(files)), place)
+
+
+def _importing_from(folder: Path) -> list[Path]:
+    """From where a script may import: its folder, and those above it up to this one, as many add to its path."""
+    above = [] if folder.is_absolute() or ".." in folder.parts else folder.parents
+    return [folder, *above]
 
 
 def _check_program(program: str, place: str) -> None:
@@ -125,19 +135,22 @@ def _script(words: Sequence[str], place: str) -> tuple[str, str]:
     return "", "."
 
 
-def named_files(words: Sequence[str], place: str) -> list[str]:
-    """The files that the arguments of a command name, placeholders filled in. Raises UserError for a folder, and for a
-    file that is too large to be copied with each run.
+def named_files(words: Sequence[str], links: Iterable[str], place: str) -> list[str]:
+    """The files that the arguments of a command name, placeholders filled in, and no link leads to.
+
+    Raises UserError for a folder, and for a file that is too large to be copied with each run.
     """
-    found = []
+    found, linked = [], [*map(os.path.normpath, links)]
     for word in words[1:]:
         _, path = file_argument(word)
         if not path or Path(path).is_absolute():
             continue
+        if any(Path(os.path.normpath(path)).is_relative_to(link) for link in linked):
+            continue
         if Path(path).is_dir() and "/" in path:
             raise UserError(
                 f"{place}{path} is a folder here, and the command runs in a folder of its own; write its whole path, "
-                "or name it in `links`"
+                f"or add links: {{{os.path.normpath(path)}: {path}}}"
             )
         if Path(path).is_file():
             size = Path(path).stat().st_size

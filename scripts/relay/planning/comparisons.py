@@ -102,9 +102,10 @@ class Comparison(_Axes):
     )
     name: Name | None = Field(default=None, description="name of a command; null: that of its script's file")
     read: Read = Field(default=Read(), description="what is read of a command's output")
-    links: dict[Name, Text] = Field(
+    links: dict[Text, Text] = Field(
         default={},
-        description="files and folders that a command finds in its own folder, such as {data: /scratch/cifar}",
+        description="files and folders that a command finds, by their paths from where it runs, such as "
+        "{../data: /scratch/cifar}",
     )
     stack: Stack = Field(default="torch", description="the software that a command uses")
     options: dict[str, Axis[OptionValue]] = Field(

@@ -35,7 +35,6 @@ from relay.spec.setting import Batch, Computation, Feeding, Launcher, Length, Op
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
-TASK = "script"  # the name of what scripts train: nobody knows it
 NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)
 ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
 MEAN_NOTHING = ("loader", "learning_rate_scaling")
@@ -62,16 +61,22 @@ def check(config: Config) -> dict[str, Command]:
         if (known.words, known.files) != (made.words, made.files):
             where = f"config: comparisons[{index}].name: {show(made.name)} is that of another command already"
             raise UserError(f"{where}; give each command a name")
-    counts = {_counts(comparison, found[comparison.strategy], config): index for index, comparison in commands}
-    if len(counts) > 1:
-        (one, first), (other, second) = list(counts.items())[:2]
-        raise UserError(
-            f"config: comparisons[{second}]: its speed is in {other}, that of comparisons[{first}] in {one}, and these "
-            "cannot be compared; let both tell the same: `read` has patterns for samples_per_second or step"
-        )
     for index, comparison in commands:
         _check_axes(comparison, found[comparison.strategy], index, config.global_batch_size)
-    return found
+    return (
+        found if _alternatives(config, found) else {name: replace(each, trained=name) for name, each in found.items()}
+    )
+
+
+def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
+    """Whether the speeds of a config's commands can be compared: there is one, or they have a common measure.
+
+    That is what they tell of their speed, or their steps, if a step has as many samples in all of them.
+    """
+    told = [(each.read, commands[each.strategy].tells_samples) for each in config.comparisons]
+    batches = {tuple(str(getattr(each, name)) for name in BATCHES[:2]) for each in config.comparisons}
+    speeds = all(read.samples_per_second or (samples and not read.step) for read, samples in told)
+    return len(commands) == 1 or speeds or (all(read.step for read, _ in told) and len(batches) == 1)
 
 
 def _counts(comparison: Comparison, command: Command, config: Config) -> Counted:
@@ -127,7 +132,7 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
     counts = _counts(comparison, command, config)
     setting = Setting(
         task=TaskSpec(
-            name=TASK,
+            name=command.trained,
             unit=counts,
             global_batch_size=batch or 1,
             learning_rate=0.0,
@@ -148,13 +153,13 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
     values = _values(setting, batch, asked.options)
     words = tuple(filled(word, values) for word in command.words)
     plain = [filled(word, {}, last=True) for word in words]
-    files = tuple(sorted({*command.files, *named_files(plain, command.place)}))
+    files = tuple(sorted({*command.files, *named_files(plain, comparison.links, command.place)}))
     script = Script(
         command=words,
         file=command.file,
         folder=command.folder,
         files=files,
-        links={name: str(Path(path).expanduser().absolute()) for name, path in comparison.links.items()},
+        links=dict(_links(comparison, f"config: comparisons[{asked.comparison}].links", here)),
         read=read,
         counts=counts,
         reported=command.reported,
@@ -162,6 +167,24 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
         source=source_digest(map(Path, files)),
     )
     return replace(setting, strategy=replace(setting.strategy, script=script))
+
+
+def _links(comparison: Comparison, place: str, here: Here) -> Iterator[tuple[str, str]]:
+    """Each link's path and its whole target. Raises UserError for one that cannot be, or leads nowhere.
+
+    On a cluster, a whole path is not looked for: it may be one of the nodes' own disks.
+    """
+    for name, target in comparison.links.items():
+        up = Path(name).parts.count("..")
+        if Path(name).is_absolute() or name.startswith("~") or up >= len(Path.cwd().parts):
+            raise UserError(
+                f"{place}: {show(name)} is not allowed; allowed: a path as seen from where the command runs, such as "
+                "data or ../data"
+            )
+        path = Path(target).expanduser()
+        if (here.site is None or not path.is_absolute()) and not path.exists():
+            raise UserError(f"{place}.{name}: {path.absolute()}: no such file or folder")
+        yield name, str(path.absolute())
 
 
 def _shape(asked: Asked, here: Here) -> Shape:

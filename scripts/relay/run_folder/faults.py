@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending, room
-from relay.base.ending import Ending
-from relay.base.errors import Busy, EndedItself, PeerFailed, UserError
+from relay.base.ending import QUOTED, Ending
+from relay.base.errors import Busy, EndedItself, PeerFailed, Told, UserError
 from relay.base.files import read_json_or
 from relay.base.printable import printable
 from relay.run_folder import attempt_name, known_faults, peers, watchdog
@@ -28,7 +28,6 @@ from relay.run_folder.trust import make_own
 
 FAULT = "fault.json"
 MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "kind": str}
-QUOTED = "| "  # begins a line that an error quotes
 LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
@@ -137,8 +136,8 @@ def _file(rank: int) -> str:
 def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> None:
     """Write an error down as this rank's fault; `where` it was, by default that of the error that is being handled."""
     # In one line, but for lines that it quotes: of a command's output.
-    told, *quoted = str(error).split(f"\n{QUOTED}")
-    line = f"\n{QUOTED}".join([" ".join(told.split()), *quoted])
+    told, *quoted = str(error).split(QUOTED)
+    line = QUOTED.join([" ".join(told.split()), *quoted])
     fault = {
         "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}",
         "rank": rank,
@@ -152,7 +151,7 @@ def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> 
         "mistake": isinstance(error, UserError),
         "kind": type(error).__name__,
     }
-    fault |= {"remedy": ending.remedy_of(error)}
+    fault |= {"remedy": error.remedy if isinstance(error, Told) else ending.remedy_of(error)}
     room.write(work / _file(rank), _shown(fault))
 
 

@@ -8,9 +8,11 @@ the text tells them apart. `tests/known_faults.yaml` holds each row against mess
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from relay.base.ending import FREE_SPACE
 from relay.base.errors import UserError
 
 
@@ -202,10 +204,78 @@ TABLE = (
     ),
 )
 
+_NO_NETWORK = "the network gave no answer, and jobs often have none: fetch it before, then name its folder in `links`"
 
-def known(text: str) -> Known | None:
+# What commands meet, and strategies do not: these come first for a command.
+OF_COMMANDS = (
+    Known(
+        Kind.SETUP,
+        "no GPU",
+        r"no attribute '_cuda_|not compiled with CUDA enabled|[Nn]o NVIDIA driver|No CUDA GPUs are available|"
+        r"no CUDA-capable device|no GPUs found|doesn't have NCCL built in|"
+        r"(CUDA|GPU) is (not available|required|needed)|[Nn]o (supported )?(gpu|GPU|CUDA)",
+        "it asks for a GPU, and none is here: give it its option for CPUs, or run it where GPUs are",
+    ),
+    Known(
+        Kind.SETUP,
+        "network",
+        r"urlopen error|HTTPS?ConnectionPool|gaierror|no internet|ConnectTimeout|ProxyError|couldn't connect to|"
+        r"LocalEntryNotFound|offline mode|Could ?n[o']t resolve host|Error downloading|ConnectionError: ",
+        _NO_NETWORK,
+    ),
+    Known(Kind.SETUP, "data", r"[Dd]ataset (is )?not found|use download=True", _NO_NETWORK),
+    Known(
+        Kind.SETUP,
+        "module",
+        r"No module named|(package|library|module) .*(is not|isn't) installed|command not found",
+        "name its package in `packages` of the config; a file of yours is named in `links`",
+    ),
+    Known(
+        Kind.SETUP,
+        "file",
+        r"No such file or directory|FileNotFoundError|can't open file|does not exist",
+        "the command runs in a folder of its own: what it reads there is named in `links`, anything else by a whole "
+        "path that the nodes can see",
+    ),
+    Known(Kind.SETUP, "space", r"No space left on device|[Qq]uota exceeded|PytorchStreamWriter failed", FREE_SPACE),
+    Known(
+        Kind.SETUP,
+        "permission",
+        r"Permission denied|Read-only file system",
+        "let it write below the folder in which it runs",
+    ),
+    Known(
+        Kind.SETUP,
+        "argument",
+        r"error: (unrecognized arguments|the following arguments are required|argument |ambiguous option)|"
+        r"[Nn]o such option|Missing (option|argument)|Key '\S+' is not in struct|Could not override",
+        "the script does not take this argument: compare the command with what its `--help` lists",
+    ),
+    Known(
+        Kind.SETUP,
+        "ranks",
+        r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|LOCAL_RANK) expected|"
+        r"KeyError: '(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|SLURM_PROCID|SLURM_LOCALID|SLURM_NTASKS)'",
+        "it expects a launcher: write `torchrun` in place of `python`, or give launcher: direct (srun on a cluster)",
+    ),
+    Known(
+        Kind.SETUP,
+        "screen",
+        r"cannot connect to X server|no display name|couldn't connect to display|headless",
+        "jobs have no screen: write `env MPLBACKEND=Agg` before the command",
+    ),
+    Known(
+        Kind.SETUP,
+        "keyboard",
+        "EOF when reading a line|api_key not configured|not logged in|Token is required",
+        "nobody answers a job at a keyboard: give it as an argument, or switch it off (`env WANDB_MODE=offline`)",
+    ),
+)
+
+
+def known(text: str, table: Sequence[Known] = TABLE) -> Known | None:
     """The first row that fits an error's text; None for what nobody has met yet, which is the program's own."""
-    return next((row for row in TABLE if re.search(row.pattern, text)), None)
+    return next((row for row in table if re.search(row.pattern, text)), None)
 
 
 def text_of(error: BaseException) -> str:

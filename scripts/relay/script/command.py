@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import sys
@@ -56,17 +57,41 @@ class Here:
 
 
 def folder_of(work: Path, script: Script) -> Path:
-    """The folder in which the command runs, with its links. Raises UserError for a link whose target is not there."""
-    folder = work / FOLDER
-    folder.mkdir(exist_ok=True)
+    """The folder in which the command runs, once what is frozen lies there, and the links, as at home.
+
+    Raises UserError for a link whose target is not there.
+    """
+    tree = (work / FOLDER).absolute()
+    folder = tree / script.within
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in map(script.frozen_name, script.files):
+        _copy(PACKAGE.parent / OWN_SCRIPT / name, tree / name)
     for name, target in script.links.items():
         if not Path(target).exists():
             raise UserError(f"links.{name}: {target}: no such file or folder; allowed: what the nodes can see")
-        place = folder / name
-        if not place.exists():
-            with suppress(FileExistsError):  # another rank was first
-                place.symlink_to(target)
+        _link(Path(os.path.normpath(folder / name)), Path(target))
     return folder
+
+
+def _copy(frozen: Path, place: Path) -> None:
+    """Lay out a frozen file anew where the command has changed it. Other ranks may do the same meanwhile."""
+    if place.is_file() and not place.is_symlink() and filecmp.cmp(frozen, place, shallow=False):
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.{os.uname().nodename}.{os.getpid()}")
+    shutil.copy(frozen, partial)
+    partial.replace(place)
+
+
+def _link(place: Path, target: Path) -> None:
+    """Link to a target. Of a folder that has files of the run's, all others are linked."""
+    if place.is_dir() and not place.is_symlink() and target.is_dir():
+        for each in target.iterdir():
+            _link(place / each.name, each)
+    elif not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # another rank was first
+            place.symlink_to(target)
 
 
 # What srun and MPI's launchers tell a process of its step.
@@ -80,7 +105,7 @@ def variables(run: Training, here: Here, work: Path, attempt: int, environment: 
     # OpenMP's places would bind torchrun, or a process with its data workers, to one core, and all that they start.
     for name in (SAFE_PATH, *BINDING, *ranks):
         made.pop(name, None)
-    found = [str(PACKAGE.parent), str(_frozen()), made.get("PYTHONPATH")]
+    found = [str(PACKAGE.parent), made.get("PYTHONPATH")]
     if needs_help():
         found.insert(0, str(PACKAGE / "script" / "beside"))
     made["PYTHONPATH"] = os.pathsep.join(filter(None, found))
@@ -101,18 +126,20 @@ def variables(run: Training, here: Here, work: Path, attempt: int, environment: 
     return made
 
 
-def words(run: Training, repeat: int, here: Here, environment: Mapping[str, str]) -> list[str]:
+def words(run: Training, repeat: int, here: Here, work: Path, environment: Mapping[str, str]) -> list[str]:
     """The words of the command. Raises UserError where its program is not found, or cannot be executed."""
     script = run.strategy.script
     assert script is not None
+    tree = (work / FOLDER).absolute()
     values = {"seed": run.seed, "repeat": repeat, "node": here.node, "address": here.address, "port": here.port}
-    made = [_place(filled(word, values, last=True), script) for word in script.command]
+    made = [_place(filled(word, values, last=True), script, tree) for word in script.command]
     made = [*_meeting(made, run, here, environment)] if started_by_torchrun(made) else made
     program = made[0]
     if program == "torchrun":
         return [sys.executable, "-P", "-m", "torch.distributed.run", *made[1:]]
     if program in PYTHONS:
         return [sys.executable, *made[1:]]
+    program = str(tree / script.within / program) if "/" in program else program
     found = shutil.which(program, path=environment["PATH"])
     if found is None:
         there = "is not executable" if Path(program).is_file() else "is not found"
@@ -122,16 +149,11 @@ def words(run: Training, repeat: int, here: Here, environment: Mapping[str, str]
     return [found, *made[1:]]
 
 
-def _frozen() -> Path:
-    return PACKAGE.parent / OWN_SCRIPT
-
-
-def _place(word: str, script: Script) -> str:
-    """A word that names a file which is frozen with the run, as the place of its copy."""
+def _place(word: str, script: Script, tree: Path) -> str:
+    """A word that names a frozen file by its whole path, as that of its copy. A relative path leads there by itself."""
     option, path = file_argument(word)
-    frozen = {os.path.normpath(file): file for file in script.files}
-    if path and (file := frozen.get(os.path.normpath(path))) is not None:
-        return f"{option}{_frozen() / script.frozen_name(file)}"
+    if Path(path).is_absolute() and (file := os.path.normpath(path)) in script.files:
+        return f"{option}{tree / script.frozen_name(file)}"
     return word
 
 

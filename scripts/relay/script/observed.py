@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from relay.base.ending import QUOTED
 from relay.script.steps import Steps
 from relay.spec.script import Counted, Script, compiled
 
@@ -45,11 +46,12 @@ class Observed:
     """Gathers what a command tells. `line` is called by the thread that reads its output, all else by the main one.
 
     `problem` is what was read where a number should be; '' as long as there is none. `step` is the last one of which
-    is known, and `saved` the newest that can be gone on from; 0 before the first. `first_at` is when the first step
-    was told; None where the output tells speeds, for then nobody knows.
+    is known, and `saved` the newest that can be gone on from; 0 before the first. `heard` is when it printed last, and
+    `first_at` when the first step was told; None where the output tells speeds, for then nobody knows.
     """
 
     def __init__(self, script: Script, batch: int, warmup_steps: int, report: Path) -> None:
+        self._read_by = script.read
         self._patterns = {name: compiled(pattern) for name, pattern in script.read.items()}
         self._counts: Counted = script.counts
         self._batch, self._warmup_steps = batch, warmup_steps
@@ -61,7 +63,7 @@ class Observed:
         self._blocked = False  # whether there was any block
         self._steps, self._first, self._last = Steps(), 0, Point(0.0, 0)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self.began = time.time()
+        self.began = self.heard = time.time()
         self.first_at: float | None = None
         self.step = self.saved = 0
         self.matched: set[str] = set()
@@ -71,6 +73,7 @@ class Observed:
         """Take in a line of the output."""
         with self._lock:
             self.lines.append(text)
+            self.heard = now
             for name, pattern in self._patterns.items():
                 if found := pattern.search(text):
                     self._match(name, found[1] or "", text[found.end(1) :], text, now)
@@ -171,19 +174,23 @@ class Observed:
         """What the command should have told by its end and has not; '' where it has told all."""
         for name in self._patterns:
             if name not in self.matched:
-                return f"read.{name}: the pattern '{self._patterns[name].pattern}' matches nothing in the output"
+                return f"read.{name}: the pattern '{self._read_by[name]}' matches nothing in the output"
         told = self._patterns.keys() & {SPEED, STEP}
         if self._counts != "runs" and not told and not self.matched and not self.saved:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
         return ""
 
-    def shown(self) -> str:
-        """The last lines of the output, for an error."""
+    def told(self) -> list[str]:
+        """The last lines of the output, without those that torchrun adds."""
         with self._lock:
             told = [line for line in self.lines if line.strip()]
         epilogue = next((place for place, line in enumerate(told) if EPILOGUE.search(line)), None)
-        last = (told[:epilogue] or told)[-SHOWN_LINES:]
-        return "; it printed nothing" if not last else "; its last lines:\n" + "\n".join(f"| {line}" for line in last)
+        return told[:epilogue] or told
+
+    def shown(self) -> str:
+        """The last few lines of the output, for an error."""
+        last = self.told()[-SHOWN_LINES:]
+        return "".join(f"{QUOTED}{line}" for line in last) or "; it printed nothing"
 
 
 def _thinned(values: list[float]) -> list[float]:

@@ -13,14 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from relay.base import options
-from relay.base.errors import UserError
+from relay.base.clock import duration
+from relay.base.errors import Told, UserError
 from relay.base.files import write_json_over
 from relay.base.lifeline import adopt_orphans, end_with_parent
 from relay.base.lock import exclusive
@@ -33,6 +34,7 @@ from relay.process.watch import Watch
 from relay.run_folder import reached
 from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
 from relay.run_folder.samples import samples_path
+from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
 from relay.script.facts import facts
 from relay.script.observed import Observed
@@ -55,7 +57,7 @@ MANY = 1_000_000  # children that are looked for: all
 
 def main(arguments: list[str]) -> None:
     """Run the command of a run to its end, or to a signal."""
-    given = options.parser(__doc__, "spec", "work", "attempt", prog="script.process").parse_args(arguments)
+    given = options.parser(__doc__, "spec", "work", "attempt", "minutes", prog="script.process").parse_args(arguments)
     run, work = Training.read(given.spec), given.work
     script, here = run.strategy.script, Here.of(run, os.environ)
     assert script is not None
@@ -69,7 +71,7 @@ def main(arguments: list[str]) -> None:
         (work / "records").mkdir(exist_ok=True)
         folder = folder_of(work, script)
         environment = variables(run, here, work, given.attempt, os.environ)
-        line = words(run, run.repeat if isinstance(run, Run) else 0, here, environment)
+        line = words(run, run.repeat if isinstance(run, Run) else 0, here, work, environment)
         batch, warmup_steps = run.batch.global_batch_size, run.length.warmup_steps
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
@@ -77,20 +79,27 @@ def main(arguments: list[str]) -> None:
             records.begin(run, here)
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
-        child = Child(line, folder, environment, observed)
+        child = Child(line, folder, environment, observed, given.minutes)
         with _watched(run, here, child, work, given.attempt):
             child.wait(records)
         if outside:
             outside.warn()
         told = note.read(Path(environment[note.NOTE]))
-        _conclude(child, observed, records, told)
+        _conclude(child, observed, records, told, lambda how: why.failed(how, observed, script, folder))
 
 
 class Child:
-    """The command, as a process with a group of its own: a signal comes to it once, from here."""
+    """The command, as a process with a group of its own: a signal comes to it once, from here.
 
-    def __init__(self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed) -> None:
-        self.observed, self.received, self._told = observed, list[int](), 0.0
+    `minutes` are its time limit, after which it is told to end; None where a scheduler keeps it.
+    `late` says that it was.
+    """
+
+    def __init__(
+        self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed, minutes: float | None
+    ) -> None:
+        self.observed, self.received, self._told, self.late = observed, list[int](), 0.0, False
+        self.minutes = minutes
         self._shell = Path(line[0]).name in SHELLS
         for number in SIGNALS:
             signal.signal(number, self._note)
@@ -120,7 +129,8 @@ class Child:
         """Wait for its end, record what is known meanwhile, and pass on the first signal, as SIGTERM."""
         recorded = time.monotonic()
         while self.process.poll() is None:
-            if (self.received or self.observed.problem) and not self._told:
+            self.late |= bool(self.minutes) and time.time() - self.started > 60 * (self.minutes or 0)
+            if (self.received or self.observed.problem or self.late) and not self._told:
                 self._told = time.monotonic()
                 self._end()
             if self._told and self._shell and not usage.descendants(self.process.pid):
@@ -220,8 +230,14 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
-def _conclude(child: Child, observed: Observed, records: Records | None, told: dict[str, Any] | None) -> None:
-    """Record the command's end. Raises UserError where it failed."""
+def _conclude(
+    child: Child,
+    observed: Observed,
+    records: Records | None,
+    told: dict[str, Any] | None,
+    failed: Callable[[str], UserError],
+) -> None:
+    """Record the command's end. Raises UserError where it did not end well: what `failed` makes of how it ended."""
     if observed.problem:
         raise UserError(f"{observed.problem}{observed.shown()}")
     stopped, step = None, None
@@ -234,6 +250,11 @@ def _conclude(child: Child, observed: Observed, records: Records | None, told: d
         stopped = signal.Signals(child.received[0]).name
     elif child.status == TEMPORARY:
         stopped = f"status {TEMPORARY}"
+    elif child.late:
+        silent = duration(child.ended - observed.heard)
+        remedy = "give more runtime_minutes or fewer steps, or make it a chain (docs/make-your-script-a-chain.md)"
+        late = f"the command had not ended after {child.minutes:g} minutes (runtime_minutes)"
+        raise Told(f"{late}; its last line came {silent} before its end{observed.shown()}", remedy)
     if stopped:
         if records:
             records.end(child, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
@@ -249,7 +270,7 @@ def _conclude(child: Child, observed: Observed, records: Records | None, told: d
             if child.status < 0
             else f"ended with status {child.status}"
         )
-        raise UserError(f"the command {how}{observed.shown()}")
+        raise failed(f"the command {how}")
     if records:
         records.write()
         if missing := observed.missing():

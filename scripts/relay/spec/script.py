@@ -17,6 +17,7 @@ from relay.base.errors import UserError
 Counted = Literal["samples", "steps", "runs"]
 # Placeholders that a job fills in. All others are filled in by the planner.
 OF_A_JOB = ("seed", "repeat", "node", "address", "port")
+TASK = "script"  # the name of what commands train that are alternatives: nobody knows it
 NOT_PROVEN = "script"  # the id of the verdict that all scripts share
 # Options of torchrun that say where processes meet.
 MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
@@ -33,7 +34,8 @@ class Script:
 
     `command` are its words, with the placeholders of a job. `file` is the script among them, as the config writes it;
     '' where there is none. `files` are all that is frozen with a run: the script, the modules that it imports from
-    `folder` on, and the files that the command names. `links` are what a run's folder links to, by the links' names.
+    `folder` on, and the files that the command names. `links` are what a run's folder links to, by the links' paths
+    as seen from where the command runs.
     `read` are the patterns for its output, by what they find: `samples_per_second`, `step`, `loss`, `accuracy`.
     `reported`: the script itself reports its steps, by `relay.chain`. `chained`: it keeps checkpoints by that, so that
     its jobs can go on from each other. `source` is a digest of the files.
@@ -50,20 +52,37 @@ class Script:
     chained: bool = False
     source: str = ""
 
-    def frozen_name(self, file: str) -> str:
-        """Where one of `files` lies in a run's snapshot: as seen from the script's folder.
+    @property
+    def root(self) -> Path:
+        """The folder that a run's folder mirrors: this one, or one above it, which has all that is named from here."""
+        named = [name for name in (*self.files, *self.links) if not Path(name).is_absolute()]
+        return Path(os.path.commonpath([Path.cwd(), *(_whole(name).parent for name in named)]))
 
-        A file elsewhere has a folder of its own there, for several may have one name.
+    @property
+    def within(self) -> Path:
+        """Where in a run's folder the command runs."""
+        return Path.cwd().relative_to(self.root)
+
+    def frozen_name(self, file: str) -> str:
+        """Where one of `files` lies in a run's folder, and in its snapshot: as it lies below `root`.
+
+        A file elsewhere has a folder of its own there, for several may have one name. What lies in the script's folder
+        stays beside the script.
         """
-        # With `..` in it, a name would lead out of the snapshot.
-        folder, path = (Path(os.path.normpath(Path(each).absolute())) for each in (self.folder, file))
-        if path.is_relative_to(folder):
-            return str(path.relative_to(folder))
-        return f"from-{sha256(os.path.normpath(path).encode()).hexdigest()[:8]}/{path.name}"
+        path, folder = _whole(file), _whole(self.folder)
+        if path.is_relative_to(self.root):
+            return str(path.relative_to(self.root))
+        near = folder if path.is_relative_to(folder) else path.parent
+        return f"from-{sha256(str(near).encode()).hexdigest()[:8]}/{path.relative_to(near)}"
 
     def identity(self) -> dict[str, Any]:
         """What of it changes the result: where its own files lie does not."""
         return {"command": self.command, "read": self.read, "links": self.links}
+
+
+def _whole(path: str) -> Path:
+    """A path from the root on, without `..`; links are not followed."""
+    return Path(os.path.normpath(Path(path).absolute()))
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from relay.base import lock
-from relay.base.clock import clock
+from relay.base.clock import clock, duration
 from relay.base.files import read_json_or
 from relay.run_folder import chain, faults, pace, sealed
 from relay.run_folder.places import Places
@@ -17,6 +17,7 @@ from relay.slurm.commands import QueuedJob, waits
 from relay.spec.run import Run
 
 # "begun": no job of it runs or waits just now. "trained": so is all of it, and its summary comes next.
+SILENT_SECONDS = 180.0  # after which it is told that a command prints nothing
 State = Literal["done", "failed", "running", "queued", "begun", "trained", "to do"]
 
 
@@ -52,6 +53,8 @@ def standing(
     done = [end for end in ends or () if places.state(end).exists()]
     known = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
     state, why = _state(places, run, queue)
+    if state == "running" and run.strategy.script:
+        why = silent(places)
     if state == "begun" and run.length.total_steps in done:
         state = "trained"
     left = max(0.0, known.seconds_to(run.length.total_steps)) if known else None
@@ -69,6 +72,13 @@ def standing(
         seconds_left=None if state in ("done", "trained", "failed") else left,
         why=why,
     )
+
+
+def silent(places: Places) -> str:
+    """That a command has printed nothing for minutes; '' where it has, or has no log yet."""
+    logs = (places.results / "logs" / "segment" / places.run_id).glob("*.log")
+    seconds = time.time() - max((log.stat().st_mtime for log in logs), default=time.time())
+    return f"has printed nothing for {duration(seconds)}" if seconds > SILENT_SECONDS else ""
 
 
 def _trained(places: Places, known: pace.Pace | None) -> int:

@@ -34,12 +34,12 @@ from relay.training.job_start import job_start
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
 
 
-def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
+def run_segment(places: Places, first: int, last: int, attempt: int, minutes: float | None = None) -> int:
     """Train steps `first` to `last` of the run and write its state file; returns the exit status of the job.
 
     0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`attempt` > 1)
-    only repeats in words. Raises UserError where the run is not declared or its chain cannot go on, and Busy where
-    another job trains it.
+    only repeats in words. `minutes` is the time limit of a command, where no scheduler keeps it. Raises UserError where
+    the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = _declared(places)
     if problem := unsafe_above(places.work, run.length.checkpoint_writers):
@@ -67,6 +67,8 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     if run.strategy.script is None:
         role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
         arguments |= {"--dataset": dataset, "--first": first, "--last": last}
+    elif minutes:
+        arguments |= {"--minutes": minutes}
     words = [str(part) for pair in arguments.items() for part in pair]
     status = launch(places.run / "run.json", role, places.work, words, places.code / known["code"])
     if not faults.told(places.work):
