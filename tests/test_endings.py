@@ -63,6 +63,7 @@ def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(
     """`srun` and `apptainer` end with this status, and say why in the log."""
     gate, _ = planned("cpu")
     gate.write(tmp_path / "gate.json")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it where it has compiled something
     monkeypatch.setattr(launcher, "command", lambda *_: ["sh", "-c", "echo $TORCHINDUCTOR_CACHE_DIR; exit 2"])
     assert launcher.launch(tmp_path / "gate.json", "equivalence.gate", tmp_path, [], SCRIPTS) == 2
     # By torch's default another user could have made it first, with pickles in it.

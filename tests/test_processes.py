@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ import torch
 
 from relay.base.errors import UserError
 from relay.launch import direct, step
-from relay.launch.command_lines import COMPILED, PORT, Meeting, command, rank_variables
+from relay.launch.command_lines import Meeting, command, free_port, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process import cpus, machine
@@ -39,6 +40,12 @@ def run(**changes: Any) -> Run:
 
 def job(**changes: Any) -> Job:
     return replace(Job(nodes=2, tasks_per_node=2, cpus_per_task=3, memory_mb=4000, minutes=5), **changes)
+
+
+def test_a_port_that_is_taken_is_passed_over() -> None:
+    first = free_port()
+    with socket.create_server(("127.0.0.1", first)):
+        assert free_port() != first
 
 
 def test_torchrun_of_one_node_meets_without_a_port() -> None:

@@ -25,6 +25,7 @@ from relay.launch import fork_server
 from relay.launch.command_lines import COMPILED, PORT, command, free_port
 from relay.process import meeting, one_gpu
 from relay.process.interruption import SIGNALS
+from relay.process.usage import descendants
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
 from relay.slurm import allocation, commands
@@ -150,8 +151,6 @@ def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _kill(pid: int) -> None:
     """Kill a child with all that it has started: they were told to end long ago."""
-    import psutil
-
-    for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    for each in [*descendants(pid), pid]:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
