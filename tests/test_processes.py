@@ -18,7 +18,7 @@ import torch
 
 from relay.base.errors import UserError
 from relay.launch import direct, step
-from relay.launch.command_lines import Meeting, command, free_port, rank_variables
+from relay.launch.command_lines import COMPILED, PORT, Meeting, command, free_port, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process import cpus, machine
