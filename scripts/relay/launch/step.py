@@ -38,7 +38,8 @@ def variables(run: Specification, job: Job, disk: Path) -> dict[str, str]:
     values |= {name: job.openmp[key] for key, name in openmp.items() if job.openmp.get(key)}
     if job.network_interface:
         values |= {"NCCL_SOCKET_IFNAME": job.network_interface}
-        values |= {"GLOO_SOCKET_IFNAME": job.network_interface} if run.shape.nodes > 1 else {}  # else its loopback
+        if run.shape.nodes > 1 or is_script(run):  # the project's own processes of one node take the loopback
+            values |= {"GLOO_SOCKET_IFNAME": job.network_interface}
     # Compiled code belongs on the node's disk: shared filesystems are slow to lock. No other user may write to it.
     caches = own_folder(disk) / f"cache-{fingerprint(job.environment)}"
     values |= {"TORCH_EXTENSIONS_DIR": str(caches / "torch"), "TRITON_CACHE_DIR": str(caches / "triton")}

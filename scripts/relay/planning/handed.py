@@ -6,6 +6,7 @@ their runs. Only one driver at a time works on a folder, and it waits for the jo
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -30,13 +31,22 @@ def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
     make_own(partial)
     if plan.site:
         for name in WORKFLOW:
-            source = plan.root / name
-            (shutil.copytree if source.is_dir() else shutil.copy2)(source, partial / name)
+            _copy(plan.root / name, partial / name)
     (partial / PLAN).write_bytes(pickle.dumps((selftest, plan)))
     keep_to_owner(partial)
     remove(FOLDER)
     partial.rename(FOLDER)
     workflow.config_settings.configfiles = []  # Snakemake names them to its jobs, and the plan has their content
+
+
+def _copy(source: Path, place: Path) -> None:
+    """Copy a file or a folder. Folders of a checkout that is read-only can be removed by the next call."""
+    if source.is_file():
+        shutil.copy2(source, place)
+        return
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder, _, _ in os.walk(place):
+        os.chmod(folder, 0o755)
 
 
 def handed() -> tuple[bool, Plan]:

@@ -16,6 +16,7 @@ from typing import get_args
 from relay.base.errors import UserError
 from relay.spec.setting import Writers
 
+REPLACE = "who could replace there what jobs run or load"
 LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it that are the project's
 # What jobs run, or are told to run: its folders down to this depth.
 OF_JOBS = {"code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
@@ -57,27 +58,21 @@ def unsafe_above(work: Path, writers: Writers) -> str | None:
 
 
 def _unsafe(folder: Path, writers: Writers, own: bool = True) -> str | None:
-    """Why another user could replace what is in a folder. One that is not the project's `own` may be a colleague's."""
-    status, mend = folder.stat(), [] if own else ["work in a folder of your own"]
-    theirs = status.st_uid not in (os.getuid(), 0) and (own or not _is_unmapped(status.st_uid))
-    if theirs and (own or writers == "owner"):
-        told = f"belongs to another user ({_name(status.st_uid)})"
-    elif not status.st_mode & stat.S_ISVTX and (who := _others(status, writers)):
-        told, mend = f"can be written by {who}", [f"chmod g-w,o-w {folder}", *mend]
-    else:
+    """Why another user could replace what is in a folder.
+
+    One that is not the project's `own` may belong to anybody, such as the head of a group: who gave the place is trusted.
+    """
+    status = folder.stat()
+    theirs = status.st_uid not in (os.getuid(), 0)
+    if theirs and own:
+        return f"{folder} belongs to another user ({_name(status.st_uid)}), {REPLACE}"
+    if status.st_mode & stat.S_ISVTX or not (who := _others(status, writers)):
         return None
-    mend += [] if theirs and own else ["allow it by `checkpoint_writers` in the config"]
-    told = f"{folder} {told}, who could replace there what jobs run or load"
-    return f"{told}: {', or '.join(mend)}" if mend else told
-
-
-def _is_unmapped(uid: int) -> bool:
-    """Whether this is how a container shows an owner whom it does not know, such as the real root."""
-    try:
-        overflow = int(Path("/proc/sys/fs/overflowuid").read_text())
-        return uid == overflow and Path("/proc/self/uid_map").read_text().split()[2:] != ["4294967295"]
-    except (OSError, ValueError):
-        return False
+    mend = [f"chmod g-w,o-w {folder}"] if status.st_uid == os.getuid() else []
+    mend += [] if own else ["work in a folder of your own"]
+    allowed = "everyone" if who == "everyone" else "group"
+    mend.append(f"write `checkpoint_writers: {allowed}` into the config, if you trust them")
+    return f"{folder} can be written by {who}, {REPLACE}: {', or '.join(mend)}"
 
 
 def make_all_own(results: Path, writers: Writers) -> None:

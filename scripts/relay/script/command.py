@@ -74,8 +74,12 @@ def folder_of(work: Path, script: Script) -> Path:
 
 
 def _copy(frozen: Path, place: Path) -> None:
-    """Lay out a frozen file anew where the command has changed it. Other ranks may do the same meanwhile."""
-    if place.is_file() and not place.is_symlink() and filecmp.cmp(frozen, place, shallow=False):
+    """Lay out a frozen file, and code anew where the command has changed it. Other ranks may do the same meanwhile.
+
+    What else the command has changed is its own state, such as a checkpoint that it names: it goes on from there.
+    """
+    known = place.is_file() and not place.is_symlink()
+    if known and (place.suffix != ".py" or filecmp.cmp(frozen, place, shallow=False)):
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.{os.uname().nodename}.{os.getpid()}")
