@@ -122,7 +122,6 @@ def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates,
 WAITING = """
     def train_step(self, batch):
         import threading
-import time
         from relay.run_folder import stalled
         stalled.LONGEST_SECONDS = 2.0
         threading.Event().wait()

@@ -46,7 +46,7 @@ def _copy(source: Path, place: Path) -> None:
         return
     shutil.copytree(source, place, ignore=shutil.ignore_patterns("__pycache__"))
     for folder, _, _ in os.walk(place):
-        os.chmod(folder, 0o755)
+        Path(folder).chmod(0o755)
 
 
 def handed() -> tuple[bool, Plan]:

@@ -61,6 +61,6 @@ def problems(task: TaskSpec, axes: Mapping[str, Any], epochs: float) -> Iterator
     if kind == "scheduler" and not task.card.scheduler:
         yield f"learning_rate_schedule scheduler needs a method scheduler(), and {task.name} has none; write one"
     if kind == "scheduler" and warmup:
-        yield f"learning_rate_warmup_epochs {warmup:g} have no effect with learning_rate_schedule scheduler; put the warm-up into scheduler()"
+        yield f"learning_rate_warmup_epochs {warmup:g} have no effect with {kind}; put the warm-up into scheduler()"
     if warmup > epochs:
         yield f"learning_rate_warmup_epochs {warmup:g} are more than the run's {epochs:g} epochs"

@@ -60,7 +60,7 @@ def unsafe_above(work: Path, writers: Writers) -> str | None:
 def _unsafe(folder: Path, writers: Writers, own: bool = True) -> str | None:
     """Why another user could replace what is in a folder.
 
-    One that is not the project's `own` may belong to anybody, such as the head of a group: who gave the place is trusted.
+    One that is not the project's `own` may belong to anybody, such as a group's head: who gave the place is trusted.
     """
     status = folder.stat()
     theirs = status.st_uid not in (os.getuid(), 0)
