@@ -245,9 +245,12 @@ def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place:
     killed.kill()
     waiting = place.drive(seconds=1)
     assert waiting.stdout is not None
+    told = ""
     for line in waiting.stdout:
+        told += line
         if line.startswith("To cancel them instead: scancel "):
             break
+    assert re.search(rf"(?m)^3 jobs of a driver that was killed \(pid {killed.pid} on .*\) are not over", told)
     waiting.send_signal(signal.SIGINT)
     printed, _ = waiting.communicate(timeout=30)
     stopped = "Stopped. What is finished or saved is kept. Give the same command again to continue.\n"
@@ -256,7 +259,7 @@ def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place:
     last = place.drive(seconds=1)
     printed, _ = last.communicate(timeout=180)
     assert last.returncode == 0, printed
-    assert re.search(r"(?m)^3 jobs of a driver that was killed \(pid \d+ on .*\) are not over", printed)
+    assert "3 jobs of an earlier driver are not over; their end is waited for" in printed
     assert len(re.findall(r"(?m)^  \d+ \w+ rule_first_wildcards_\d$", printed)) == 3
     assert printed.index("They are over") < printed.index("Building DAG")
     assert place.lines("started.txt") == place.lines("ended.txt") == JOBS

@@ -26,9 +26,10 @@ AWAY = (Spot("random step", 5, 7), Spot("end", 6, 8))
 
 # A fault that shows later: two steps after each save it still trains as it should, then with another learning rate.
 LATER = """self.since = getattr(self, "since", 0) + 1
-        for group in self.optimizer.param_groups:
-            group["lr"] *= 1.0 if self.since <= 2 else 1.5
-        return super().train_step(batch)
+        loss = super().train_step(batch)
+        for parameter in self.model.parameters():
+            parameter.data *= 1.0 if self.since <= 2 else 1.02
+        return loss
 
     def save(self, directory):
         self.since = 0
