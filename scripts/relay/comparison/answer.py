@@ -262,10 +262,11 @@ def _beyond(each: Candidate) -> str:
     rules = each.rules
     if each.goal and len(each.rates) < len(each.records):
         return f"not all of its repeats reach {each.goal}"
-    if rules.deadline_hours and each.training_hours > rules.deadline_hours:
-        return f"it takes {seconds(3600 * each.training_hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
-    if rules.budget and each.spent > rules.budget:
-        return f"it costs {number(each.spent)} {rules.currency}, of {rules.budget:g} (answer.budget)"
+    hours = each.hours.value  # of all that is asked for, whatever it is ranked by
+    if rules.deadline_hours and hours > rules.deadline_hours:
+        return f"it takes {seconds(3600 * hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+    if rules.budget and each.charge(hours) > rules.budget:
+        return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
     return ""
 
 

@@ -10,7 +10,6 @@ cores that cost as much, by the site's prices, or else as those that the site sh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -83,7 +82,13 @@ class Candidate(SettingResult):
     def _seconds(self, record: Record) -> float | None:
         if self.goal:
             return seconds_to(record, self.goal)
-        return whole_seconds(record.run, record.summary or {}, self.epochs / record.run.length.epochs)
+        return self._whole_seconds(record)
+
+    def _whole_seconds(self, record: Record) -> float:
+        summary = record.summary or {}
+        if self.run.strategy.script:
+            return float(summary["allocated_seconds"] - summary["startup_seconds"])
+        return whole_seconds(record.run, summary, self.epochs / record.run.length.epochs)
 
     @property
     def epochs(self) -> float:
@@ -103,13 +108,17 @@ class Candidate(SettingResult):
 
     @property
     def hours(self) -> Estimate:
-        """The hours that the repeats tell of it, with their interval."""
-        return geometric_mean([1 / rate / 3600 for rate in self.rates.values()])
+        """Those of the whole training, with their interval, also where it is measured by the time to a goal."""
+        return geometric_mean([self._whole_seconds(each) / 3600 for each in self.records if each.speed])
 
     @property
     def spent(self) -> float:
-        """What the whole training costs, in the currency of the rules."""
-        return self.cost * self.training_hours * (self.rules.price.cpu_hour or 1.0)
+        """What the `training_hours` cost, in the currency of the rules."""
+        return self.charge(self.training_hours)
+
+    def charge(self, hours: float) -> float:
+        """What so many hours cost, in the currency of the rules."""
+        return self.cost * hours * (self.rules.price.cpu_hour or 1.0)
 
     @property
     def speed(self) -> Estimate:
@@ -155,11 +164,8 @@ class Candidate(SettingResult):
 
     @property
     def training_hours(self) -> float:
-        """Hours of the whole training; of a script, of the whole command."""
-        if self.run.strategy.script:
-            held = [s["allocated_seconds"] - s["startup_seconds"] for s in self.summaries]
-            return math.fsum(held) / len(held) / 3600
-        return 1 / self.rate / 3600
+        """Hours of what it is measured by: of the way to the goal or, without one, of the whole training."""
+        return 1 / self.rate / 3600 if self.goal else self.hours.value
 
 
 def ends_first_from(other: Candidate, best: Candidate, margin: float) -> float | None:
