@@ -287,6 +287,11 @@ def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     for run in tree.runs:
         run["taken"] = {"cpus": 48, "gpus": 4 if run["setting"] == "gpu" else 0}
     assert sorted(each.cost for each in answer_of(tree).candidates) == pytest.approx([48, 80])
+    tree.rules = {"price": {"gpu_hour": 2.0}}
+    assert answer_of(tree).rules.currency == "core-hours"  # nobody knows what the CPUs cost
+    tree.runs = [run for run in tree.runs if run["setting"] == "gpu"]
+    (gpu,) = (alone := answer_of(tree)).candidates
+    assert (alone.rules.currency, gpu.spent) == ("EUR", pytest.approx(8 * gpu.training_hours))
 
 
 def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_again(tree: Tree) -> None:

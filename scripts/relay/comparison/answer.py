@@ -18,6 +18,7 @@ from relay.comparison.candidates import (
     Candidate,
     Compared,
     Rules,
+    charged,
     chosen,
     compared,
     least_speed_up,
@@ -202,7 +203,7 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
 
 def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
-    rules = rules_of(inputs.margin, inputs.rules)
+    rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
     asked = inputs.config.get("target_accuracy")
     measured = [Candidate(x.row, x.label, x.records, rules) for x in results if _may_be_recommended(x.row)]
     several = len({training_of(each) for each in measured}) > 1

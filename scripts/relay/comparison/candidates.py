@@ -10,7 +10,7 @@ cores that cost as much, by the site's prices, or else as those that the site sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
@@ -56,7 +56,12 @@ class Rules:
     @property
     def currency(self) -> str:
         """In what costs are told."""
-        return self.price.currency if self.price.cpu_hour else "core-hours"
+        return self.price.currency if self.core_price else "core-hours"
+
+    @property
+    def core_price(self) -> float | None:
+        """What a CPU core costs an hour or, where only GPUs have a price, its part of a GPU's; None without prices."""
+        return self.price.cpu_hour or (self.price.gpu_hour / self.cores_per_gpu if self.price.gpu_hour else None)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Candidate(SettingResult):
     @property
     def cost(self) -> float:
         """What it occupies, in CPU cores."""
-        return cost(self.records[0].taken or taken(self.run), self.rules)
+        return cost(charged(self), self.rules)
 
     @cached_property
     def rates(self) -> dict[int, float]:
@@ -118,7 +123,7 @@ class Candidate(SettingResult):
 
     def charge(self, hours: float) -> float:
         """What so many hours cost, in the currency of the rules."""
-        return self.cost * hours * (self.rules.price.cpu_hour or 1.0)
+        return self.cost * hours * (self.rules.core_price or 1.0)
 
     @property
     def speed(self) -> Estimate:
@@ -196,11 +201,21 @@ def taken(run: Run) -> dict[str, int]:
     return {"cpus": cores(run), "gpus": gpus(run)}
 
 
+def charged(setting: SettingResult) -> Mapping[str, int]:
+    """The CPUs and GPUs that a setting's jobs are charged for."""
+    return setting.records[0].taken or taken(setting.run)
+
+
+def money(taken: Mapping[str, float], price: Price) -> float | None:
+    """What an hour of these CPUs and GPUs costs; None where the site does not say."""
+    return price.of(taken["gpus"], 0 if taken["gpus"] else taken["cpus"])
+
+
 def cost(taken: Mapping[str, float], rules: Rules) -> float:
-    """What is charged for an hour of these CPUs and GPUs, in CPU cores: by the site's prices, where it names both."""
-    money = rules.price.of(taken["gpus"], 0 if taken["gpus"] else taken["cpus"])
-    if money is not None and rules.price.cpu_hour:
-        return money / rules.price.cpu_hour
+    """What is charged for an hour of these CPUs and GPUs, in CPU cores: by the site's prices, where it has them."""
+    told = money(taken, rules.price)
+    if told is not None and rules.core_price:
+        return told / rules.core_price
     return float(max(taken["cpus"], taken["gpus"] * rules.cores_per_gpu))
 
 
@@ -304,9 +319,14 @@ def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]
     return band(rules.margin)
 
 
-def rules_of(margin: float, told: Mapping[str, Any]) -> Rules:
-    """The rules that the plan has written down; defaults where an older plan has none."""
+def rules_of(margin: float, told: Mapping[str, Any], compared: Iterable[Mapping[str, float]] = ()) -> Rules:
+    """The rules that the plan has written down; defaults where an older plan has none.
+
+    Prices count where they tell the cost of all CPUs and GPUs that are `compared`: no sum is of money and hours.
+    """
     price = Price.model_validate(told.get("price") or {})
+    if any(money(each, price) is None for each in compared):
+        price = Price()
     gpu = price.gpu_hour / price.cpu_hour if price.gpu_hour and price.cpu_hour else None
     return Rules(
         margin=margin,
