@@ -126,6 +126,10 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
     assert other.ratio.high is not None  # between two evaluations nobody knows
     assert other.ratio.value / other.ratio.low > 1.2
     assert other.ratio.high / other.ratio.value > 1.2
+    for limit in ("deadline_hours", "budget"):  # that of the whole training: 2.8 s, though the goal takes 0.8 s
+        tree.rules = {limit: 2 / 3600}
+        found = answer_of(tree)
+        assert (best(found), found.left_out[0].category) == (large[0].removesuffix("-r0"), "beyond a limit")
 
 
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
@@ -244,9 +248,13 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
         ({}, "two", "is recommended. "),
         ({"deadline_hours": 1.0}, "one", "is recommended as the cheapest within 1 hours. "),
         ({"deadline_hours": 11 / 3600}, "four", "is recommended as the cheapest within 0.00305556 hours. "),
-        ({"budget": 1.0}, "four", "is recommended as within 1 core-hours. "),
-        ({"budget": 35 / 3600}, "two", "is recommended as within 0.00972222 core-hours. "),
-        ({"budget": 35 / 36000, "price": {"cpu_hour": 0.1}}, "two", "is recommended as within 0.000972222 EUR. "),
+        ({"budget": 1.0}, "four", "is recommended as the fastest within 1 core-hours. "),
+        ({"budget": 35 / 3600}, "two", "is recommended as the fastest within 0.00972222 core-hours. "),
+        (
+            {"budget": 35 / 36000, "price": {"cpu_hour": 0.1}},
+            "two",
+            "is recommended as the fastest within 0.000972222 EUR. ",
+        ),
         ({"deadline_hours": 1 / 3600}, "none", "no setting keeps to the limits."),
     ],
 )
@@ -279,6 +287,11 @@ def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     for run in tree.runs:
         run["taken"] = {"cpus": 48, "gpus": 4 if run["setting"] == "gpu" else 0}
     assert sorted(each.cost for each in answer_of(tree).candidates) == pytest.approx([48, 80])
+    tree.rules = {"price": {"gpu_hour": 2.0}}
+    assert answer_of(tree).rules.currency == "core-hours"  # nobody knows what the CPUs cost
+    tree.runs = [run for run in tree.runs if run["setting"] == "gpu"]
+    (gpu,) = (alone := answer_of(tree)).candidates
+    assert (alone.rules.currency, gpu.spent) == ("EUR", pytest.approx(8 * gpu.training_hours))
 
 
 def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_again(tree: Tree) -> None:

@@ -147,11 +147,14 @@ def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> Non
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"read": {"loss": "loss"}}, "has 0 groups"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
+        ({"answer": {"epochs": 90}}, "answer.epochs: 90 is not allowed beside a command, whose epochs nobody knows; "),
     ],
 )
 def test_a_mistake_is_one_line(comparison: dict[str, Any], told: str) -> None:
+    keys = {"answer": comparison["answer"]} if "answer" in comparison else {}
+    of_command = {name: value for name, value in comparison.items() if name not in keys}
     with pytest.raises(UserError) as caught:
-        planned({"command": "python train.py", **comparison})
+        planned({"command": "python train.py", **of_command}, **keys)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -189,6 +189,17 @@ def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Writt
     assert (found["measured_steps"], found["train_seconds"]) == (2, pytest.approx(1.7))
     assert found["samples_per_second"] == pytest.approx(2 * run.batch.global_batch_size / 1.5)
     assert found["second_half_ratio"] == pytest.approx(2)
+    assert found["reason"] == ""
+    told = written.summary(changed(run, warmup_steps=4))["reason"]
+    assert told == "no step after the 4 of warm-up: nothing was measured"
+
+
+def test_a_run_whose_batches_were_all_ready_says_what_to_change(written: Written, run: Run) -> None:
+    line = {"blocks": [[0, 1, 0.1, 0.0], [1, 4, 0.1, 0.0, 1]], "losses": [1, 2, 3, 4]}
+    written.attempt(begin(), line, {"end": 4} | END, started=0, ended=4)
+    told = written.summary(changed(run, warmup_steps=1))["reason"]
+    assert told.startswith("nothing was measured: data workers may have made all batches ready in pauses; ")
+    assert "(evaluate_every_epochs), or give fewer data_workers" in told
 
 
 def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:

@@ -27,7 +27,7 @@ def _measured(row: Row) -> str:
     if kind not in ("done", "struck out"):
         return f"{kind}: {row['reason']}"
     speed = told_speed(row)
-    told = " ".join(filter(None, (number(speed), spread(row)))) if speed else "too short to be timed"
+    told = " ".join(filter(None, (number(speed), spread(row)))) if speed else "not timed"
     repeats = f"{row['repeats']} repeat{'s' if row['repeats'] != 1 else ''}"
     against = row["reason"] if row["unproven"] else f"NOT proven: {row['reason']}"
     proof = "proven to train the same as one process" if row["equivalent"] else against

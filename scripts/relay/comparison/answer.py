@@ -18,6 +18,7 @@ from relay.comparison.candidates import (
     Candidate,
     Compared,
     Rules,
+    charged,
     chosen,
     compared,
     least_speed_up,
@@ -202,7 +203,7 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
 
 def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
-    rules = rules_of(inputs.margin, inputs.rules)
+    rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
     asked = inputs.config.get("target_accuracy")
     measured = [Candidate(x.row, x.label, x.records, rules) for x in results if _may_be_recommended(x.row)]
     several = len({training_of(each) for each in measured}) > 1
@@ -262,10 +263,11 @@ def _beyond(each: Candidate) -> str:
     rules = each.rules
     if each.goal and len(each.rates) < len(each.records):
         return f"not all of its repeats reach {each.goal}"
-    if rules.deadline_hours and each.training_hours > rules.deadline_hours:
-        return f"it takes {seconds(3600 * each.training_hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
-    if rules.budget and each.spent > rules.budget:
-        return f"it costs {number(each.spent)} {rules.currency}, of {rules.budget:g} (answer.budget)"
+    hours = each.hours.value  # of all that is asked for, whatever it is ranked by
+    if rules.deadline_hours and hours > rules.deadline_hours:
+        return f"it takes {seconds(3600 * hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+    if rules.budget and each.charge(hours) > rules.budget:
+        return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
     return ""
 
 

@@ -49,7 +49,8 @@ def _because(answer: Answer) -> str:
     rules = answer.rules
     told = [f"the first at {answer.goal}"] if answer.goal else []
     told += [f"the cheapest within {rules.deadline_hours:g} hours"] if rules.deadline_hours else []
-    told += [f"within {rules.budget:g} {rules.currency}"] if rules.budget else []
+    fastest = "" if rules.deadline_hours else "the fastest "
+    told += [f"{fastest}within {rules.budget:g} {rules.currency}"] if rules.budget else []
     return f" as {', and '.join(told)}" if told else ""
 
 

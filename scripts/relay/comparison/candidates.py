@@ -10,8 +10,7 @@ cores that cost as much, by the site's prices, or else as those that the site sh
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
@@ -57,7 +56,12 @@ class Rules:
     @property
     def currency(self) -> str:
         """In what costs are told."""
-        return self.price.currency if self.price.cpu_hour else "core-hours"
+        return self.price.currency if self.core_price else "core-hours"
+
+    @property
+    def core_price(self) -> float | None:
+        """What a CPU core costs an hour or, where only GPUs have a price, its part of a GPU's; None without prices."""
+        return self.price.cpu_hour or (self.price.gpu_hour / self.cores_per_gpu if self.price.gpu_hour else None)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Candidate(SettingResult):
     @property
     def cost(self) -> float:
         """What it occupies, in CPU cores."""
-        return cost(self.records[0].taken or taken(self.run), self.rules)
+        return cost(charged(self), self.rules)
 
     @cached_property
     def rates(self) -> dict[int, float]:
@@ -83,7 +87,13 @@ class Candidate(SettingResult):
     def _seconds(self, record: Record) -> float | None:
         if self.goal:
             return seconds_to(record, self.goal)
-        return whole_seconds(record.run, record.summary or {}, self.epochs / record.run.length.epochs)
+        return self._whole_seconds(record)
+
+    def _whole_seconds(self, record: Record) -> float:
+        summary = record.summary or {}
+        if self.run.strategy.script:
+            return float(summary["allocated_seconds"] - summary["startup_seconds"])
+        return whole_seconds(record.run, summary, self.epochs / record.run.length.epochs)
 
     @property
     def epochs(self) -> float:
@@ -103,13 +113,17 @@ class Candidate(SettingResult):
 
     @property
     def hours(self) -> Estimate:
-        """The hours that the repeats tell of it, with their interval."""
-        return geometric_mean([1 / rate / 3600 for rate in self.rates.values()])
+        """Those of the whole training, with their interval, also where it is measured by the time to a goal."""
+        return geometric_mean([self._whole_seconds(each) / 3600 for each in self.records if each.speed])
 
     @property
     def spent(self) -> float:
-        """What the whole training costs, in the currency of the rules."""
-        return self.cost * self.training_hours * (self.rules.price.cpu_hour or 1.0)
+        """What the `training_hours` cost, in the currency of the rules."""
+        return self.charge(self.training_hours)
+
+    def charge(self, hours: float) -> float:
+        """What so many hours cost, in the currency of the rules."""
+        return self.cost * hours * (self.rules.core_price or 1.0)
 
     @property
     def speed(self) -> Estimate:
@@ -155,11 +169,8 @@ class Candidate(SettingResult):
 
     @property
     def training_hours(self) -> float:
-        """Hours of the whole training; of a script, of the whole command."""
-        if self.run.strategy.script:
-            held = [s["allocated_seconds"] - s["startup_seconds"] for s in self.summaries]
-            return math.fsum(held) / len(held) / 3600
-        return 1 / self.rate / 3600
+        """Hours of what it is measured by: of the way to the goal or, without one, of the whole training."""
+        return 1 / self.rate / 3600 if self.goal else self.hours.value
 
 
 def ends_first_from(other: Candidate, best: Candidate, margin: float) -> float | None:
@@ -190,11 +201,21 @@ def taken(run: Run) -> dict[str, int]:
     return {"cpus": cores(run), "gpus": gpus(run)}
 
 
+def charged(setting: SettingResult) -> Mapping[str, int]:
+    """The CPUs and GPUs that a setting's jobs are charged for."""
+    return setting.records[0].taken or taken(setting.run)
+
+
+def money(taken: Mapping[str, float], price: Price) -> float | None:
+    """What an hour of these CPUs and GPUs costs; None where the site does not say."""
+    return price.of(taken["gpus"], 0 if taken["gpus"] else taken["cpus"])
+
+
 def cost(taken: Mapping[str, float], rules: Rules) -> float:
-    """What is charged for an hour of these CPUs and GPUs, in CPU cores: by the site's prices, where it names both."""
-    money = rules.price.of(taken["gpus"], 0 if taken["gpus"] else taken["cpus"])
-    if money is not None and rules.price.cpu_hour:
-        return money / rules.price.cpu_hour
+    """What is charged for an hour of these CPUs and GPUs, in CPU cores: by the site's prices, where it has them."""
+    told = money(taken, rules.price)
+    if told is not None and rules.core_price:
+        return told / rules.core_price
     return float(max(taken["cpus"], taken["gpus"] * rules.cores_per_gpu))
 
 
@@ -298,9 +319,14 @@ def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]
     return band(rules.margin)
 
 
-def rules_of(margin: float, told: Mapping[str, Any]) -> Rules:
-    """The rules that the plan has written down; defaults where an older plan has none."""
+def rules_of(margin: float, told: Mapping[str, Any], compared: Iterable[Mapping[str, float]] = ()) -> Rules:
+    """The rules that the plan has written down; defaults where an older plan has none.
+
+    Prices count where they tell the cost of all CPUs and GPUs that are `compared`: no sum is of money and hours.
+    """
     price = Price.model_validate(told.get("price") or {})
+    if any(money(each, price) is None for each in compared):
+        price = Price()
     gpu = price.gpu_hour / price.cpu_hour if price.gpu_hour and price.cpu_hour else None
     return Rules(
         margin=margin,

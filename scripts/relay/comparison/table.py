@@ -88,7 +88,7 @@ def _remark(record: Record) -> str:
     if record.summary is None:
         return ""
     reason = str(record.summary.get("reason") or "")
-    return reason if reason or record.speed else "too short to be timed: no step after the warm-up"
+    return reason if reason or record.speed else "not timed: no step after the warm-up was measured"
 
 
 def _spot_check(record: Record, status: Status) -> str:

@@ -154,7 +154,7 @@ def _left_out(rows: Sequence[Row]) -> str:
     for row in rows:
         what = category(row)
         if what == "done" and row.get("standing") is None:
-            what = "too short to be timed"
+            what = "not timed"
         if what != "done":
             counts[what] = counts.get(what, 0) + 1
     return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay.planning import costs
+from relay.base.errors import UserError
+from relay.comparison.candidates import money
+from relay.planning import costs, shapes
 from relay.planning.plan import Plan
+from relay.spec.price import Price
 
 LEAST_REPEATS = 2
 
@@ -37,6 +40,20 @@ def keep_to_it(plan: Plan) -> None:
             f"config: {asked} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "
             "compare fewer settings, or raise it"
         )
+
+
+def check_currency(plan: Plan) -> None:
+    """Raises UserError where `answer.budget` is in a site's currency, and a run has no price there."""
+    budget, price = plan.config.answer.budget, plan.site.price if plan.site else Price()
+    if not budget or price == Price(currency=price.currency):
+        return
+    for run in plan.runs:
+        if money(shapes.charged(run.shape, plan.site, plan.config), price) is None:
+            missing = "cpu_hour" if price.gpu_hour else "gpu_hour"
+            raise UserError(
+                f"config: answer.budget: {budget:g} is in {price.currency}, and the site has no price for "
+                f"strategy {run.strategy.name}; give price.{missing} in the site's file, or compare one kind of device"
+            )
 
 
 def _hours(plan: Plan) -> float:

@@ -80,7 +80,8 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
     site = plan.site
     of_site = {"cores_per_gpu": site.cores_per_gpu, "price": site.price.model_dump()} if site else {}
-    rules = rules_of(plan.config.margin, of_site)
+    charged = {run.id: shapes.charged(run.shape, site, plan.config) for run in plan.runs if run.repeat == 0}
+    rules = rules_of(plan.config.margin, of_site, charged.values())
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
         summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
@@ -94,7 +95,7 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
             name=names[run.setting_id],
             trains=comparable(flat(run)),
             speeds=speeds[run.setting_id],
-            cost=cost(shapes.charged(run.shape, plan.site, plan.config), rules),
+            cost=cost(charged[run.id], rules),
             proven=_proven(plan, run),
         )
         for run in plan.runs

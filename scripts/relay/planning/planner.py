@@ -123,6 +123,7 @@ def plan(
     planner.plan.warnings += [shrink.WARNING] if config.shrink else []
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
+    budget.check_currency(planner.plan)
     return planner.plan
 
 

@@ -54,6 +54,11 @@ def check(config: Config) -> dict[str, Command]:
             f"beside the command of comparisons[{commands[0][0]}]: nobody knows whether both train the same; give "
             "commands a config of their own"
         )
+    if config.answer.epochs:
+        raise UserError(
+            f"config: answer.epochs: {config.answer.epochs:g} is not allowed beside a command, whose epochs nobody "
+            "knows; leave it out, and give the command the length that the answer is for"
+        )
     found: dict[str, Command] = {}
     for index, comparison in commands:
         made = command_of(comparison, index)

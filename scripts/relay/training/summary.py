@@ -137,7 +137,7 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         counted.append(
             {
                 "start": start,
-                "blocks": [b for line in found for b in line.get("blocks", []) if b[1] <= limit],
+                "blocks": [b for b in _blocks(found) if b[1] <= limit],
                 "losses": [pair for pair in losses if pair[0] <= limit],
                 "evaluations": [e for line in found for e in line.get("evaluations", []) if e["step"] <= limit],
             }
@@ -204,6 +204,21 @@ def _threads_and_cpus(ranks: list[dict[str, Any]]) -> tuple[int, int]:
     return sum(rank["threads"] for rank in on_node), on_node[0]["cpus"]
 
 
+def _why_not_timed(run: Run, lines: list[list[dict[str, Any]]]) -> str:
+    """Why nothing was measured: data workers may have made all batches ready, or there was no step."""
+    warm_up, found = run.length.warmup_steps, [] if run.strategy.script else [each for each in lines if each]
+    if any(len(b) > 4 and b[0] >= each[0]["start"] + warm_up for each in found for b in _blocks(each)):
+        return (
+            "nothing was measured: data workers may have made all batches ready in pauses; evaluate less often "
+            "(evaluate_every_epochs), or give fewer data_workers"
+        )
+    return f"no step after the {warm_up} of warm-up: nothing was measured"
+
+
+def _blocks(lines: list[dict[str, Any]]) -> list[list[float]]:
+    return [block for line in lines for block in line.get("blocks", [])]
+
+
 def remarks(run: Run, measured_steps: int, chain: dict[str, Any], lines: list[list[dict[str, Any]]]) -> str:
     """What a reader has to know of a run that is done, '' where there is nothing."""
     facts, adopted = [found[0]["ranks"] for found in lines if found], chain.get("adopted_from")
@@ -213,7 +228,7 @@ def remarks(run: Run, measured_steps: int, chain: dict[str, Any], lines: list[li
         whose = f"run {adopted['run']} ({adopted['strategy']} ×{adopted['world_size']})"
         told.append(f"went on from step {adopted['step']} of {whose}")
     if not measured_steps:
-        told.append(f"no step after the {run.length.warmup_steps} of warm-up: nothing was measured")
+        told.append(_why_not_timed(run, lines))
     if len(names := _device_names(facts)) > 1:
         told.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
     if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:
