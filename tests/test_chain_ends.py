@@ -93,6 +93,49 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
     assert json.loads((tmp_path / "note").read_text())["step"] == 7
 
 
+def saves(watched: Interruption) -> None:
+    """A save is under way."""
+    watched.saving = True
+
+
+def validates(watched: Interruption) -> None:
+    """It was told of the job's end long before it, in no step."""
+    watched.end_time = time.time() + 60
+
+
+def has_ended(watched: Interruption) -> None:
+    """Its training has ended, and an evaluation follows."""
+    watched.end()
+
+
+@pytest.mark.parametrize(("told", "does"), [("TERM", saves), ("USR1", validates), ("USR1", has_ended)])
+def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
+    told: str, does: Callable[[Interruption], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(signals, "_LOOK_SECONDS", 0.05)
+    if (child := os.fork()) == 0:
+        watched = Interruption(margin_seconds=0.1)
+        watched.watch()
+        does(watched)
+        os.kill(os.getpid(), signal.Signals[f"SIG{told}"])
+        time.sleep(0.6)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_after_the_training_a_script_ends_by_a_signal_as_without_a_chain() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    run = resume(model=nn.Linear(1, 1))
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    for step, _ in run.steps([1, 2], until=1):
+        run.after(step)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    run.after(2)  # `finish` was called on the way
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    run.finish()
+
+
 class Slow(Dataset[int]):
     """Samples of which the later ones do not come for a while."""
 
