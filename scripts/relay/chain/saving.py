@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from . import writers
 from .errors import ChainError, say
 from .files import described, remove, sync
 from .folder import Folder, damage, manifest, of_another, whole
@@ -244,6 +245,7 @@ class Checkpoints:
         restore(own["generators"])
         self.longest_save_seconds = float(told.get("save_seconds", 0))
         if self.ranks.rank == 0:
+            writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
             if (words := told.get("words", sys.argv[1:])) != sys.argv[1:]:
                 say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")
