@@ -484,6 +484,21 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_torchrun"),
+    [
+        ("bin/torchrun train.py", True),
+        ("python3 -u -m torch.distributed.run train.py", True),
+        ("srun torchrun train.py", False),
+        ("./run.sh torchrun", False),
+        ("python train.py -m torch.distributed.run", False),
+    ],
+)
+def test_only_torchrun_itself_makes_0_of_75_and_has_its_ranks_told(words: str, is_torchrun: bool) -> None:
+    """What follows torchrun in a shell script would take 0 for the training's end."""
+    assert chain_command._is_torchrun(words.split()) is is_torchrun
+
+
 def test_a_commands_own_status_is_passed_on(tmp_path: Path) -> None:
     assert [command("sh", "-c", f"exit {status}", folder=tmp_path).returncode for status in (0, 3)] == [0, 3]
     assert command("sh", "-c", "kill -9 $$", folder=tmp_path).returncode == 128 + 9
@@ -493,6 +508,8 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
     told = command("sh", "-c", f"{note}; exit 1", folder=tmp_path)
     assert (told.returncode, told.stderr) == (75, "")
+    heard = command("sh", "-c", "test -z $RELAY_CHAIN_HEARS", "torchrun", folder=tmp_path)
+    assert heard.returncode == 0
     caught = command("sh", "-c", note, folder=tmp_path)
     assert caught.returncode == 75
     assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr
