@@ -26,6 +26,7 @@ from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, 
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.signals import SIGNALS, Interruption
+from relay.chain.state import Kept
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -197,6 +198,12 @@ def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
     for step, save in ((4, True), (5, True), (6, False), (8, True)):
         assert agreement.reach(step, 0.0, 1.0).save == save
         agreement.done(step, saved=step == 5)
+
+
+def test_what_is_kept_in_a_dict_within_a_dict_comes_back_on_its_device() -> None:
+    here: dict[str, Any] = {"ahead": {"x": torch.zeros(2, device="meta")}}
+    Kept(here).load_state_dict({"ahead": {"x": torch.ones(2), "y": 3}})
+    assert (here["ahead"]["x"].device.type, here["ahead"]["y"]) == ("meta", 3)
 
 
 # Damage
@@ -391,9 +398,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(".job.sh.chain")
 
 
-def test_a_greeting_is_no_part_of_a_jobs_number(slurm: Path) -> None:
+def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs(slurm: Path) -> None:
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm)["job"] == "17"
+    assert sbatch.main(["./job.sh", "--export=NONE", "--array=0-3"]) == 0  # the script's own words
+    with pytest.raises(ChainError, match=r"--array=0-3: each job of an array"):
+        sbatch.main(["--array=0-3", "./job.sh"])
     answers("sbatch", "echo 'Welcome!'")
     with pytest.raises(ChainError, match="no job's number in what it printed: 'Welcome!'; look with squeue"):
         sbatch.main(["job.sh"])
