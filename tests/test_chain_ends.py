@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from relay.chain import ChainError, Stopped, note, reached, resume, signals, workers
+from relay.chain import ChainError, Stopped, note, reached, resume, saving, signals, workers
 from relay.chain.launched import VARIABLES
 from relay.chain.ranks import Ranks
 from relay.chain.signals import SIGNALS, Interruption
@@ -183,12 +183,17 @@ class Large:
 
 
 @pytest.mark.usefixtures("kept")
-def test_the_first_checkpoint_is_read_back() -> None:
-    """The next job would find it too late."""
+def test_the_first_checkpoint_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next job would find it too late. Rank 0 alone reads what is alike for all."""
     run = resume(model=nn.Linear(1, 1), ema=Large())
     with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: UnpicklingError"):
         list(run.steps(range(1, 4)))
     run._lock.close()
+    place = Path("checkpoints/step-3")
+    (place / "rank-0.pt").rename(place / "rank-1.pt")
+    monkeypatch.setattr(saving, "damage", lambda *_: None)
+    run._checkpoints.ranks = Ranks(rank=1)
+    run._checkpoints._prove(place)
 
 
 def trained(layers: nn.Sequential, *, stop: int | None = None, again: bool = False) -> list[torch.Tensor]:
