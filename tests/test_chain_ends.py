@@ -103,15 +103,25 @@ def validates(watched: Interruption) -> None:
     watched.end_time = time.time() + 60
 
 
+def validates_under_relay_chain(watched: Interruption) -> None:
+    """The same, where `relay-chain` has made SIGTERM of SIGUSR1."""
+    validates(watched)
+    note.announce(Path(os.environ[note.NOTE]))
+
+
 def has_ended(watched: Interruption) -> None:
     """Its training has ended, and an evaluation follows."""
     watched.end()
 
 
-@pytest.mark.parametrize(("told", "does"), [("TERM", saves), ("USR1", validates), ("USR1", has_ended)])
+@pytest.mark.parametrize(
+    ("told", "does"),
+    [("TERM", saves), ("USR1", validates), ("TERM", validates_under_relay_chain), ("USR1", has_ended)],
+)
 def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
-    told: str, does: Callable[[Interruption], None], monkeypatch: pytest.MonkeyPatch
+    told: str, does: Callable[[Interruption], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(note.NOTE, str(tmp_path / "note"))
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setattr(signals, "_LOOK_SECONDS", 0.05)
     if (child := os.fork()) == 0:

@@ -518,6 +518,8 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
     told = command("sh", "-c", f"{note}; exit 1", folder=tmp_path)
     assert (told.returncode, told.stderr) == (75, "")
+    early = "trap '' TERM; kill -USR1 $PPID; sleep 0.3; test -e ${RELAY_CHAIN_NOTE%/*}/early"
+    assert command("sh", "-c", early, folder=tmp_path).returncode == 0
     heard = command("sh", "-c", "test -z $RELAY_CHAIN_HEARS", "torchrun", folder=tmp_path)
     assert heard.returncode == 0
     caught = command("sh", "-c", note, folder=tmp_path)

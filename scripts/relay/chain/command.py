@@ -116,6 +116,8 @@ def _status(
 
     def note_signal(number: int, _: FrameType | None) -> None:
         signalled.append(number)
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            note.announce(Path(environment[note.NOTE]))
         pass_on()
 
     for number in STOPPING:

@@ -19,6 +19,7 @@ from .files import write_json
 
 ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
+EARLY = "early"
 HEARS = (
     "RELAY_CHAIN_HEARS"  # set by a `relay-chain` whose command is torchrun, and that needs no status beside the note
 )
@@ -40,6 +41,17 @@ def leave(step: int, reason: str, *, quiet: bool = False) -> bool:
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet})
         return True
     return False
+
+
+def announce(place: Path) -> None:
+    """Tell the ranks, beside the note, that SIGTERM stands for a signal that comes before the job's end."""
+    with suppress(OSError):
+        place.with_name(EARLY).touch()
+
+
+def is_early() -> bool:
+    """Whether that was told, on this node."""
+    return NOTE in os.environ and Path(os.environ[NOTE]).with_name(EARLY).exists()
 
 
 def read(place: Path) -> dict[str, Any] | None:

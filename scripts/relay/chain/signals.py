@@ -107,7 +107,7 @@ class Interruption:
         last = began + max(LAST_SECONDS, self.margin_seconds)
         if self.end_time is not None:
             end = began + self.end_time - time.time() - SPARE_SECONDS
-            last = end if reason in ("SIGUSR1", "SIGUSR2") else last
+            last = end if reason in ("SIGUSR1", "SIGUSR2") or note.is_early() else last
         while not self.ended and (left := min(last, end) - (now := time.monotonic())) > 0:
             last = max(last, now + LAST_SECONDS) if self.saving else last
             time.sleep(min(left, _LOOK_SECONDS))
