@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from relay.chain import ChainError, Stopped, note, reached, resume, signals, workers
+from relay.chain import ChainError, Stopped, note, reached, resume, saving, signals, workers
 from relay.chain.launched import VARIABLES
 from relay.chain.ranks import Ranks
 from relay.chain.signals import SIGNALS, Interruption
@@ -93,6 +93,59 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
     assert json.loads((tmp_path / "note").read_text())["step"] == 7
 
 
+def saves(watched: Interruption) -> None:
+    """A save is under way."""
+    watched.saving = True
+
+
+def validates(watched: Interruption) -> None:
+    """It was told of the job's end long before it, in no step."""
+    watched.end_time = time.time() + 60
+
+
+def validates_under_relay_chain(watched: Interruption) -> None:
+    """The same, where `relay-chain` has made SIGTERM of SIGUSR1."""
+    validates(watched)
+    note.announce(Path(os.environ[note.NOTE]))
+
+
+def has_ended(watched: Interruption) -> None:
+    """Its training has ended, and an evaluation follows."""
+    watched.end()
+
+
+@pytest.mark.parametrize(
+    ("told", "does"),
+    [("TERM", saves), ("USR1", validates), ("TERM", validates_under_relay_chain), ("USR1", has_ended)],
+)
+def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
+    told: str, does: Callable[[Interruption], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(note.NOTE, str(tmp_path / "note"))
+    monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(signals, "_LOOK_SECONDS", 0.05)
+    if (child := os.fork()) == 0:
+        watched = Interruption(margin_seconds=0.1)
+        watched.watch()
+        does(watched)
+        os.kill(os.getpid(), signal.Signals[f"SIG{told}"])
+        time.sleep(0.6)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_after_the_training_a_script_ends_by_a_signal_as_without_a_chain() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    run = resume(model=nn.Linear(1, 1))
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    for step, _ in run.steps([1, 2], until=1):
+        run.after(step)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    run.after(2)  # `finish` was called on the way
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    run.finish()
+
+
 class Slow(Dataset[int]):
     """Samples of which the later ones do not come for a while."""
 
@@ -140,12 +193,17 @@ class Large:
 
 
 @pytest.mark.usefixtures("kept")
-def test_the_first_checkpoint_is_read_back() -> None:
-    """The next job would find it too late."""
+def test_the_first_checkpoint_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next job would find it too late. Rank 0 alone reads what is alike for all."""
     run = resume(model=nn.Linear(1, 1), ema=Large())
     with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: UnpicklingError"):
         list(run.steps(range(1, 4)))
     run._lock.close()
+    place = Path("checkpoints/step-3")
+    (place / "rank-0.pt").rename(place / "rank-1.pt")
+    monkeypatch.setattr(saving, "damage", lambda *_: None)
+    run._checkpoints.ranks = Ranks(rank=1)
+    run._checkpoints._prove(place)
 
 
 def trained(layers: nn.Sequential, *, stop: int | None = None, again: bool = False) -> list[torch.Tensor]:

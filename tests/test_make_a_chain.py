@@ -22,10 +22,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit
+from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.signals import SIGNALS, Interruption
+from relay.chain.state import Kept
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -199,6 +200,12 @@ def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
         agreement.done(step, saved=step == 5)
 
 
+def test_what_is_kept_in_a_dict_within_a_dict_comes_back_on_its_device() -> None:
+    here: dict[str, Any] = {"ahead": {"x": torch.zeros(2, device="meta")}}
+    Kept(here).load_state_dict({"ahead": {"x": torch.ones(2), "y": 3}})
+    assert (here["ahead"]["x"].device.type, here["ahead"]["y"]) == ("meta", 3)
+
+
 # Damage
 
 
@@ -239,19 +246,33 @@ def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[s
     Path("checkpoints/step-2/rank-0.pt").chmod(0o666)
     with pytest.raises(ChainError, match="checkpoints: no checkpoint is sound; remove the folder"):
         saved()
-    assert "can be written by other users; chmod g-w,o-w it" in capsys.readouterr().err
+    assert "rank-0.pt can be written by everyone; chmod o-w it" in capsys.readouterr().err
 
 
-def test_a_group_that_may_write_where_it_is_saved_may_not_write_to_it() -> None:
+def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint is its user's alone. A mount, or an earlier version, may have left it open to a group."""
+    monkeypatch.setattr(writers, "_is_private", lambda _: False)
     before = os.umask(0o002)
     try:
         saved()
     finally:
         os.umask(before)
-    every = [Path("checkpoints"), *Path("checkpoints/step-2").rglob("*")]
-    assert [path for path in every if path.stat().st_mode & 0o022] == []
-    Path("checkpoints").chmod(0o775)
-    assert "checkpoints can be written by other users" in str(folder.damage(Path("checkpoints/step-2")))
+    place = Path("checkpoints/step-2")
+    assert [path for path in [place.parent, place, *place.rglob("*")] if path.stat().st_mode & 0o022] == []
+    (place / "rank-0.pt").chmod(0o664)
+    for path in (place / "rank-0.pt", place.parent):
+        capsys.readouterr()
+        path.chmod(path.stat().st_mode | 0o020)
+        saved()
+        warned = [line for line in capsys.readouterr().err.splitlines() if "warning" in line and "members" in line]
+        assert len(warned) == 1
+        assert f"warning: {path} can be written by the members of group " in warned[0]
+    assert place.parent.stat().st_mode & 0o020  # it is left as it was
+    place.parent.chmod(0o777)
+    with pytest.raises(ChainError, match="checkpoints can be written by everyone; chmod o-w it, or give a folder"):
+        saved()
 
 
 # Mistakes: each is one line
@@ -377,9 +398,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(".job.sh.chain")
 
 
-def test_a_greeting_is_no_part_of_a_jobs_number(slurm: Path) -> None:
+def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs(slurm: Path) -> None:
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm)["job"] == "17"
+    assert sbatch.main(["./job.sh", "--export=NONE", "--array=0-3"]) == 0  # the script's own words
+    with pytest.raises(ChainError, match=r"--array=0-3: each job of an array"):
+        sbatch.main(["--array=0-3", "./job.sh"])
     answers("sbatch", "echo 'Welcome!'")
     with pytest.raises(ChainError, match="no job's number in what it printed: 'Welcome!'; look with squeue"):
         sbatch.main(["job.sh"])
@@ -470,6 +494,21 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_torchrun"),
+    [
+        ("bin/torchrun train.py", True),
+        ("python3 -u -m torch.distributed.run train.py", True),
+        ("srun torchrun train.py", False),
+        ("./run.sh torchrun", False),
+        ("python train.py -m torch.distributed.run", False),
+    ],
+)
+def test_only_torchrun_itself_makes_0_of_75_and_has_its_ranks_told(words: str, is_torchrun: bool) -> None:
+    """What follows torchrun in a shell script would take 0 for the training's end."""
+    assert chain_command._is_torchrun(words.split()) is is_torchrun
+
+
 def test_a_commands_own_status_is_passed_on(tmp_path: Path) -> None:
     assert [command("sh", "-c", f"exit {status}", folder=tmp_path).returncode for status in (0, 3)] == [0, 3]
     assert command("sh", "-c", "kill -9 $$", folder=tmp_path).returncode == 128 + 9
@@ -479,6 +518,10 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
     told = command("sh", "-c", f"{note}; exit 1", folder=tmp_path)
     assert (told.returncode, told.stderr) == (75, "")
+    early = "trap '' TERM; kill -USR1 $PPID; sleep 0.3; test -e ${RELAY_CHAIN_NOTE%/*}/early"
+    assert command("sh", "-c", early, folder=tmp_path).returncode == 0
+    heard = command("sh", "-c", "test -z $RELAY_CHAIN_HEARS", "torchrun", folder=tmp_path)
+    assert heard.returncode == 0
     caught = command("sh", "-c", note, folder=tmp_path)
     assert caught.returncode == 75
     assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr

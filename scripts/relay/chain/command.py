@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
 
@@ -76,7 +77,10 @@ def run(words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[
     """
     folder = Path(tempfile.mkdtemp(prefix="relay-chain-"))
     try:
-        environment |= {note.NOTE: str(folder / "note.json"), note.HEARS: "1"}
+        environment[note.NOTE] = str(folder / "note.json")
+        environment.pop(note.HEARS, None)
+        if _is_torchrun(words):  # a shell script would go on after status 0
+            environment[note.HEARS] = "1"
         environment.setdefault(*_SHUTDOWN)
         status, signalled = _status(words, environment, meanwhile)
         told = note.read(folder / "note.json")
@@ -106,12 +110,14 @@ def _status(
     def pass_on() -> None:
         if signalled and started:
             command = started.pop()
-            for process in (_has_torchrun(words) and _children(command.pid)) or [command.pid]:
+            for process in (_is_torchrun(words) and _children(command.pid)) or [command.pid]:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
 
     def note_signal(number: int, _: FrameType | None) -> None:
         signalled.append(number)
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            note.announce(Path(environment[note.NOTE]))
         pass_on()
 
     for number in STOPPING:
@@ -132,9 +138,10 @@ def _status(
     return (128 - status if status < 0 else status), bool(signalled)
 
 
-def _has_torchrun(words: Sequence[str]) -> bool:
+def _is_torchrun(words: Sequence[str]) -> bool:
     """Whether the command is torchrun itself. Its ranks stop by themselves; told to end, it would print a traceback."""
-    return any(Path(word).name in ("torchrun", "torch.distributed.run") for word in words)
+    name, rest = Path(words[0]).name, list(dropwhile(lambda word: word != "-m" and word.startswith("-"), words[1:]))
+    return name == "torchrun" or (name.startswith("python") and rest[:2] == ["-m", "torch.distributed.run"])
 
 
 def _children(process: int) -> list[int]:

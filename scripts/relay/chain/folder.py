@@ -11,19 +11,18 @@ import fcntl
 import json
 import os
 import socket
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from . import writers
 from .errors import ChainError, say
 from .files import described, remove, sync, write_json
 
 KEPT = 2
 MANIFEST = "manifest.json"
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
 FORMAT = 1
 WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
 LOOK_SECONDS = 0.2
@@ -49,9 +48,13 @@ class Folder:
         """Make the folder, keep every other chain out of it, and remove what killed saves have left.
 
         The lock is the kernel's, and ends with the process that holds the returned file. A file system without locks
-        keeps nobody out. Raises ChainError where another process holds the folder for a minute, and OSError.
+        keeps nobody out. Raises ChainError where another process holds the folder for a minute, or everybody may
+        write to it, and OSError.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if problem := writers.unsafe(self.path, folder=True):
+            raise ChainError(problem)
+        writers.tell(self.path)
         stream = (self.path / "lock").open("a+", encoding="utf-8")
         deadline = time.monotonic() + WAIT_SECONDS
         while not _locked(stream):
@@ -93,9 +96,9 @@ class Folder:
         for name in files:
             sync(place / name)
         write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
-        for each in [place.parent, place, *place.rglob("*")]:
-            with suppress(OSError):  # what an open umask leaves writable, the next job would not trust
-                each.chmod(stat.S_IMODE(each.stat().st_mode) & ~OTHERS)
+        for each in [place, *place.rglob("*")]:
+            with suppress(OSError):  # an open umask leaves it writable
+                writers.close(each)
         for each in [*place.rglob("*"), place]:
             if each.is_dir():
                 sync(each)
@@ -160,19 +163,13 @@ def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
 
 
 def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
-    """What is missing, what is there and in no manifest, and what others could have written.
-
-    torch's sharded checkpoints are read with pickle, which can run code: whoever writes one acts as its reader.
-    """
+    """What is missing, what is there and in no manifest, and what others could have written."""
     found = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {MANIFEST}
     yield from (f"{place / name} is missing" for name in sorted(set(files) - found))
     yield from (f"{place / name} is not in the manifest" for name in sorted(found - set(files)))
     for path in [place.parent, place, *place.rglob("*")]:
-        seen = path.stat() if path == place.parent else path.lstat()
-        if stat.S_ISLNK(seen.st_mode):
-            yield f"{path} is a link"
-        elif seen.st_uid not in (os.geteuid(), 0) or (seen.st_mode & OTHERS and not seen.st_mode & stat.S_ISVTX):
-            yield f"{path} can be written by other users; chmod g-w,o-w it, or remove it"
+        if problem := writers.unsafe(path, folder=path == place.parent):
+            yield problem
 
 
 def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | None:
@@ -202,6 +199,7 @@ def newest_sound(places: Sequence[Path], script: str, world_size: int, remedy: s
             continue
         if wrong := of_another(manifest(place), script, world_size):
             raise ChainError(f"{place} {wrong}; {remedy}")
+        writers.tell(place.parent, place)
         say(f"goes on from step {step} ({place})")
         return place
     if places:

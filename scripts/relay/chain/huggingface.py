@@ -97,6 +97,7 @@ class ChainCallback(TrainerCallback):
             self._stopped = decision.stopped
             control.should_save |= decision.save or decision.stopped is not None
             control.should_training_stop |= decision.stopped is not None
+        self._interruption.saving = control.should_save
         return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -104,7 +105,7 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         ranks.gather(None)
         ranks.alike(lambda: self._seal(args, state) if ranks.rank == 0 else None)
-        self._saved = state.global_step
+        self._saved, self._interruption.saving = state.global_step, False
         self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
 
     def _seal(self, args: TrainingArguments, state: TrainerState) -> None:
@@ -120,3 +121,4 @@ class ChainCallback(TrainerCallback):
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
         if self._stopped:
             raise note.stopped(state.global_step, self._stopped, rank=self._join().rank)
+        self._interruption.end()

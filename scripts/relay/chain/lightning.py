@@ -178,12 +178,14 @@ class ChainCallback(Checkpoint):
         if _step(trainer) > self._saved:
             self._save(trainer, _step(trainer))
         trainer.fit_loop._combined_loader.flattened = [each.loader for each in self._loaders]
+        self._interruption.end()
 
     # Saving
 
     def _save(self, trainer: Any, step: int) -> None:
         """Save the state after this step; the training waits. Collective."""
         ranks, began = self._agreement.ranks, time.monotonic()
+        self._interruption.saving = True
         partial = self.folder.partial(self._attempt, step)
         ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
         ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
@@ -206,6 +208,7 @@ class ChainCallback(Checkpoint):
         if not self._proven:  # the next job would be too late to find it
             ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT))
             self._proven = True
+        self._interruption.saving = False
 
     def _complete(self, partial: Path, step: int) -> None:
         files = {str(path.relative_to(partial)): described(path) for path in partial.rglob("*") if path.is_file()}

@@ -1,6 +1,7 @@
 """What a script tells `relay-chain` when it stops: launchers such as torchrun do not pass on status 75.
 
-torchrun takes it for a failure, and prints tracebacks. Where `relay-chain` has been told, its ranks end with status 0.
+torchrun takes it for a failure, and prints tracebacks. Where `relay-chain` has started it and has
+been told, its ranks end with status 0.
 
 `relay-chain` names a file in the environment. It lies in the node's temporary folder, where some rank of the job runs.
 """
@@ -18,7 +19,10 @@ from .files import write_json
 
 ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
-HEARS = "RELAY_CHAIN_HEARS"  # set by a `relay-chain` that needs no status beside the note
+EARLY = "early"
+HEARS = (
+    "RELAY_CHAIN_HEARS"  # set by a `relay-chain` whose command is torchrun, and that needs no status beside the note
+)
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 
 
@@ -37,6 +41,17 @@ def leave(step: int, reason: str, *, quiet: bool = False) -> bool:
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet})
         return True
     return False
+
+
+def announce(place: Path) -> None:
+    """Tell the ranks, beside the note, that SIGTERM stands for a signal that comes before the job's end."""
+    with suppress(OSError):
+        place.with_name(EARLY).touch()
+
+
+def is_early() -> bool:
+    """Whether that was told, on this node."""
+    return NOTE in os.environ and Path(os.environ[NOTE]).with_name(EARLY).exists()
 
 
 def read(place: Path) -> dict[str, Any] | None:

@@ -187,6 +187,7 @@ class Run:
         checkpoints = self._checkpoints
         decision = self._agreement.reach(step, checkpoints.progress, checkpoints.longest_save_seconds)
         free = checkpoints.agree(decision.progress)
+        self._agreement.interruption.saving = not free
         if decision.stopped:
             self._stop(decision.stopped)
         if decision.save and free:
@@ -198,17 +199,23 @@ class Run:
 
         `steps` and `epochs` do it at their end; call it at the end of a loop of your own.
         """
+        self._save()
+        self._agreement.interruption.end()
+
+    def _save(self) -> None:
         self._checkpoints.finish()
         while self.step > self._checkpoints.saved:  # a save that fails is tried once more
             self._begin()
             self._checkpoints.finish()
 
     def _begin(self) -> None:
+        self._agreement.interruption.saving = True
         self._checkpoints.begin(self._place)
 
     def _stop(self, reason: str) -> None:
         """Save, tell it, and end this process. Collective."""
-        self.finish()
+        self._save()
+        self._agreement.interruption.saving = False
         self._stopped = note.stopped(self.step, reason, rank=self._checkpoints.ranks.rank)
         if self._lock:
             self._lock.close()  # this process trains no more
@@ -223,6 +230,8 @@ class Run:
             )
             sys.stdout.flush()
             os._exit(self._stopped.code if isinstance(self._stopped.code, int) else 1)
+        if self._agreement.interruption.ended:  # `finish` was called on the way
+            self._agreement.interruption.watch()
 
     def _tell_what_is_forgotten(self) -> None:
         if self._checkpoints.ranks.rank == 0:

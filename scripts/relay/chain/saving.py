@@ -12,7 +12,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from . import writers
 from .errors import ChainError, say
 from .files import described, remove, sync
 from .folder import Folder, damage, manifest, of_another, whole
@@ -210,13 +211,17 @@ class Checkpoints:
         return Place()
 
     def _prove(self, place: Path) -> None:
-        """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be."""
+        """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.
+
+        Rank 0 alone reads what is alike for all: each rank of a node would need host memory for it.
+        """
         if problem := damage(place, self.ranks.rank, self.ranks.world_size):
             raise ChainError(f"what was saved cannot be read back: {problem}")
-        self._read(place, manifest(place))
+        names = [f"rank-{self.ranks.rank}.pt", *([REPLICATED] if self.ranks.rank == 0 else [])]
+        self._read(place, manifest(place), names, mapped=True)
 
-    def _read(self, place: Path, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A checkpoint's part that is alike for all ranks, and this rank's own. Raises ChainError.
+    def _read(self, place: Path, told: Mapping[str, Any], names: Sequence[str], *, mapped: bool = False) -> list[Any]:
+        """What is in a checkpoint's files of these names; `mapped`: left on the disk. Raises ChainError.
 
         It raises that where the checkpoint is another one's, and where torch cannot read it.
         """
@@ -225,25 +230,26 @@ class Checkpoints:
         try:
             if self._sharded:
                 self._sharded.read(place)
-            every, own = (
-                torch.load(path := place / name, map_location="cpu", weights_only=True)
-                for name in (REPLICATED, f"rank-{self.ranks.rank}.pt")
-            )
+            found = [
+                torch.load(path := place / name, map_location="cpu", weights_only=True, mmap=mapped) for name in names
+            ]
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             raise ChainError(f"{path} cannot be read by weights_only: {reason}") from None
         self._proven = True
-        return every, own
+        return found
 
     def _loaded(self, place: Path) -> Place:
         told = manifest(place)
-        every, own = self.ranks.alike(lambda: self._read(place, told))
+        names = (REPLICATED, f"rank-{self.ranks.rank}.pt")
+        every, own = self.ranks.alike(lambda: self._read(place, told, names))
         if self._sharded:
             self._sharded.load(place)
         self.state.load(every, own, told["things"])
         restore(own["generators"])
         self.longest_save_seconds = float(told.get("save_seconds", 0))
         if self.ranks.rank == 0:
+            writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
             if (words := told.get("words", sys.argv[1:])) != sys.argv[1:]:
                 say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")

@@ -51,18 +51,18 @@ class Chain:
 def main(words: Sequence[str]) -> int:
     """Submit the first job of `[--jobs N] [options of sbatch] job.sh …`; 0. Raises ChainError."""
     most, words = _most(list(words))
-    script = next((Path(word) for word in words if Path(word).is_file()), None)
-    if script is None:
+    at = next((place for place, word in enumerate(words) if Path(word).is_file()), None)
+    if at is None:
         raise ChainError(f"sbatch {' '.join(words)}: it names no file; write: relay-chain sbatch [--jobs N] job.sh")
+    script, own = Path(words[at]), words[:at]  # what follows is the script's
     if "relay-chain" not in (text := script.read_text(encoding="utf-8", errors="replace")) and ".chain" not in text:
         raise ChainError(f"{script} does not call relay-chain: write it before the command that trains")
-    if refused := _exports(words, text):
+    if refused := _exports(own, text):
         raise ChainError(
             f"{refused}: it hands the next job no variables, and the chain would end with its first job; allowed: a "
             "value with ALL, or none at all"
         )
-    options = " ".join(words[: words.index(str(script))] if str(script) in words else words)
-    if asked := _ARRAY.search(f"#SBATCH {options}\n{text}"):
+    if asked := _ARRAY.search(f"#SBATCH {' '.join(own)}\n{text}"):
         raise ChainError(
             f"{asked[1]}: each job of an array would submit an array; submit a chain for each, by its own script"
         )

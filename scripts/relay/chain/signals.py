@@ -1,6 +1,7 @@
 """The reasons to stop a training early: a signal, the end of the job's time, or a launcher that has died.
 
 A training that waits for something stops nowhere: its loader, another rank, a disk. A last resort then ends it.
+After the training, it ends nothing any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from . import note
 from .errors import STOPPED, say
@@ -24,6 +26,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 LEAST_MARGIN_SECONDS = 10.0
 NEARLY_OVER = "the job's time is nearly over"  # the reason of a stop in time
 LAST_SECONDS = 60.0  # from the order to end until the last resort, unless two saves and a step take longer
+MOST_SECONDS = 600.0  # as long at most, where a save is under way and no end of the job's time is known
 SPARE_SECONDS = 3.0  # between the last resort and the end of the job's time
 _LOOK_SECONDS = 0.5
 
@@ -33,21 +36,27 @@ class Interruption:
     """Watches for a reason to stop. A handler only notes its signal; the ranks agree on it after a step.
 
     `end_time` is the end of the job's time in Unix seconds, or None. `margin_seconds` is kept free before it, and
-    grows with the longest save and step. `saved` tells the newest step that is saved.
+    grows with the longest save and step. `saved` tells the newest step that is saved; `saving` is true while a save is
+    under way.
     """
 
     end_time: float | None = None
     margin_seconds: float = LEAST_MARGIN_SECONDS
     received: list[str] = field(default_factory=list)
     saved: Callable[[], int] = lambda: 0
+    saving: bool = False
+    ended: bool = False
+    _before: dict[int, Any] = field(default_factory=dict)  # the handlers of others
     _last: threading.Thread | None = None
     _parent: int = field(default_factory=os.getppid)
 
     def watch(self) -> None:
         """Install the handlers. Python allows that in the main thread alone; elsewhere signals stay as they are."""
+        self.ended = False
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                signal.signal(number, self._note)
+                if (before := signal.signal(number, self._note)) != self._note:
+                    self._before[number] = before
             if self._last is None:
                 # Python calls a handler between two steps of its main thread; a pipe is written to at once.
                 told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -57,19 +66,27 @@ class Interruption:
                 self._last = threading.Thread(target=self._end_in_time, args=[told], name="last resort", daemon=True)
                 self._last.start()
 
+    def end(self) -> None:
+        """The training has ended: what follows it, such as a test, ends by itself, or by a signal as ever."""
+        self.ended, self.saving = True, False
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):  # the others only tell that the time is nearly over
+                if number in self._before:
+                    signal.signal(number, self._before.pop(number))
+
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received.append(signal.Signals(number).name)
 
     def _end_in_time(self, told: int) -> None:
         """In a thread: wait for an order to end, and end this process where it is still there when its time is over."""
-        while (reason := self.reason or _first_of(told)) is None:
-            select.select([told], [], [], _LOOK_SECONDS)
-        began = time.monotonic()
-        last = began + max(LAST_SECONDS, self.margin_seconds)
-        if self.end_time is not None:
-            last = min(last, began + self.end_time - time.time() - SPARE_SECONDS)
-        while (left := last - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK_SECONDS))
+        while True:
+            while (reason := self.reason or _first_of(told)) is None:
+                select.select([told], [], [], _LOOK_SECONDS)
+            began = time.monotonic()
+            self._wait(began, reason)
+            if not self.ended:
+                break
+            time.sleep(_LOOK_SECONDS)
         with suppress(OSError):  # it was closed
             faulthandler.dump_traceback(2, all_threads=True)
         say(
@@ -80,6 +97,20 @@ class Interruption:
         for worker in multiprocessing.active_children():  # no data worker outlives it
             worker.kill()
         os._exit(STOPPED)
+
+    def _wait(self, began: float, reason: str) -> None:
+        """Wait until the last resort is due, or the training has ended; `began` is when the order to end came.
+
+        The last minute counts from the end of a save. SIGUSR1 and 2 come before the job's end: it uses that time.
+        """
+        end = began + MOST_SECONDS
+        last = began + max(LAST_SECONDS, self.margin_seconds)
+        if self.end_time is not None:
+            end = began + self.end_time - time.time() - SPARE_SECONDS
+            last = end if reason in ("SIGUSR1", "SIGUSR2") or note.is_early() else last
+        while not self.ended and (left := min(last, end) - (now := time.monotonic())) > 0:
+            last = max(last, now + LAST_SECONDS) if self.saving else last
+            time.sleep(min(left, _LOOK_SECONDS))
 
     def leave_room(self, save_seconds: float, step_seconds: float) -> None:
         """Keep enough time free for two saves and one step. Both arguments are the longest so far."""

@@ -151,6 +151,8 @@ class Kept:
 def _placed(saved: Any, given: Any) -> Any:
     if isinstance(saved, torch.Tensor):
         return saved.to(given.device) if isinstance(given, torch.Tensor) else saved
+    if isinstance(saved, dict) and isinstance(given, Mapping):
+        return {name: _placed(value, given.get(name)) for name, value in saved.items()}
     if type(saved) in (list, tuple) and isinstance(given, (list, tuple)) and len(given) == len(saved):
         return type(saved)(map(_placed, saved, given))
     return saved

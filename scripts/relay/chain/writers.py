@@ -1,0 +1,67 @@
+"""Who beside its user could write a checkpoint. Needs no torch.
+
+torch's sharded checkpoints are read with pickle, which can run code: whoever writes one acts as its reader. What
+everybody or another user could have written is refused. Of a group's right to write, which an open umask or a mount
+gives, a warning tells.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from .errors import say
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def unsafe(path: Path, *, folder: bool) -> str | None:
+    """Why nothing of a checkpoint may be read, in one line; None where that may be.
+
+    `folder`: the chain's folder, which may be a link, or a colleague's. All else is the checkpoint's own.
+    """
+    seen = path.stat() if folder else path.lstat()
+    if stat.S_ISLNK(seen.st_mode):
+        return f"{path} is a link"
+    if seen.st_uid not in (os.geteuid(), 0) and not folder:
+        return f"{path} belongs to another user ({seen.st_uid}); remove it, or give a folder on another disk"
+    if seen.st_mode & stat.S_IWOTH and not seen.st_mode & stat.S_ISVTX:
+        return f"{path} can be written by everyone; chmod o-w it, or give a folder on another disk"
+    return None
+
+
+def tell(folder: Path, place: Path | None = None) -> None:
+    """Warn, once, where others could write to the chain's folder, or else to a checkpoint in it. Raises OSError."""
+    if place and _who(folder):
+        return  # that was told
+    for path in [place, *sorted(place.rglob("*"))] if place else [folder]:
+        if who := _who(path):
+            say(f"warning: {path} can be written by {who}, who could act as you; chmod -R g-w {folder}, or trust them")
+            return
+
+
+def close(path: Path) -> None:
+    """Take the right to write from all but the owner. Raises OSError."""
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS)
+
+
+def _who(path: Path) -> str:
+    """Who could write to it beside its user, everybody left aside; '' where nobody can."""
+    seen = path.stat()
+    if seen.st_uid not in (os.geteuid(), 0):
+        return f"its owner (user {seen.st_uid})"
+    if seen.st_mode & stat.S_IWGRP and not seen.st_mode & stat.S_ISVTX and not _is_private(seen.st_gid):
+        return f"the members of group {seen.st_gid}"
+    return ""
+
+
+def _is_private(gid: int) -> bool:
+    """Whether a group is the user's own, with no other member."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
