@@ -110,6 +110,7 @@ def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(clust
     running(cluster, tmp_path, first, starts=1)
     until(tmp_path / "began-1")  # a signal that comes before the command reaches nobody
     cluster.run("scancel", "--signal=KILL", "--full", first)
+    running(cluster, tmp_path, second)  # and has submitted its own next one
     (tmp_path / "go").touch()
     jobs = chained(cluster, first)
     assert [job["JobId"] for job in jobs] == [first, second, str(int(second) + 1)]
