@@ -79,7 +79,7 @@ test: lint  ## Check style and types, then run all tests but the long campaigns 
 	@$(BIN)/python tests/support/all_stacks.py $(TESTED) & stacks=$$!; \
 	$(BIN)/pytest -m "not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS); tests=$$?; wait $$stacks; exit $$tests
 
-test-quick: install-dev  ## Run the quick tests: the inner loop, about 5 minutes on 2 cores
+test-quick: install-dev  ## Run the quick tests: the inner loop, about 3 minutes on 2 cores
 	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-long: install-dev  ## Run the long campaigns alone, and the combinations that make test leaves out

@@ -152,6 +152,7 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     assert f"--run recommended-fast --first 0 --last 44 --results {tree.root.resolve()}" in text
 
 
+@pytest.mark.slow
 def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tree) -> None:
     """It is none of the comparison's, has what `train.py` reads, and goes on where the comparison is made again."""
     tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast")

@@ -139,6 +139,7 @@ def test_a_model_that_computes_in_float32_by_itself_is_proven(strategy: str, tmp
     assert KEPT in verdict["notes"]
 
 
+@pytest.mark.slow
 def test_rounding_is_known_of_a_chaotic_training(tmp_path: Path) -> None:
     """RMSprop makes large steps of an LSTM's small gradients: of the divisions of a batch, one stays near by chance."""
     run = replace(gate_of(own_task("lstm"), tmp_path / "data", steps=20), seed=20260)
@@ -194,6 +195,7 @@ IDLE = (
 )
 
 
+@pytest.mark.slow
 def test_ddp_trains_a_model_some_of_whose_parameters_get_no_gradient(tmp_path: Path) -> None:
     run = gate_of(written(tmp_path, IDLE), tmp_path / "data", "ddp", 2, batch=8)
     for name in ("unseen", "seen"):

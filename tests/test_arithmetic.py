@@ -88,6 +88,7 @@ def test_a_job_that_computes_otherwise_than_planned_ends_with_one_line(
     assert chain.segment(attempt=2, **here).status == 1, "a retry would only repeat it"
 
 
+@pytest.mark.slow
 def test_a_job_with_the_variables_that_were_planned_trains(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6)
     changed(chain.run, variables=variables_set(BF16)).write(chain.declared / "run.json")

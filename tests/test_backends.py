@@ -13,6 +13,7 @@ pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
+@pytest.mark.slow
 def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> None:
     found = planned(DDP | {"backend": [None, "gloo"]}, gpus=2)
     assert [run.setting.shape.backend for run in found.settings] == ["nccl", "gloo"]

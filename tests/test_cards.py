@@ -63,6 +63,7 @@ def test_a_shipped_card_is_what_is_seen_today(name: str, datasets: Path, tmp_pat
     assert Looked.read(tmp_path / "card.json") == known  # what a shipped card does not say has its default
 
 
+@pytest.mark.slow
 def test_a_u_net(datasets: Path) -> None:
     seen = card("unet", datasets)
     assert (seen.dropout, len(seen.batch_norm), seen.draws, seen.outside) == (("dropout",), 10, (), ())
@@ -75,6 +76,7 @@ def test_a_vae_draws(datasets: Path) -> None:
     assert (seen.draws, seen.dropout, seen.outside) == (("randn_like",), (), ())
 
 
+@pytest.mark.slow
 def test_sequences_of_differing_lengths(datasets: Path) -> None:
     seen = card("lstm", datasets)
     assert (seen.equal_shapes, seen.sample_bytes, seen.dropout, seen.outside) == (False, None, ("lstm",), ())
@@ -302,6 +304,7 @@ TEXT = NUMBERS.replace("    calls = 0", '    unit = "tokens"').replace(
 )
 
 
+@pytest.mark.slow
 def test_the_tokens_of_a_sample_are_seen_or_asked_for(tmp_path: Path) -> None:
     """Else tokens/s would be samples/s."""
     assert seen_of(tmp_path, TEXT).task.units_per_sample == 4
@@ -312,6 +315,7 @@ def test_the_tokens_of_a_sample_are_seen_or_asked_for(tmp_path: Path) -> None:
     assert any("a sample counts as 1 token; set units_per_sample" in warning for warning in unseen.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("term", "alone"), [("", True), (" + 0.1 * outputs.square().mean()", False)])
 def test_with_a_further_term_a_loss_is_no_cross_entropy(term: str, alone: bool, tmp_path: Path) -> None:
     """Of shards of the classes it would be computed without that term."""
@@ -346,6 +350,7 @@ def test_a_state_that_is_no_buffer_is_told_as_such(state: str, tmp_path: Path) -
     assert "mean over samples" not in told
 
 
+@pytest.mark.slow
 def test_gradients_within_a_forward_pass_are_looked_at(tmp_path: Path) -> None:
     """As networks take them that have to fulfil a differential equation."""
     text = NUMBERS.replace(

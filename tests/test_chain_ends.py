@@ -233,6 +233,7 @@ def trained(layers: nn.Sequential, *, stop: int | None = None, again: bool = Fal
     return [each.detach().clone() for each in layers.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_layers_that_were_unfrozen_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def layers() -> nn.Sequential:

@@ -80,6 +80,7 @@ def differs(loop: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     return any(not torch.equal(one, ends[1][key]) for key, one in ends[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop",
     [LOOPS[0], *(pytest.param(loop, marks=pytest.mark.slow) for loop in LOOPS[1:])],
@@ -93,6 +94,7 @@ def test_a_loop_of_the_page_ends_as_if_nobody_had_killed_it(
     assert (told.out + told.err).count("goes on from step") == len(KILLED)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_fetched_ahead_and_not_given_is_another_and_a_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def with_a_stranger_among_them(given: list[nn.Parameter]) -> list[Any]:
     return [nn.Parameter(torch.zeros(1)), *given]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [(list, reverse), (with_a_stranger, with_a_stranger_among_them)])
 def test_an_optimizers_state_goes_to_the_parameter_of_its_name(
     first: Order, then: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

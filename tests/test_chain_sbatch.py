@@ -83,6 +83,7 @@ def test_jobs_go_on_until_the_training_has_ended(cluster: MiniSlurm, tmp_path: P
     assert all(one["EndTime"] <= next_one["StartTime"] for one, next_one in pairwise(jobs[:3]))
 
 
+@pytest.mark.slow
 def test_the_limit_is_kept(cluster: MiniSlurm, tmp_path: Path) -> None:
     job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c {STOPS}")
     jobs = chained(cluster, number(relay_chain(cluster, tmp_path, "--jobs", "2", "job.sh")))

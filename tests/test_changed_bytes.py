@@ -116,6 +116,7 @@ def test_a_job_looks_at_its_data_before_it_trains(chain: Chain) -> None:
 # Code
 
 
+@pytest.mark.slow
 def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """And made again of today's code where that is the same, because the snapshot's name says what is in it."""
     chain = bench.chain("results", **bench.strategy("edited"))

@@ -25,6 +25,7 @@ def mended(bench: Bench) -> None:
     bench.strategy("mine")
 
 
+@pytest.mark.slow
 def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None:
     """The run, and what proves it, waited meanwhile. The file is broken now."""
     chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)

@@ -55,6 +55,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("harm", "told"), DAMAGES)
 def test_a_damaged_newest_one_falls_back_to_the_one_before(
     checkpoints: Checkpoints,

@@ -62,6 +62,7 @@ def test_missing_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == f"error: {tmp_path}/plan.json: is missing; run the stage that makes it first\n"
 
 
+@pytest.mark.slow
 def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0])
     assert tree.compare() == 0

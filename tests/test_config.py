@@ -158,6 +158,7 @@ def test_the_schema_in_the_editor_agrees() -> None:
         assert not validator.is_valid(yaml.safe_load(text)), text
 
 
+@pytest.mark.slow
 def test_schema_defaults_and_documentation_are_in_step_with_the_code() -> None:
     """`make schema` would change none of the three files."""
     command = [sys.executable, str(ROOT / "scripts/schema.py"), "--check"]

@@ -130,6 +130,7 @@ def found(project: Path, site: Site) -> str:
     return stacks.find(load({}), site, project, {"torch"}, record=True).plain
 
 
+@pytest.mark.slow
 def test_a_build_is_pinned_and_recorded_with_the_locks_other_versions(project: Path, tmp_path: Path) -> None:
     lock = lock_of(project, found(project, site_of(tmp_path, torch="cu126")))
     vision = cuda.BUILDS["cu126"].torchvision

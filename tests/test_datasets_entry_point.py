@@ -34,6 +34,7 @@ def written(folder: Path, name: str, **options: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_entry_point_prepares_what_a_specification_says(tmp_path: Path) -> None:
     asked = written(tmp_path, "lenet-synthetic", train_count=50, test_count=30)
     done = run("--spec", asked, "--output", tmp_path / "out")
@@ -41,6 +42,7 @@ def test_the_entry_point_prepares_what_a_specification_says(tmp_path: Path) -> N
     assert "train-inputs.npy" in verify(tmp_path / "out", full=True).files
 
 
+@pytest.mark.slow
 def test_a_terminated_download_leaves_nothing(tmp_path: Path) -> None:
     with serving({"cifar-10-python.tar.gz": b""}, "silent") as server:
         asked = written(tmp_path, "lenet-cifar10")

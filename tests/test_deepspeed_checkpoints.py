@@ -45,6 +45,7 @@ def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
         torch.save(whole, place / "resumed.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "processes", "limit"),
     [

@@ -78,6 +78,7 @@ def grouped(group: str, *values: object) -> Any:
     return pytest.param(group, *values, marks=[pytest.mark.long] if group != "two" else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "name"), [grouped(group, named(cell)) for group, (_, cells) in RIGHT.items() for cell in cells]
 )

@@ -116,6 +116,7 @@ def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, batch: int, form: 
     evaluated(ranks, "cpu", form, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["tuple", "dataclass"])
 def test_replicas_count_every_sample_once_together(form: str) -> None:
     """The last batch of 16 has five samples: all in the first rank's slice, the second one has none."""

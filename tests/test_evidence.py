@@ -18,6 +18,7 @@ from results_tree import Tree
 pytest_plugins = ["results_tree"]
 
 
+@pytest.mark.slow
 def test_the_transport_is_what_nccl_chose_in_the_preflight(tree: Tree) -> None:
     tree.setting("ddp", [900.0], devices_per_node=2, device="cuda", backend="nccl")
     tree.setting("fsdp", [900.0], devices_per_node=2, device="cuda", backend="nccl")

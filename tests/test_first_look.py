@@ -91,6 +91,7 @@ def test_status_needs_no_number_of_cores(
     assert sys.argv == ["snakemake", *words.split(), *more]
 
 
+@pytest.mark.slow
 def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     ours = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "tab.yaml"]
     line = f"error: {MISTAKES['--configfile tab.yaml']}\n"

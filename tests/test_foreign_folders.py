@@ -16,6 +16,7 @@ PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
 PLANTED = "open('ran', 'w')\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "program"), [("pip", pip.program(sys.executable)), ("random", snakemake([]))])
 def test_a_file_beside_the_config_shadows_no_module(tmp_path: Path, name: str, program: list[str]) -> None:
     (tmp_path / f"{name}.py").write_text(PLANTED)
@@ -23,6 +24,7 @@ def test_a_file_beside_the_config_shadows_no_module(tmp_path: Path, name: str, p
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 def test_another_users_folder_is_not_looked_at_by_its_own_code(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").touch()

@@ -119,6 +119,7 @@ def soon(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
+@pytest.mark.slow
 def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
     found = here.found(environment={"RANK": "3"})
     other = here.found("")
@@ -133,12 +134,14 @@ def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
     assert found["asked"] is None
 
 
+@pytest.mark.slow
 def test_its_code_is_its_workers_and_not_the_servers(here: Here) -> None:
     here.found()
     (here.folder / "code" / "relay" / "does.py").write_text(ROLE.replace('"torch":', '"newer": 1, "torch":'))
     assert here.found()["newer"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "status"), [("sys.exit(3)", 3), ("os._exit(75)", 75), ("os.kill(os.getpid(), signal.SIGKILL)", -9)]
 )
@@ -148,6 +151,7 @@ def test_a_worker_ends_as_its_fork(here: Here, does: str, status: int) -> None:
     assert worker.returncode == status
 
 
+@pytest.mark.slow
 def test_an_error_is_told_as_by_any_process(here: Here) -> None:
     worker = here.worker("1 / 0")
     _, complaints = worker.communicate(timeout=100)
@@ -156,6 +160,7 @@ def test_an_error_is_told_as_by_any_process(here: Here) -> None:
     assert "fork_server" not in complaints
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_the_fork(here: Here) -> None:
     worker = here.worker("signal.signal(15, lambda *_: sys.exit(7)); print('{}', flush=True); time.sleep(100)")
     first_line(worker)
@@ -164,6 +169,7 @@ def test_a_signal_reaches_the_fork(here: Here) -> None:
     assert worker.wait(30) == 7
 
 
+@pytest.mark.slow
 def test_a_fork_ends_with_its_worker(here: Here) -> None:
     worker = here.worker("signal.signal(15, signal.SIG_IGN); time.sleep(100)")
     fork = first_line(worker)["pid"]
@@ -172,6 +178,7 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
     assert soon(lambda: is_over(fork))
 
 
+@pytest.mark.slow
 def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> None:
     worker = here.worker("signal.signal(15, lambda *_: (print('saved', flush=True), os._exit(0))); time.sleep(100)")
     told = first_line(worker)
@@ -182,6 +189,7 @@ def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> Non
     assert here.found()["torch"], "the next worker has a new server"
 
 
+@pytest.mark.slow
 def test_what_an_import_may_read_makes_another_server(here: Here) -> None:
     one, other = (here.found(environment={"OMP_NUM_THREADS": threads}) for threads in ("1", "2"))
     assert one["parent"] != other["parent"]
@@ -198,6 +206,7 @@ def test_so_does_whatever_changes_arithmetic(here: Here, monkeypatch: pytest.Mon
     assert here.server_name(monkeypatch) == usual
 
 
+@pytest.mark.slow
 def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: Here) -> None:
     with subprocess.Popen(["sleep", "1000"]) as driver:
         server = Here(here.folder, driver).found()["parent"]
@@ -231,6 +240,7 @@ def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
         driver.wait()
 
 
+@pytest.mark.slow
 def test_without_a_driver_a_worker_works_itself(here: Here) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -239,6 +249,7 @@ def test_without_a_driver_a_worker_works_itself(here: Here) -> None:
     assert found["pid"] == worker.pid
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_DYNAMIC", "false")
@@ -275,6 +286,7 @@ def answer(connection: socket.socket) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     server = here.found()["parent"]
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -284,6 +296,7 @@ def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) ->
     assert here.found()["parent"] == server
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     server = here.found()["parent"]
@@ -328,6 +341,7 @@ def test_who_may_be_a_fork(
     assert not fork_server.owner(role, Shape(**usual))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [pytest.param({}, marks=pytest.mark.long), DDP], ids=["one process", "two, by torchrun"]
 )

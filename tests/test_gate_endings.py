@@ -50,6 +50,7 @@ AT_THE_END = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [pytest.param(None, marks=pytest.mark.long), launch], ids=["forked", "launched"])
 def test_a_process_that_aborts_after_the_verdict_leaves_none(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str], start: object
@@ -61,6 +62,7 @@ def test_a_process_that_aborts_after_the_verdict_leaves_none(
     assert "its processes ended without a word (status -" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "always"), [("cuda", False), ("SIGBUS", False), ("cuda", True), ("SIGKILL", True), ("SIGSEGV", True)]
 )
@@ -110,6 +112,7 @@ def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(
     assert _wait_for(["false"], os.environ) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates, tmp_path: Path) -> None:
     path = own_strategy(tmp_path / "strategies", "raises", more=AT_THE_END.format(what="raise RuntimeError('late')"))
     found = judged(gates, path)
@@ -128,6 +131,7 @@ WAITING = """
 """
 
 
+@pytest.mark.slow
 def test_a_gate_that_comes_no_further_is_ended_and_says_where_it_was(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

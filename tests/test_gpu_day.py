@@ -38,6 +38,7 @@ def day(module: ModuleType, folder: Path, seconds: float = 60) -> Any:
     return module.Day(given, folder / "work")
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_is_cut_is_told_and_the_archive_is_whole(gpu_day: ModuleType, tmp_path: Path) -> None:
     made = day(gpu_day, tmp_path)
     python = [sys.executable, "-c"]

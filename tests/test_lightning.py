@@ -27,6 +27,7 @@ def lightning() -> Path:
 # The gate
 
 
+@pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
     verdict = gates.verdict("lightning_ddp", 2, steps=20)
     assert verdict["equivalent"], verdict["problems"]
@@ -82,6 +83,7 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
         assert_same(result(cut), uncut)
 
 
+@pytest.mark.slow
 def test_its_own_checkpoint_lies_beside_the_runs(bench: Bench) -> None:
     options = dict(strategies.load("lightning_ddp").requirements.options) | {"model_checkpoint": True}
     chain = begun(bench, "kept", options=options).train(forked=True)

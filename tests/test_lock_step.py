@@ -55,6 +55,7 @@ def test_a_right_training_of_600_steps_is_not_struck_out_for_chaos(gates: Gates)
     assert apart(*beyond) > EXACT  # it was time
 
 
+@pytest.mark.slow
 def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
     """Rounding moves the first step by a last place, and more soon after: how much depends on the processor."""
     _, run = planned("cpu")
@@ -64,6 +65,7 @@ def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> 
     assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
 
 
+@pytest.mark.slow
 def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     _, run = planned("cpu")
     data = TrialData(run, gates.digits, CPU)

@@ -107,6 +107,7 @@ def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> N
     assert trained(make, None) == []  # all is done
 
 
+@pytest.mark.slow
 def test_another_batch_size_is_told_and_refused_within_an_epoch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -302,6 +303,7 @@ def test_several_processes_without_a_group(monkeypatch: pytest.MonkeyPatch) -> N
         saved()
 
 
+@pytest.mark.slow
 def test_a_second_one_in_the_same_folder() -> None:
     held = saved()
     with pytest.raises(ChainError, match=r"checkpoints: process \d+ on .* trains in this folder; end it"):
@@ -440,6 +442,7 @@ def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> 
     assert read_json(slurm)["job"] == "7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue", "submits", "job"), [("", True, "17"), ("18 afterany:9(unfulfilled)", False, "18")], ids=["none", "one"]
 )

@@ -87,6 +87,7 @@ os.execv(python[0], [*python, "-c", program])
 LATE = "print('runs', flush=True); input(); import markupsafe._speedups, sys; print(sys.prefix)"
 
 
+@pytest.mark.slow
 def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_path: Path, tiny: Path) -> None:
     _, interpreter = prepared(told(tiny), tmp_path)
     folder = Path(interpreter).parents[1]

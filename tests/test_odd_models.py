@@ -362,6 +362,7 @@ def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_pat
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["wrong_clips_its_slice", "wrong_clips_its_stage"])
 def test_clipping_by_another_norm_than_that_of_all_is_seen(strategy: str, tmp_path: Path) -> None:
     verdict = judged(tmp_path, CLIPPED, strategy)

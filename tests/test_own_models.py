@@ -74,6 +74,7 @@ def trained(ranks: Ranks, name: str, strategy: str, options: dict[str, Any]) -> 
     assert not torch.equal(next(iter(parameters.values())), next(iter(task.model().parameters())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "strategy", "options"), CELLS, ids=["cpu", "ddp", "ddp-accumulation", "ddp-static"])
 def test_a_model_trains_as_itself(name: str, strategy: str, options: dict[str, Any]) -> None:
     """The losses and parameters of plain PyTorch: a residual forward, a model's own loss, padded sequences."""

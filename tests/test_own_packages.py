@@ -51,6 +51,7 @@ def recorded(found: Plan) -> tuple[str, Path]:
     return run.stack, lock_of(ROOT, run.stack)
 
 
+@pytest.mark.slow
 def test_the_lock_has_the_stacks_own_versions_and_what_is_new_with_its_hashes(index: Path) -> None:
     found = planned_with(**OWN)
     stack, lock = recorded(found)

@@ -9,6 +9,7 @@ from chain_runs import DDP, Bench
 pytest_plugins = ["chain_runs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "call"), [({}, "raise SystemExit(0)"), (DDP, "os._exit(0)")], ids=["one", "two"])
 def test_a_process_that_ends_itself_is_a_fault_and_no_lost_node(
     bench: Bench, processes: dict[str, object], call: str

@@ -60,6 +60,7 @@ def reasons(config: Config) -> list[str]:
     return [reason for skipped in planned(config).skipped for reason in skipped.reasons]
 
 
+@pytest.mark.slow
 def test_a_call_after_an_edit_says_that_its_runs_are_new(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = asked(CPU, task="my_task.py")
     seen(config)

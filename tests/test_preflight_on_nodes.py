@@ -39,6 +39,7 @@ two_cpus = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="NOT RUN: needs 
 # For real: one process, one node
 
 
+@pytest.mark.slow
 def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
     """Two processes by torchrun, through the entry point; then its page."""
     run = run_of(2)
@@ -162,6 +163,7 @@ def test_the_variables_that_decide_are_recorded(unlucky: Seen) -> None:
     assert "HOME" not in told
 
 
+@pytest.mark.slow
 def test_a_results_folder_that_cannot_be_locked(tmp_path: Path) -> None:
     """Training goes on there: the preflight says what that means."""
     seen = collect(tmp_path, run_of(1), [Rank(without_locks())])
@@ -170,6 +172,7 @@ def test_a_results_folder_that_cannot_be_locked(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".relay-lock-*"))
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
     run = run_of(1)
@@ -229,6 +232,7 @@ def test_a_binding_set_for_the_launcher_too(tmp_path: Path) -> None:
     assert "Verdict: NO" in page(folder.parent)
 
 
+@pytest.mark.slow
 @needs_root
 def test_too_few_nodes_and_too_many_processes(tmp_path: Path) -> None:
     """Two processes on one node, of a run of one process on each of two."""
@@ -241,6 +245,7 @@ def test_too_few_nodes_and_too_many_processes(tmp_path: Path) -> None:
     assert says(seen.findings["processes"], "stop", "2 on lonely", "--ntasks-per-node=1")
 
 
+@pytest.mark.slow
 def test_an_interface_that_is_not_there(tmp_path: Path) -> None:
     """Found before the processes wait for each other; the job says which there are."""
     run = run_of(2)
@@ -252,6 +257,7 @@ def test_an_interface_that_is_not_there(tmp_path: Path) -> None:
     assert "network_interface" in line
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """The real error of torch, explained."""
     run = run_of(2)
@@ -263,6 +269,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert says(found, "stop", "port: ", "start the same call again")
 
 
+@pytest.mark.slow
 def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
     run = run_of(2)
     folder = tmp_path / "results" / "preflight" / run.id
@@ -356,6 +363,7 @@ def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_no
 # For real: on Slurm
 
 
+@pytest.mark.slow
 @pytest.mark.slurm
 def test_a_job_of_two_processes_on_each_of_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
     """As the workflow submits it: what Slurm gave is in the facts, and its page names both nodes."""
@@ -379,6 +387,7 @@ def test_a_job_of_two_processes_on_each_of_two_nodes(cluster: MiniSlurm, tmp_pat
     assert "2×2c c1,c2" in page(folder.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.slurm
 def test_a_job_that_is_not_the_one_declared(cluster: MiniSlurm, tmp_path: Path) -> None:
     """Less memory than declared, as `--resources mem_mb=…` makes it."""

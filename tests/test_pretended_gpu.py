@@ -74,6 +74,7 @@ ON_TWO: dict[str, dict[str, Any]] = {
 # Gates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", GATED)
 def test_the_gate_of_every_task_passes(gates: Gates, task: str) -> None:
     short = {"steps": 2, "global_batch_size": 8} if task.startswith("gpt") else {"steps": 5, "global_batch_size": 16}
@@ -81,6 +82,7 @@ def test_the_gate_of_every_task_passes(gates: Gates, task: str) -> None:
     assert found["equivalent"], found["problems"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", ["data_parallel", pytest.param("model_parallel_in_process", marks=pytest.mark.long)]
 )
@@ -110,6 +112,7 @@ def _judged(ranks: Ranks, gate: Gate, dataset: Path, folder: Path) -> None:
 # Runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     # What these have of their own is walked by gates, and by runs on several.
@@ -120,6 +123,7 @@ def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name:
     _trained(bench, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [
@@ -150,6 +154,7 @@ def _trained(bench: Bench, values: dict[str, Any]) -> None:
 # The probe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["lenet-digits", pytest.param("gpt-tiny", marks=pytest.mark.long)])
 def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """What does not fit is refused by the device, as CUDA does."""
@@ -231,6 +236,7 @@ def _goes_on(ranks: Ranks) -> None:
     assert draws() == [one, other]
 
 
+@pytest.mark.slow
 def test_the_gate_sees_gpus_of_a_process_that_draw_alike(gates: Gates) -> None:
     short = {"steps": 2, "global_batch_size": 16}
     found = gates.verdict("wrong_dropout_on_all_gpus", 2, task="utsa-mnist", device="cuda", **short)

@@ -94,6 +94,7 @@ def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_pat
     assert float(found["wrong_sum"]["fp64_losses"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "scripts" / "prove.py", "missing.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -51,6 +51,7 @@ def test_a_config_is_no_program(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("open('ran', 'w')\n")
     (tmp_path / "more").mkdir()
@@ -142,6 +143,7 @@ def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_tasks_file_may_begin_as_an_option_does(tmp_path: Path) -> None:
     (tmp_path / "-x.py").write_text("import torch\n")
     (tmp_path / "mine.yaml").write_text("task: -x.py\n")

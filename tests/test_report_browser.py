@@ -82,6 +82,7 @@ class Opened:
         self.context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (DESK, "dark")], ids=["phone", "desk"])
 def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size: dict[str, int], scheme: str) -> None:
     """Without a network, a complaint, or a bar to scroll sideways; axe finds no violation of its rules."""
@@ -101,6 +102,7 @@ OWN = ("#SBATCH --job-name", "#SBATCH --output")  # of the whole script alone
 TO_FILL_IN = ("##SBATCH", "# If your cluster wants them")
 
 
+@pytest.mark.slow
 def test_the_answer_comes_first_and_is_copied(browser: Any, report: Path) -> None:
     with Opened(browser, report, DESK, permissions=["clipboard-read", "clipboard-write"]) as opened:
         page = opened.page

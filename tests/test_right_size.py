@@ -77,6 +77,7 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
 
 
+@pytest.mark.slow
 def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked_for(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

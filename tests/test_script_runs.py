@@ -42,6 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "x").write_text("42")
@@ -117,6 +118,7 @@ def test_a_command_that_fails_is_told_once_and_not_tried_again(
     assert "not tried again" in made.told()["what"]
 
 
+@pytest.mark.slow
 def test_a_script_that_hangs_is_told_to_end_after_its_time() -> None:
     made = commanded("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
     assert made.run(1, "--minutes", "0.05")[0] == 1
@@ -209,6 +211,7 @@ def test_an_edit_while_a_chain_runs_changes_nothing() -> None:
     assert (made.folder / "told").read_text() == "xx"
 
 
+@pytest.mark.slow
 def test_what_a_command_leaves_behind_ends_with_it() -> None:
     made = commanded(
         "import subprocess, sys\n"

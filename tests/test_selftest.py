@@ -128,6 +128,7 @@ def test_a_part_is_as_its_record_says(tmp_path: Path, ok: bool, outcome: str) ->
     assert Records(tmp_path, {"run-1": "a run"}).of_own_part(RESUME, "run-1", None).outcome == outcome
 
 
+@pytest.mark.slow
 def test_a_gate_that_found_a_strategy_wrong_did_not_work(tmp_path: Path) -> None:
     gate = next(iter(made().gates.values()))
     parts = [{"name": "algorithm: losses", "figure": 1.0, "limit": 1e-9, "passed": False}]

@@ -72,6 +72,7 @@ def test_lossy_options_are_known_by_their_values() -> None:
     assert told == {"none": {}, "fp16": {"compression": 2e-3}}
 
 
+@pytest.mark.slow
 def test_every_file_of_the_proof_plans_every_strategy() -> None:
     """A strategy that nobody proves would be proven to nobody."""
     import yaml

@@ -154,6 +154,7 @@ def test_slurm_saw_every_shape_as_declared(
         check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_recommended_script_trains_to_its_end_as_it_stands(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -186,6 +187,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -247,6 +249,7 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
         assert not any(address.startswith("127.") for own in addresses for address in own)
 
 
+@pytest.mark.slow
 def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
     before = known(cluster)
@@ -291,6 +294,7 @@ def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, 
         assert told["TORCH_RELAY_MEETING"].startswith(str(meeting.MEMORY))  # in a file, not at a port
 
 
+@pytest.mark.slow
 def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"device": "cuda", "comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}]}
     site, before = site_file(tmp_path, cpus_per_gpu=2), known(cluster)
@@ -306,6 +310,7 @@ def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path:
     assert "Traceback" not in printed
 
 
+@pytest.mark.slow
 def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> None:
     # On this machine the folder is there; every node has a disk of its own at the same place.
     folder = Path(f"/mnt/nodetmp/torch-relay-test-{os.getpid()}")
@@ -333,6 +338,7 @@ if {"snakemake", "remote"} <= set(sys.orig_argv):
 """
 
 
+@pytest.mark.slow
 def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlurm, tmp_path: Path) -> None:
     """SIGTERM finds it where its handler has to wait, as for the scheduler's lock: here the handler always does."""
     (tmp_path / "sitecustomize.py").write_text(STUCK)
@@ -355,6 +361,7 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
         driver.wait()
 
 
+@pytest.mark.slow
 def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
     config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
     site = site_file(tmp_path, account_required=True)

@@ -38,6 +38,7 @@ def looked(
     return jobs, collected, printed
 
 
+@pytest.mark.slow
 def test_gpus_by_gres_and_no_request_for_memory(cluster: MiniSlurm, tmp_path: Path) -> None:
     partitions = [p | {"asks_memory": False} for p in PARTITIONS]
     site = site_file(tmp_path, partitions=partitions, gpu_request="gres", cpus_per_gpu=2)
@@ -50,6 +51,7 @@ def test_gpus_by_gres_and_no_request_for_memory(cluster: MiniSlurm, tmp_path: Pa
     assert "memory information" not in printed
 
 
+@pytest.mark.slow
 def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("whole")
     partition = Partition("gpu", ("g1",), default=True, whole_nodes=True)

@@ -245,6 +245,7 @@ def test_deepspeed_and_horovod_are_told_the_gpus_and_torchs_own_nccl() -> None:
     assert not {"HOROVOD_NCCL_LINK", "TORCH_CUDA_ARCH_LIST"} & set(RECIPES["horovod"].environment("cpu", told))
 
 
+@pytest.mark.slow
 def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacks = replace(QUICK, programs={"no-such-cmake": "cmake"}, headers={"no_such_aio.h": "libaio-dev"})
     monkeypatch.setitem(RECIPES, "quick", lacks)

@@ -22,6 +22,7 @@ RUN = {"total_steps": 50, "evaluate_every_steps": 50, "warmup_steps": 0, "checkp
 RUN |= {"devices_per_node": 2, "launcher": "torchrun"}
 
 
+@pytest.mark.slow
 def test_who_is_quick_waits_for_who_computes(bench: Bench) -> None:
     debian_packages.require()
     provide("horovod")

@@ -58,6 +58,7 @@ def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / wheelhouse.FOLDER) == [".lock"]  # noqa: PTH208
 
 
+@pytest.mark.slow
 def test_a_fetch_that_is_killed_leaves_no_wheelhouse(tmp_path: Path, tiny: Path) -> None:
     mine = project(tmp_path / "project")
     command = python(FETCH, mine)

@@ -83,6 +83,7 @@ def test_what_is_made_anew_hides_nothing_that_is_missing(tmp_path: Path) -> None
     assert (counted["environment"], counted["segment"], counted["gate"], counted["comparison"]) == (1, 1, 1, 1)
 
 
+@pytest.mark.slow
 def test_data_are_looked_at_again_where_all_is_forced(tmp_path: Path) -> None:
     """Without their manifest, which Snakemake would remove first, they were taken for somebody else's files."""
     for forced in ([], ["--forceall"]):
@@ -103,6 +104,7 @@ def trained(folder: Path, config: dict) -> tuple[str, str]:
     return run, state
 
 
+@pytest.mark.slow
 def test_a_result_whose_records_are_deleted_is_kept_where_its_rule_is_forced(tmp_path: Path) -> None:
     config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
     run, _ = trained(tmp_path, config)
@@ -122,6 +124,7 @@ def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
     assert jobs(printed)["segment"] == 1
 
 
+@pytest.mark.slow
 def test_processes_judge_further_gates_of_their_own_group_alone(tmp_path: Path) -> None:
     """One process those of one process: a reference the gate of `cpu`, and not that of `ddp`."""
     config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
@@ -241,6 +244,7 @@ class TestComparison:
         assert printed.count("FAILED: ") == 1
         assert len(rows(folder, "runs.csv")) >= 5
 
+    @pytest.mark.slow
     def test_a_second_call_trains_only_what_failed(self, compared: tuple[Path, dict, str]) -> None:
         folder, config, _ = compared
         status, printed = snakemake(folder, config, "--dry-run")
@@ -327,6 +331,7 @@ class TestComparison:
         assert len(reasons) == 1
         assert "not trained, because nothing could prove it. reference: " in reasons.pop()
 
+    @pytest.mark.slow
     def test_snakemakes_own_report_has_page_answer_tables_and_pictures(self, compared: tuple[Path, dict, str]) -> None:
         """Made of what is finished; without a network: whatever is fetched is refused."""
         folder, config, _ = compared
@@ -350,6 +355,7 @@ class TestComparison:
         assert "evaluate_every_epochs: 1.0" in text
         assert re.search(r"snapshot [0-9a-f]{12} \(git commit [0-9a-f]{12}", text) or not (ROOT / ".git").exists()
 
+    @pytest.mark.slow
     def test_only_the_strategy_whose_results_are_gone_is_trained_again(self, compared: tuple[Path, dict, str]) -> None:
         folder, config, _ = compared
         for run in (folder / "results" / "runs").glob("cpu-*"):
