@@ -52,6 +52,12 @@ def test_no_more_is_planned_with_than_it_has() -> None:
     assert (cpus, gpus()) == (4, 1)
 
 
+def test_the_line_on_the_page_is_what_it_says() -> None:
+    text = (ROOT / "docs/interactive.md").read_text()
+    told = held(job_id="4711", nodes=1, cpus=8, gpus=2, memory_mb=32768, seconds=3130.4).words
+    assert f"{told}; no more is planned with" in text
+
+
 def test_on_the_login_node_it_says_how_to_come_to_a_node() -> None:
     assert held(inside=False).elsewhere.endswith("srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=4 --pty bash -i")
 
