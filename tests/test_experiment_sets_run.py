@@ -1,4 +1,4 @@
-"""Every experiment set, shrunk to this machine and run as its page says: long."""
+"""An experiment set, shrunk to this machine and run as its page says: long."""
 
 from __future__ import annotations
 

@@ -19,28 +19,13 @@ FOR_EACH_OTHER = """if self.steps == 3:
             if self.ranks.rank == 1:
                 raise ArithmeticError('as planted')
             dist.recv(torch.zeros(1), src=2 - self.ranks.rank)"""
-IN_A_COLLECTIVE = """if self.steps == 3:
-            if self.ranks.rank == 1:
-                raise ArithmeticError('as planted')
-            dist.all_reduce(torch.zeros(1))"""
 IMPORTS = "import torch\nimport torch.distributed as dist"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("waiting", "launcher"),
-    [
-        (FOR_EACH_OTHER, "torchrun"),
-        pytest.param(IN_A_COLLECTIVE, "direct", marks=pytest.mark.long),
-        pytest.param(IN_A_COLLECTIVE, "spawn", marks=pytest.mark.long),
-    ],
-    ids=lambda value: {FOR_EACH_OTHER: "for each other", IN_A_COLLECTIVE: "in a collective"}.get(value, value),
-)
-def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
-    bench: Bench, launcher: str, waiting: str
-) -> None:
-    strategy = bench.strategy("faulty", waiting, base="ddp", imports=IMPORTS)
-    chain = bench.chain("results", **(THREE | {"launcher": launcher} | strategy))
+def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(bench: Bench) -> None:
+    strategy = bench.strategy("faulty", FOR_EACH_OTHER, base="ddp", imports=IMPORTS)
+    chain = bench.chain("results", **(THREE | {"launcher": "torchrun"} | strategy))
     ended = chain.segment()
     fault = chain.fault()
     assert time.time() - fault["time"] < 60
@@ -49,10 +34,9 @@ def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
     assert (fault["rank"], fault["error"]) == (1, "ArithmeticError: as planted")
     assert "in train_step" in fault["traceback"]
     assert_told(ended, fault)
-    if waiting is FOR_EACH_OTHER:  # nothing else could have ended them
-        assert time.time() - fault["time"] > GRACE_SECONDS
-        for rank in (0, 2):
-            assert f"rank {rank} ends with rank 1: ArithmeticError: as planted" in ended.errors
+    assert time.time() - fault["time"] > GRACE_SECONDS  # nothing else could have ended them
+    for rank in (0, 2):
+        assert f"rank {rank} ends with rank 1: ArithmeticError: as planted" in ended.errors
 
 
 def assert_told(ended: Ended, fault: dict[str, Any]) -> None:
@@ -74,12 +58,11 @@ KILLED = """mark = Path(f"{mark}-{{self.ranks.rank}}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun"])
-def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench, launcher: str) -> None:
+def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench) -> None:
     """Where they wait for it in NCCL, nothing else would tell them for minutes."""
     killed = KILLED.format(mark=str(bench.folder / "mark"))
     strategy = bench.strategy("killed", killed, base="ddp", imports="import os\nfrom pathlib import Path")
-    chain = bench.chain("results", **(DDP | {"launcher": launcher} | strategy))
+    chain = bench.chain("results", **(DDP | strategy))
     began = time.time()
     ended = chain.segment()
     assert time.time() - began < 60

@@ -26,7 +26,7 @@ FAULTS = {
     ),
     **{
         name: (f"os.kill(os.getpid(), signal.{name})", "its processes were killed, or crashed without a word")
-        for name in ("SIGKILL", "SIGBUS", "SIGSEGV")
+        for name in ("SIGBUS", "SIGSEGV")
     },
 }
 # At its first attempt alone, or always.
@@ -51,21 +51,18 @@ AT_THE_END = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [pytest.param(None, marks=pytest.mark.long), launch], ids=["forked", "launched"])
 def test_a_process_that_aborts_after_the_verdict_leaves_none(
-    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str], start: object
+    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = own_strategy(tmp_path / "strategies", "aborts", more=AT_THE_END.format(what="os.abort()"))
-    found = judged(gates, path, **({"start": start} if start else {}))
+    found = judged(gates, path, start=launch)
     assert found.status == INTERRUPTED
     assert found.verdict is None
     assert "its processes ended without a word (status -" in capfd.readouterr().err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "always"), [("cuda", False), ("SIGBUS", False), ("cuda", True), ("SIGKILL", True), ("SIGSEGV", True)]
-)
+@pytest.mark.parametrize(("fault", "always"), [("cuda", False), ("SIGBUS", False), ("SIGSEGV", True)])
 def test_a_fault_that_others_may_have_caused_is_a_verdict_only_when_it_is_met_again_alone(
     gates: Gates, tmp_path: Path, fault: str, always: bool
 ) -> None:

@@ -316,35 +316,18 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     ("text", "strategy", "card"),
     [
         pytest.param(SPECTRAL, "ddp", {}, id="spectral norm, ddp"),
-        pytest.param(SPECTRAL, "pipeline", {}, id="spectral norm, pipeline", marks=pytest.mark.long),
         pytest.param(FIXED, "pipeline", {}, id="few trained parameters, pipeline", marks=pytest.mark.long),
-        pytest.param(FIXED, "model_parallel", {}, id="few trained parameters, model_parallel", marks=pytest.mark.long),
         pytest.param(BAGS, "pipeline", {}, id="a stage without products", marks=pytest.mark.long),
         pytest.param(PRICES, "ddp", {}, id="losses of 1e10", marks=pytest.mark.long),
         pytest.param(CONSTANTS, "ddp", {}, id="constants in float32", marks=pytest.mark.long),
         pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
         pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode", marks=pytest.mark.long),
         pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
-        pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline", marks=pytest.mark.long),
-        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass, ddp", marks=pytest.mark.long),
         pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
-        pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
         pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
-        pytest.param(CLIPPED, "ddp", {}, id="clipped, ddp"),
         pytest.param(CLIPPED, "fsdp_tensor_parallel", {"processes": 4}, id="clipped, fsdp_tensor_parallel"),
-        *(
-            pytest.param(CLIPPED, strategy, {"processes": count}, id=f"clipped, {strategy}", marks=pytest.mark.long)
-            for strategy, count in (
-                ("cpu", 1),
-                ("fsdp", 2),
-                ("tensor_parallel", 2),
-                ("pipeline", 2),
-                ("pipeline_ddp", 4),
-            )
-        ),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
-        pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica", marks=pytest.mark.long),
     ],
 )
 def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], tmp_path: Path) -> None:
@@ -406,7 +389,9 @@ def test_a_strategy_that_cannot_compute_it_says_where_and_what_helps(
 
 @pytest.mark.long
 def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_path: Path) -> None:
-    """At its own learning rate, another order of the sums moves it by more than the limit."""
+    """Only this has a model whose rounding is above the limit: at its own learning rate, another order of the sums
+    moves it by more than the limit.
+    """
     right = judged(tmp_path, CHAOTIC, "right_parameter_averaging")
     assert right["problems"] == []
     assert "as trained: the learning rate is divided by 1000" in right["notes"]
@@ -416,23 +401,10 @@ def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "strategy"),
-    [
-        pytest.param(FIXED, "zero3", id="not trained-zero3"),
-        pytest.param(TIED, "zero1", id="tied-zero1"),
-        pytest.param(FIXED, "zero1", marks=pytest.mark.long, id="not trained-zero1"),
-        pytest.param(TIED, "zero3", marks=pytest.mark.long, id="tied-zero3"),
-        pytest.param(CLIPPED, "zero2", marks=pytest.mark.long, id="clipped-zero2"),
-        pytest.param(CLIPPED, "zero3_offload_nvme", marks=pytest.mark.long, id="clipped-zero3_offload_nvme"),
-    ],
-)
-def test_deepspeed_leaves_alone_what_is_not_trained_knows_all_names_and_clips(
-    strategy: str, text: str, tmp_path: Path
-) -> None:
+def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
     debian_packages.require()
     provide("deepspeed")
-    verdict = judged(tmp_path, text, strategy)
+    verdict = judged(tmp_path, FIXED, "zero3")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
 

@@ -48,14 +48,6 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
     assert not list(gates.results.rglob("unfinished.json"))
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_parameters_that_are_averaged_round_more_than_gradients_and_are_right(gates: Gates) -> None:
-    verdict = gates.verdict("right_parameter_averaging", steps=FEW_STEPS)
-    assert verdict["problems"] == []
-    assert of_batch(verdict, LARGE)["problems"] == []
-
-
 @pytest.mark.slow
 def test_who_computes_a_large_batch_is_counted(gates: Gates) -> None:
     verdict = gates.verdict("wrong_work_whole_when_large", steps=FEW_STEPS)

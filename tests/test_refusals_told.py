@@ -8,26 +8,10 @@ from typing import Any
 
 import pytest
 
-from local_driver import LocalDriver
 from relay.base.files import write_json
 from relay.driver.refused import Refused, conclusion, refusal
 
 pytest_plugins = ["results_tree"]
-
-WRONG = """
-import torch
-from relay.strategies.base import Requirements, Strategy
-
-
-class Wrong(Strategy):
-    requirements = Requirements(processes="one")
-
-    def build(self):
-        self.build_whole()
-
-    def backward(self, loss):
-        super().backward(2 * loss)
-"""
 
 
 def verdict(folder: Path, gate: str, **found: Any) -> Path:
@@ -83,23 +67,3 @@ def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Pa
     assert conclusion([("run-1", "cpu-1", "a")], tmp_path) == ("1 run: 1 measured, not proven", True)
     write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "failed"})
     assert ": 1 failed; " in conclusion([("run-1", "cpu-1", "a")], tmp_path)[0]
-
-
-@pytest.mark.slow
-def test_the_driver_tells_it(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "wrong.py").write_text(WRONG)
-    config = {"epochs": 0.5, "gate": {"steps": 20}, "comparisons": [{"strategy": "wrong"}]}
-    driver = LocalDriver(tmp_path, {"device": "cpu", "strategy_folders": [str(tmp_path / "mine")], **config})
-    try:
-        status, printed = driver.call("wrong")
-        assert status == 1, printed
-        lines = printed.splitlines()
-        (refused,) = [number for number, line in enumerate(lines) if "NOT equivalent, so the report" in line]
-        assert lines[refused].startswith("gate wrong-")
-        assert "algorithm: losses" in lines[refused]
-        assert any("Training wrong" in line for line in lines[refused:]), "at once, before the run is trained"
-        last = "error: no run of this call can be used: 1 struck out; the report, or the lines above, say why"
-        assert last == lines[-1]
-    finally:
-        driver.end()

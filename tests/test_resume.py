@@ -33,26 +33,13 @@ STEPS, CUT = 8, 4
 NEEDS = {name: requirements.read(path) for name, path in of_stack("torch").items()}
 # What else changes what a process keeps between steps.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ddp, fp16": ("ddp", {"precision": "fp16"}),
     "ddp, powersgd": ("ddp", {"options": {"compression": "powersgd"}}),
     "fsdp, offload": ("fsdp", {"options": {"offload": True}}),
-    "pipeline, interleaved": ("pipeline", {"options": {"schedule": "interleaved_1f1b"}}),
     "pipeline, fp16": ("pipeline", {"precision": "fp16"}),
 }
-CASES = {name: (name, {}) for name in NEEDS} | VARIANTS
-# Others here show their parts.
-LONG = (
-    "fsdp_tensor_parallel",
-    "tensor_parallel",
-    "ddp, fp16",
-    "ddp, powersgd",
-    "expert_parallel",
-    "fsdp, offload",
-    "model_parallel",
-    "pipeline",
-    "pipeline, interleaved",
-    "pipeline_ddp",
-)
+# Each of these alone has its parts; how other pipelines resume is in `test_pipelines.py`.
+LONG = ("fsdp_tensor_parallel", "tensor_parallel", "ddp, powersgd", "expert_parallel", "fsdp, offload")
+QUICKER = ("cpu", "fsdp", "pipeline, fp16")
 
 
 def processes(needs: Requirements) -> int:
@@ -84,12 +71,10 @@ STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({fla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] * (case in LONG)) for case in CASES])
+@pytest.mark.parametrize("case", [*QUICKER, *(pytest.param(case, marks=pytest.mark.long) for case in LONG)])
 def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case: str) -> None:
     """In new processes; and with checkpoints written in the background at every step that has none to wait for."""
-    strategy, values = CASES[case]
-    if "cpu" not in NEEDS[strategy].devices:
-        pytest.skip(f"{strategy} needs a GPU; {NEEDS[strategy].twin} stands for it on CPUs")
+    strategy, values = VARIANTS.get(case, (case, {}))
     stop = STOP_ONCE.format(cut=CUT, flag=str(bench.folder / "stopped"))
     cut, uncut = (
         begun(bench, name, strategy, **(values | bench.strategy(name, before, base=strategy, imports=EACH_STEP)))
@@ -164,15 +149,10 @@ def wanted(module_bench: Bench) -> Callable[[TaskSpec], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        (("fsdp", 4), ("fsdp", 2)),
-        pytest.param(("fsdp", 2), ("tensor_parallel", 2), marks=pytest.mark.long),
-        pytest.param(("tensor_parallel", 2), ("ddp", 2), marks=pytest.mark.long),
         (("fsdp", 2), ("cpu", 1)),
-        pytest.param(("pipeline", 2), ("pipeline", 4), marks=pytest.mark.long),
         pytest.param(("fsdp", 2), ("fsdp_tensor_parallel", 4), marks=pytest.mark.long),
         pytest.param(("pipeline_ddp", 4), ("model_parallel", 2), marks=pytest.mark.long),
         pytest.param(("expert_parallel", 2), ("expert_parallel", 4), marks=pytest.mark.long),
-        pytest.param(("expert_parallel", 2), ("ddp", 2), marks=pytest.mark.long),
     ],
     ids=lambda end: f"{end[0]} {end[1]}",
 )
