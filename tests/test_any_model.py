@@ -165,13 +165,6 @@ def test_random_numbers_that_cannot_be_fixed_are_named(tmp_path: Path) -> None:
     assert reference_of(run, tmp_path / "data", tmp_path).is_file()
 
 
-def test_random_numbers_that_are_not_torchs_are_named_as_the_plan_names_them(tmp_path: Path) -> None:
-    run = gate_of(written(tmp_path, FUNCTIONS), tmp_path / "data", batch=8)
-    run = replace(run, task=replace(run.task, card=replace(run.task.card, outside=("Python's random", "numpy"))))
-    told = "the model draws random numbers from Python's random and numpy, which no other process repeats"
-    assert unprovable(TrialData(run, tmp_path / "data", CPU)) == told
-
-
 IDLE = (
     """
     def datasets(self, folder):

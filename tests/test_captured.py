@@ -132,7 +132,7 @@ class KeepsItsRate(single_gpu.SingleGPU):
 
 @pytest.mark.long
 def test_the_gate_finds_what_python_does_anew_in_every_step(gates: Gates, tmp_path: Path) -> None:
-    """A replay goes on with the learning rate that Python had when the step was captured."""
+    """Only this has the gate find a wrong replay, of a learning rate that Python sets anew."""
     (tmp_path / "keeps_its_rate.py").write_text(KEEPS_ITS_RATE)
     schedule = {"learning_rate_schedule": "cosine", "cuda_graph": True, "folders": (tmp_path,)}
     found = gates.verdict("keeps_its_rate", 1, device="cuda", steps=20, **schedule)

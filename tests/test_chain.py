@@ -49,14 +49,6 @@ def test_a_run_that_was_never_declared_is_one_line(bench: Bench) -> None:
     assert "run.json" in one_line(ended)
 
 
-def test_a_chain_that_was_never_started_is_one_line(bench: Bench) -> None:
-    chain = bench.chain("results")
-    (chain.declared / "chain.json").unlink()
-    ended = chain.segment()
-    assert ended.status == 1
-    assert str(chain.declared / "chain.json") in one_line(ended)
-
-
 def test_a_later_segment_without_the_checkpoints_of_its_chain_is_one_line(bench: Bench) -> None:
     """They were deleted, or are those of an older start."""
     chain = bench.chain("results")
@@ -137,7 +129,6 @@ def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, m
         assert re.search(told, ended.errors)
         assert "out of memory" not in ended.errors
     assert not (chain.work / "fault.json").exists()
-    assert chain.forked(attempt=2).status == 0
 
 
 # A fault of the program's own
@@ -151,16 +142,6 @@ def test_a_stack_that_cannot_be_imported_is_a_recorded_fault(bench: Bench) -> No
     assert ended.status == 1
     assert chain.fault()["error"] == "ModuleNotFoundError: No module named 'a_framework_that_is_not_installed'"
     assert chain.segment(attempt=2).status == 1
-
-
-@pytest.mark.slow
-def test_what_the_job_did_not_get_is_one_line_with_both_numbers(bench: Bench) -> None:
-    told = "world size is 1, the run declares 2"
-    chain = bench.chain("results", devices_per_node=2)
-    ended = chain.segment()
-    assert ended.status == 1
-    assert told in one_line(ended)
-    assert chain.fault()["error"] == f"run {chain.run.id}: {told}"
 
 
 # What a chain goes on with

@@ -50,10 +50,11 @@ def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
     ("second", "processes", "limit"),
     [
         ("zero1", 4, 1e-12),
-        pytest.param("zero3", 2, 0.0, marks=pytest.mark.long),  # only this goes on bit for bit
+        pytest.param("zero3", 2, 0.0, marks=pytest.mark.long),
     ],
 )
 def test_it_goes_on(second: str, processes: int, limit: float, tmp_path: Path) -> None:
+    """Only the long case goes on bit for bit."""
     (tmp_path / "text").mkdir()
     prepared("gpt-tiny", tmp_path / "text")
     spawned(_begin, 2, "zero3", tmp_path)

@@ -22,6 +22,7 @@ from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import login_node, node, wheelhouse
 from relay.spec import cuda
+from snakemake_calls import called
 from stacks import of_stack
 from tiny_stack import ROOT, needs_root, prepared, told
 
@@ -60,14 +61,6 @@ def test_what_the_site_lacks_is_one_line() -> None:
         login_node.conda_of(site("conda", conda={"lightning": "x"}), "torch", ROOT)
     with pytest.raises(UserError, match=r"environment\.conda\.torch: 'envs/none\.yaml': no such file or folder"):
         login_node.conda_of(site("conda", conda={"torch": "envs/none.yaml"}), "torch", ROOT)
-
-
-def test_what_rules_are_given() -> None:
-    assert login_node.modules_of(site("modules")) == login_node.modules_of(site("conda")) == ["a/1", "b/2"]
-    assert login_node.modules_of(None) == []
-    assert login_node.conda_directive(site("conda", conda={"torch": "pytorch"}), "torch", ROOT) is None
-    assert login_node.conda_of(None, "torch", ROOT) == str(ROOT / "envs/torch.yaml")
-    assert login_node.conda_of(site("wheels"), "nothing", ROOT) is None
 
 
 def test_an_environment_that_is_there_needs_no_conda_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -206,14 +199,9 @@ class Workflow:
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """On this machine: the exit status, and all that was printed and logged."""
-        done = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--cores", "1", *self.command(*arguments)],
-            env={name: value for name, value in os.environ.items() if name != "BASH_ENV"} | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return done.returncode, done.stdout + done.stderr + self.log()
+        variables = {name: value for name, value in os.environ.items() if name != "BASH_ENV"} | environment
+        status, printed = called(["--cores", "1", *self.command(*arguments)], ROOT, variables)
+        return status, printed + self.log()
 
     def log(self) -> str:
         log = self.folder / "job.log"

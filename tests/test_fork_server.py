@@ -233,15 +233,6 @@ def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_driver_a_worker_works_itself(here: Here) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    worker = Here(here.folder, gone).worker()
-    found = json.loads(worker.communicate(timeout=100)[0])
-    assert found["pid"] == worker.pid
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_DYNAMIC", "false")

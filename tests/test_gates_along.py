@@ -94,7 +94,6 @@ def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs
 @pytest.mark.parametrize(
     ("harm", "status", "told"),
     [
-        pytest.param("is wrong", 0, "algorithm", marks=pytest.mark.long),
         ("is killed", 75, ""),
     ],
 )
@@ -122,6 +121,7 @@ def test_a_gate_that_fails_beside_others_is_judged_again_by_its_own_job(
 def test_a_reference_judges_gates_of_one_process_and_stands_where_one_of_them_ends_it(
     gates: Gates, tmp_path: Path
 ) -> None:
+    """Only this has a reference judge gates."""
     gate, reference = (shortened(each, FEW_STEPS) for each in planned("cpu"))
     faulty = replace(gate, id="faulty", strategy=replace(gate.strategy, options={"no": "such option"}))
     specs = {each.id: tmp_path / "equivalence" / "gates" / each.id / "gate.json" for each in (gate, faulty)}

@@ -201,8 +201,9 @@ def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
     assert not is_a(Kind.LOST_PEER, RuntimeError(mismatch))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
+    """Only this kills horovodrun."""
     long = begun(bench, "long", total_steps=4000, pause=0.02, launcher="horovodrun")
     job = long.begin()
     wait_until(long.checkpoints, job)

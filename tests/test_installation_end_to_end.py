@@ -113,7 +113,7 @@ def test_without_a_network_it_stops_before_anything_is_torn_down(
 def test_a_sites_own_builds_do_not_take_the_place_of_the_locked_ones(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Alliance's pip looks into a folder of wheels `+computecanada`, which `==` accepts and a hash refuses."""
+    """Only this has a site's own wheels, `+computecanada`, which `==` accepts and a hash refuses."""
     for name, version in (TORCH | {"driver-thing": "1.0"}).items():
         write_wheel(tmp_path / "wheelhouse", name, f"{version}+computecanada")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheelhouse"))

@@ -39,6 +39,7 @@ def main(arguments):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("launcher", ["direct", pytest.param("horovodrun", marks=pytest.mark.long)])
 def test_no_other_user_and_no_other_node_reaches_it(tmp_path: Path, launcher: str) -> None:
+    """Only the long case has Horovod's own runner."""
     shutil.copytree(SCRIPTS / "relay", tmp_path / "relay")
     (tmp_path / "relay" / "does.py").write_text(ROLE)
     python = str(provide("horovod")) if launcher == "horovodrun" else sys.executable

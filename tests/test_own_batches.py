@@ -48,16 +48,6 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
     assert not list(gates.results.rglob("unfinished.json"))
 
 
-@pytest.mark.slow
-def test_who_computes_a_large_batch_is_counted(gates: Gates) -> None:
-    verdict = gates.verdict("wrong_work_whole_when_large", steps=FEW_STEPS)
-    assert verdict["problems"] == []
-    assert of_batch(verdict, LARGE)["problems"] == [
-        "batch 64: division of work: step 0: rank 0 computes 100.0% (forward 100.0%) of what one process computes for "
-        "the whole batch; its slice is 50.0% of it"
-    ]
-
-
 def two_batches() -> dict[str, Any]:
     """The verdict of a gate whose larger batch failed."""
     verdict = Verdict("a-gate")

@@ -16,7 +16,6 @@ from gate_runs import Gates, planned
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec import requirements
 from relay.spec.schedules import SCHEDULES
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
@@ -24,7 +23,6 @@ from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from short_tasks import STEPS, task
 
-FILES = requirements.find()
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -173,7 +171,6 @@ def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
 OWN_MODELS: list[tuple[str, dict[str, Any]]] = [
     ("unet", {"schedule": "1f1b"}),
     ("unet", {"schedule": "interleaved_zero_bubble", "cut_before": "down2, middle, up1"}),
-    ("lstm", {"schedule": "gpipe"}),
     ("table", {"schedule": "dualpipe_v"}),
 ]
 

@@ -222,18 +222,6 @@ def test_a_binding_set_for_the_launcher_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interface_that_is_not_there(tmp_path: Path) -> None:
-    """Found before the processes wait for each other; the job says which there are."""
-    run = run_of(2)
-    done = preflight(tmp_path, run, GLOO_SOCKET_IFNAME="ib77")
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = json.loads((tmp_path / "results" / "preflight" / run.id / "problems.json").read_text())
-    assert "network interface: GLOO_SOCKET_IFNAME is 'ib77'" in line
-    assert all(name in line for _, name in socket.if_nameindex()[:2])
-    assert "network_interface" in line
-
-
-@pytest.mark.slow
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """The real error of torch, explained."""
     run = run_of(2)

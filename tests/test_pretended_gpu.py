@@ -15,7 +15,7 @@ import preloaded
 import pretended_gpu
 from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, Bench
 from gate_runs import Gates, planned
-from own_tasks import OWN, bound, data_of, spec
+from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay import strategies
 from relay.base.files import read_json
@@ -44,12 +44,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # A network of convolutions and, long, one of experts.
 GATED = ("lenet-digits", pytest.param("gpt-moe-tiny", marks=pytest.mark.long))
 NORMALISED = spec("resnet18-tiny", global_batch_size=32, width=4, train_count=301, test_count=77)
-# Two GPUs have 8 and 7 samples of a batch.
-LOSS_BY_THE_MODEL = spec(str(OWN / "own_loss.py"), global_batch_size=15)
 TRAINED: dict[str, dict[str, Any]] = {
     "dropout": {"its": DROPOUT},
     "batch norm": {"its": NORMALISED},
-    "loss by the model": {"its": LOSS_BY_THE_MODEL},
     "in fp16": {"its": DIGITS, "precision": "fp16"},
 }
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4, "device": "cuda"}
@@ -68,6 +65,7 @@ ON_TWO: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("task", GATED)
 def test_the_gate_of_every_task_passes(gates: Gates, task: str) -> None:
+    """Only the long case has experts on a GPU."""
     short = {"steps": 2, "global_batch_size": 8} if task.startswith("gpt") else {"steps": 5, "global_batch_size": 16}
     found = gates.verdict("single_gpu", 1, task=task, device="cuda", **short)
     assert found["equivalent"], found["problems"]
@@ -80,14 +78,12 @@ def test_the_gate_of_a_process_with_two_gpus_passes_with_dropout(gates: Gates) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["data_parallel", "ddp"])
-def test_replicas_with_batch_norm_are_repeated_on_gpus(gates: Gates, tmp_path: Path, strategy: str) -> None:
+def test_replicas_with_batch_norm_are_repeated_on_gpus(gates: Gates, tmp_path: Path) -> None:
     """Only this judges BatchNorm on GPUs.
 
     Their expected statistics lie on a GPU, and what the ranks tell does not; DataParallel normalises in chunks.
     """
-    values = {} if strategy == "data_parallel" else {"backend": "gloo"}
-    gate, _ = planned(strategy, 2, task="resnet18-cifar10", device="cuda", global_batch_size=16, **values)
+    gate, _ = planned("data_parallel", 2, task="resnet18-cifar10", device="cuda", global_batch_size=16)
     gate = replace(gate, task=replace(gate.task, options={**gate.task.options, "width": 4}))
     spawned(_judged, gate.shape.world_size, gate, gates.dataset(gate), tmp_path, gpus=2)
 
@@ -104,10 +100,9 @@ def _judged(ranks: Ranks, gate: Gate, dataset: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["dropout", *(pytest.param(name, marks=pytest.mark.long) for name in ("in fp16", "loss by the model"))]
-)
+@pytest.mark.parametrize("name", ["dropout", *(pytest.param(name, marks=pytest.mark.long) for name in ("in fp16",))])
 def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name: str) -> None:
+    """Only the long case scales losses on a GPU."""
     values = {"strategy": "single_gpu", **SHORT, **TRAINED[name]}
     _trained(bench, values)
 
@@ -122,6 +117,7 @@ def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name:
     ],
 )
 def test_a_run_on_several_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, strategy: str, name: str) -> None:
+    """Only the long cases train on several GPUs of one process."""
     _trained(bench, {"strategy": strategy, **ON_TWO[strategy], **SHORT, **TRAINED[name]})
 
 

@@ -24,7 +24,7 @@ from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
 # Several kinds of GPU, whole nodes alone, no requests for memory; test_sites.py reads the others.
-SHOWN = ("narval", "trillium-gpu", "arc")
+SHOWN = ("narval", "trillium-gpu")
 PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
 
 

@@ -33,6 +33,7 @@ from slurm_runs import site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
+SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}  # in `test_slurm_strategies.py`
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
 BY_TORCHRUN = {"strategy": "ddp", "nodes": 2, "launcher": "torchrun"}
 

@@ -94,6 +94,7 @@ def broken_once_a_job_has_ended(folder: Path) -> bool:
 @pytest.mark.slurm
 @pytest.mark.timeout(900)
 def test_a_task_of_ones_own_is_proven_and_trained_on_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """Only this breaks files while jobs of a cluster are still to come."""
     (tmp_path / "points_made_here.py").write_text(BESIDE)
     (tmp_path / "my_task.py").write_text(OWN)
     config = {"device": "cpu", "repeats": 1, "epochs": 3, "runtime_minutes": 10, "gate": {"steps": 20}}

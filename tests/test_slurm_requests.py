@@ -1,9 +1,8 @@
-"""On a real Slurm cluster: jobs without a request for memory, GPUs by --gres, whole nodes, and limits of a user."""
+"""On a real Slurm cluster: jobs without a request for memory, GPUs by --gres, whole nodes."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,27 +51,3 @@ def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pyte
     assert "MinMemoryNode" not in job  # the cluster gives a default for each CPU
     assert "memory information" not in printed
     assert [len(rank["environment"]["CUDA_VISIBLE_DEVICES"].split(",")) for rank in told["ranks"]] == [2, 2]
-
-
-@pytest.mark.long
-def test_no_more_is_in_the_queue_than_a_user_may_have(cluster: MiniSlurm, tmp_path: Path) -> None:
-    """Only this holds the queue of a real Slurm against a user's limits."""
-    site = site_file(tmp_path, limits={"cpus": 3}, partitions=[PARTITIONS[0] | {"limits": {"jobs": 2}}])
-    shapes = [{"strategy": "cpu", "cpus_per_task": [1, 2]}, DDP]
-    jobs, _, printed = looked(cluster, tmp_path, CONFIG | {"device": "cpu", "comparisons": shapes}, site)
-    assert sorted(int(job["NumCPUs"]) for job in jobs) == [1, 2, 2]
-    assert "3 runs at once would take 5 CPUs, of which a user may have 3 at once" in printed
-    assert "3 runs at once would take 3 jobs in partition cpu, of which a user may have 2 at once" in printed
-    for job in jobs:
-        now = submitted(job)
-        others = [other for other in jobs if submitted(other) <= now < ended(other)]
-        assert sum(int(other["NumCPUs"]) for other in others) <= 3
-        assert len(others) <= 2
-
-
-def submitted(job: dict[str, str]) -> datetime:
-    return datetime.fromisoformat(job["SubmitTime"])
-
-
-def ended(job: dict[str, str]) -> datetime:
-    return datetime.fromisoformat(job["EndTime"])

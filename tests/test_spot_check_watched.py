@@ -37,18 +37,6 @@ LATER = """self.since = getattr(self, "since", 0) + 1
 
     def unused(self):
         pass"""
-# Half of the batch, with a loss that is not the task's.
-OWN_LOSS = """pass
-
-    def train_step(self, batch):
-        half = batches.taken(batch, slice(batches.count(batch) // 2))
-        self.optimizer.zero_grad()
-        loss = cross_entropy(self.forward(half), half[1])
-        loss.backward()
-        self.update()
-        return loss.detach()
-
-    def unused(self, batch):"""
 # Every gradient overflows, so that no step changes anything.
 OVERFLOWS = """return super().train_step(batch)
 
@@ -58,9 +46,6 @@ OVERFLOWS = """return super().train_step(batch)
         super().update()
 
     def unused(self, batch):"""
-SCALE_KEPT = OVERFLOWS.replace("super().update()", "super().update(); self.scaler.update(2.0**60)").replace(
-    'parameter.grad.fill_(float("inf"))', "pass"
-)
 
 
 def found_of(chain: Chain) -> dict[str, Any]:
@@ -87,16 +72,9 @@ def test_the_losses_that_follow_are_those_of_a_right_strategy(bench: Bench) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overflows", "told"),
-    [
-        (OVERFLOWS, "fp16 has overflowed there and in an earlier stretch, where one plain process does not"),
-        (SCALE_KEPT, "the loss's scale is 1.15292e+18, and one plain process's "),
-    ],
-    ids=["gradients", "scale"],
-)
-def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench, overflows: str, told: str) -> None:
-    found = found_of(bench.chain("run", DIGITS, precision="fp16", **SHORT, **bench.strategy("overflows", overflows)))
+def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench) -> None:
+    told = "fp16 has overflowed there and in an earlier stretch, where one plain process does not"
+    found = found_of(bench.chain("run", DIGITS, precision="fp16", **SHORT, **bench.strategy("overflows", OVERFLOWS)))
     assert found["status"] == "failed"
     assert told in "\n".join(found["problems"])
 
