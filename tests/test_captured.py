@@ -16,7 +16,7 @@ from torch import nn
 
 import pretended_gpu
 from chain_runs import DIGITS, DROPOUT, Bench, short_run
-from gate_runs import Gates
+from gate_runs import FEW_STEPS, Gates
 from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay import strategies
@@ -106,7 +106,7 @@ def test_a_run_of_replayed_steps_goes_on_bit_for_bit_and_passes_its_spot_check(b
 
 @pytest.mark.slow
 def test_the_gate_trains_with_replayed_steps(gates: Gates) -> None:
-    found = gates.verdict("single_gpu", 1, device="cuda", cuda_graph=True, steps=20)
+    found = gates.verdict("single_gpu", 1, device="cuda", cuda_graph=True, steps=FEW_STEPS)
     assert found["equivalent"], found["problems"]
     assert [part["name"] for part in found["parts"] if part["trial"] == "replayed"] == ["replayed: losses"]
 

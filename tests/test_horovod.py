@@ -57,7 +57,7 @@ class Wrong(horovod.Horovod):
 
 @pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
-    verdict = gates.verdict("horovod", 2, steps=20)
+    verdict = gates.verdict("horovod", 2, steps=FEW_STEPS)
     assert verdict["equivalent"], verdict["problems"]
 
 
@@ -65,7 +65,7 @@ def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
 def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates) -> None:
     """Only this has four processes, which add up parts of a batch and small groups of gradients."""
     options = {"accumulation": 2, "bucket_mb": 0.01}
-    verdict = gates.verdict("horovod", 4, steps=20, options=options)
+    verdict = gates.verdict("horovod", 4, steps=FEW_STEPS, options=options)
     assert verdict["equivalent"], verdict["problems"]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from chain_results import assert_same, result
 from chain_runs import Bench, Chain
-from gate_runs import Gates
+from gate_runs import FEW_STEPS, Gates
 from relay import strategies
 from stacks import provide
 
@@ -29,7 +29,7 @@ def lightning() -> Path:
 
 @pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
-    verdict = gates.verdict("lightning_ddp", 2, steps=20)
+    verdict = gates.verdict("lightning_ddp", 2, steps=FEW_STEPS)
     assert verdict["equivalent"], verdict["problems"]
 
 

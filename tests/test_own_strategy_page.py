@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from chain_runs import Chain
-from gate_runs import Gates
+from gate_runs import FEW_STEPS, Gates
 from relay.planning import config
 from relay.planning.planner import plan
 from relay.spec.run import changed
@@ -36,7 +36,9 @@ def test_the_strategy_on_the_page_is_equivalent_and_without_its_division_it_is_n
     assert shown.count(DIVISION) == 1
     (tmp_path / "my_ddp.py").write_text(shown)
     (tmp_path / "my_sum.py").write_text(shown.replace(DIVISION, ""))
-    verdicts = [gates.verdict(name, 2, steps=4, folders=[tmp_path])["equivalent"] for name in ("my_ddp", "my_sum")]
+    verdicts = [
+        gates.verdict(name, 2, steps=FEW_STEPS, folders=[tmp_path])["equivalent"] for name in ("my_ddp", "my_sum")
+    ]
     assert verdicts == [True, False]
 
 

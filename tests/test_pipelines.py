@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.utils._pytree import tree_leaves
 
-from gate_runs import Gates, planned
+from gate_runs import FEW_STEPS, Gates, planned
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
@@ -193,7 +193,7 @@ def test_four_processes_split_a_deep_network_as_one_has_it(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_gate_passes_what_splits_the_layers(gates: Gates) -> None:
-    verdict = gates.verdict("pipeline", 2, steps=10, options={"schedule": "1f1b"})
+    verdict = gates.verdict("pipeline", 2, steps=FEW_STEPS, options={"schedule": "1f1b"})
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
 

@@ -6,17 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import preloaded
 from plans import planned
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.planning.probed import batch_unit, config_text, probes, refusals
+from relay.probe import job
 from relay.probe.job import Limits, Search, run_probe
+from relay.probe.tries import Tries
 from relay.spec.requirements import find, read
 from short_tasks import looked, prepare_at_hand
 
@@ -187,9 +191,10 @@ class Full(Base):
 
 @pytest.mark.slow
 def test_what_a_full_gpu_causes_is_a_size_that_does_not_fit(
-    probe: Callable[..., tuple[int, Any]], tmp_path: Path
+    probe: Callable[..., tuple[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a fault of the strategy, nor processes that were killed, which would be tried again."""
+    monkeypatch.setattr(job, "Tries", partial(Tries, start=preloaded.start))
     (tmp_path / "full.py").write_text(FULL)
     comparison = {"strategy": "full", "devices_per_node": 2}
     status, found = probe(comparison, 100_000, first=4, most=5, strategy_folders=[str(tmp_path)])
