@@ -176,7 +176,7 @@ def test_every_wrong_strategy_has_its_test() -> None:
     tested |= {"wrong_beyond_eight", "wrong_no_room", "wrong_work_whole_when_large"}  # in test_own_batches.py
     tested |= {"wrong_clips_its_slice", "wrong_clips_its_stage"}  # in test_odd_models.py
     tested.add("wrong_dropout_on_all_gpus")  # in test_pretended_gpu.py
-    tested |= {planted.strategy for planted in (*test_gate_between.WRONG, *test_gate_between.WRONG_TOO)}
+    tested |= {planted.strategy for planted in test_gate_between.WRONG} | {"wrong_stale_checkpoint"}  # in gate_where
     assert tested == {path.stem for path in FOLDER.glob("wrong_*.py")}
 
 

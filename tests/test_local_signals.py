@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from living import words
 from local_driver import LocalDriver, until
 
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
-DIRECT = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "direct"}]}
-SPAWNED = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "spawn"}]}
 
 Place = Callable[[dict[str, Any]], LocalDriver]
 
@@ -55,21 +52,13 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "number"),
-    [
-        (DDP, signal.SIGTERM),
-        pytest.param(DIRECT, signal.SIGHUP, marks=pytest.mark.long),  # another launcher, and another signal
-    ],
-    ids=["term-torchrun", "hup-direct"],
-)
-def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
-    driver = place(config)
+def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place) -> None:
+    driver = place(DDP)
     process = training(driver)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     printed = driver.ended(process)
     assert process.returncode == 1, printed
-    assert f"{signal.Signals(number).name}: the jobs save and end" in printed
+    assert "SIGTERM: the jobs save and end" in printed
     assert printed.endswith("Stopped. What is finished or saved is kept. Give the same command again to continue.\n")
     assert "Traceback" not in printed
     assert "stopped at step" in driver.log()
@@ -91,13 +80,8 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [DDP, pytest.param(SPAWNED, marks=pytest.mark.long)],  # its processes are the job's own children
-    ids=["torchrun", "spawn"],
-)
-def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
-    driver = place(config)
+def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place) -> None:
+    driver = place(DDP)
     process = training(driver)
     process.kill()
     process.communicate()
@@ -106,29 +90,3 @@ def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(plac
     printed = goes_on(driver)
     assert "LockException" not in printed
     assert "Traceback" not in printed
-
-
-@pytest.mark.long
-def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> None:
-    """A rank is stopped, so that the training cannot end before the next call has seen it."""
-    driver = place(DDP)
-    process = training(driver)
-    rank = next(p for p in driver.processes() if {"relay.launch.worker", "-u"} <= set(words(p)))
-    rank.suspend()
-    process.kill()
-    process.communicate()
-    again = driver.start(driver.trained)
-    assert again.stdout is not None
-    told = []
-    for line in again.stdout:
-        told.append(line)
-        if line.startswith(("To end them at once", "Building DAG")):
-            break
-    assert any("processes of a driver that was killed (pid " in line for line in told), told
-    assert again.poll() is None
-    rank.resume()
-    for line in again.stdout:
-        if line.startswith("They are over"):
-            break
-    (saved, *_) = driver.steps()
-    until(lambda: _resumed(driver, saved), "it goes on")
