@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from preloaded import spawned
 from relay.base.errors import UserError
 from relay.card.look import Data, look
-from relay.card.words import all_in_words, in_words
+from relay.card.words import in_words
+from relay.process.ranks import Ranks
 from relay.spec.card import Card
 from relay.spec.looked import Looked
 from relay.spec.tasks import built_in
@@ -138,65 +137,6 @@ def test_what_no_proof_can_repeat_is_seen_and_told(tmp_path: Path) -> None:
     assert "table.weight and out.weight are one parameter" in told
 
 
-ON_GPU = """\
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import TensorDataset
-
-import relay
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.drop, self.last = nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 4)
-
-    def forward(self, points):
-        if points.device.type == "cpu":
-            raise RuntimeError("this kernel takes CUDA tensors alone")
-        return self.last(self.drop(F.relu(self.first(points))))
-
-
-class Task(relay.Task):
-    def datasets(self, folder):
-        points = torch.arange(256.0).view(64, 4) / 256
-        return TensorDataset(points, points), TensorDataset(points, points)
-
-    def model(self):
-        return Network()
-
-    def loss(self, outputs, batch):
-        return F.mse_loss(outputs, batch[1])
-
-    def optimizer(self, parameters):
-        return torch.optim.SGD(parameters, self.learning_rate)
-"""
-# What is pretended lasts as long as a process.
-LOOK = """\
-import sys
-from pathlib import Path
-import pretended_gpu
-pretended_gpu.install(1)
-from relay.card.look import Data, look
-look("on-gpu", sys.argv[1], {}, Data(datasets=Path("none"))).write(Path(sys.argv[2]))
-"""
-
-
-@pytest.mark.long
-def test_a_model_that_needs_a_gpu_is_looked_at_on_one(tmp_path: Path) -> None:
-    """Only this looks at a model on a GPU."""
-    (tmp_path / "on_gpu.py").write_text(ON_GPU)
-    with pytest.raises(UserError, match=r"on_gpu\.py:16: RuntimeError: this kernel takes CUDA"):
-        look("on-gpu", str(tmp_path / "on_gpu.py"), {}, Data(datasets=tmp_path))
-    words = [sys.executable, "-c", LOOK, str(tmp_path / "on_gpu.py"), str(tmp_path / "card.json")]
-    path = os.pathsep.join(str(TASKS.parent / folder) for folder in ("../scripts", "support"))
-    subprocess.run(words, check=True, env=os.environ | {"PYTHONPATH": path})
-    seen = Looked.read(tmp_path / "card.json").task.card
-    assert (seen.parameters, seen.dropout, [*(seen.cuts or ())], seen.mean_difference) == (76, ("drop",), ["last"], 0)
-    assert (seen.draws, seen.outside, seen.without_gradient) == ((), (), ())
-
-
 def test_a_loss_that_is_no_mean_is_seen_and_told(tmp_path: Path) -> None:
     file = tmp_path / "contrast.py"
     file.write_text(CONTRASTIVE.replace(" * (1 + np.random.rand()) + random.random()", ""))
@@ -279,6 +219,24 @@ class Task(relay.Task):
 """
 
 
+def _look_on_a_gpu(_: Ranks, file: Path, card: Path) -> None:
+    look("on-gpu", str(file), {}, Data(datasets=file.parent)).write(card)
+
+
+@pytest.mark.long
+def test_a_model_that_needs_a_gpu_is_looked_at_on_one(tmp_path: Path) -> None:
+    """No other test looks at a model on a GPU."""
+    file, refuses = tmp_path / "on_gpu.py", 'raise RuntimeError("this kernel takes CUDA tensors alone")'
+    line = "        return self.out(torch"
+    file.write_text(NUMBERS.replace(line, f'        if x.device.type == "cpu":\n            {refuses}\n{line}'))
+    with pytest.raises(UserError, match=r"on_gpu\.py:\d+: RuntimeError: this kernel takes CUDA"):
+        look("on-gpu", str(file), {}, Data(datasets=tmp_path))
+    spawned(_look_on_a_gpu, 1, file, tmp_path / "card.json", gpus=1)
+    seen = Looked.read(tmp_path / "card.json").task.card
+    assert (seen.parameters, [*(seen.cuts or ())], seen.mean_difference) == (58, ["out"], 0)
+    assert (seen.draws, seen.outside, seen.without_gradient) == ((), (), ())
+
+
 def seen_of(folder: Path, text: str) -> Looked:
     """The card of a task with this text."""
     (folder / "numbers_task.py").write_text(text)
@@ -292,20 +250,6 @@ def test_what_a_function_keeps_of_a_look_is_no_tensor_without_data(tmp_path: Pat
     assert found.task.card.mean_difference == 0
 
 
-TEXT = NUMBERS.replace("    calls = 0", '    unit = "tokens"').replace(
-    "x = torch.randn(64, 4, ", "x = torch.randint(0, 9, (64, 4), "
-)
-
-
-@pytest.mark.slow
-def test_the_tokens_of_a_sample_are_seen_or_asked_for(tmp_path: Path) -> None:
-    """Else tokens/s would be samples/s."""
-    assert seen_of(tmp_path, TEXT).task.units_per_sample == 4
-    unseen = seen_of(tmp_path, NUMBERS.replace("    calls = 0", '    unit = "tokens"'))
-    assert unseen.task.units_per_sample == 1
-    assert any("a sample counts as 1 token; set units_per_sample" in warning for warning in unseen.warnings)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("term", "alone"), [("", True), (" + 0.1 * outputs.square().mean()", False)])
 def test_with_a_further_term_a_loss_is_no_cross_entropy(term: str, alone: bool, tmp_path: Path) -> None:
@@ -314,38 +258,22 @@ def test_with_a_further_term_a_loss_is_no_cross_entropy(term: str, alone: bool, 
     assert seen_of(tmp_path, NUMBERS.replace(loss, loss + term)).task.card.cross_entropy is alone
 
 
-def test_a_sorted_set_shows_a_loss_that_weighs_its_classes(tmp_path: Path) -> None:
-    """The first samples of a folder of images are all of one class."""
-    loss = "F.cross_entropy(outputs, batch[1])"
-    text = NUMBERS.replace(loss, f"{loss[:-1]}, weight=torch.tensor([1.0, 5.0]))")
-    difference = seen_of(tmp_path, text).task.card.mean_difference
-    assert difference is not None
-    assert difference > 1e-3
-
-
-def test_a_state_that_is_no_buffer_is_told_as_such(tmp_path: Path) -> None:
-    counts = "        self.calls += 1\n        return self.calls * F.cross"
-    found = seen_of(tmp_path, NUMBERS.replace("        return F.cross", counts))
+@pytest.mark.parametrize(
+    "state",
+    [
+        NUMBERS.replace("        return F.cross", "        self.calls += 1\n        return self.calls * F.cross"),
+        NUMBERS.replace(
+            "        return self.out", "        self.first.bias.data += 0.1 * self.training\n        return self.out"
+        ),
+    ],
+    ids=["a counter", "parameters"],
+)
+def test_a_state_that_is_no_buffer_is_told_as_such(state: str, tmp_path: Path) -> None:
+    found = seen_of(tmp_path, state)
     assert "is another one when it is computed again" in found.task.card.unrepeatable
     told = in_words(found)
     assert "The loss of one batch is another one when it is computed again" in told
     assert "mean over samples" not in told
-
-
-@pytest.mark.slow
-def test_gradients_within_a_forward_pass_are_looked_at(tmp_path: Path) -> None:
-    """As networks take them that have to fulfil a differential equation."""
-    text = NUMBERS.replace(
-        "        return self.out(torch",
-        "        x = x.detach().requires_grad_()\n"
-        "        with torch.enable_grad():\n"
-        "            (slope,) = torch.autograd.grad(self.first(x).square().sum(), x, create_graph=True)\n"
-        "        return slope[:, :2] + self.out(torch",
-    )
-    card = seen_of(tmp_path, text).task.card
-    assert card.mean_difference == 0
-    assert card.forward_flops
-    assert card.differentiates
 
 
 def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> None:
@@ -410,19 +338,3 @@ def test_what_a_step_of_the_optimizer_reads_is_seen_and_told(tmp_path: Path, mad
     assert found.task.card.optimizer_scope == scope
     reads = {"tensor": ["whole tensors"], "model": ["all parameters at once"]}.get(scope, [])
     assert [each for each in reads if f"a step of optimizer()'s reads {each}" in found.warnings[0]] == reads
-
-
-@pytest.mark.slow
-def test_the_cards_of_several_options_tell_what_they_share_once(tmp_path: Path) -> None:
-    file = tmp_path / "my_waves.py"
-    made = (Path(__file__).parents[1] / "workflow/templates/task.py").read_text()
-    file.write_text(made.replace("NAME", "my_waves").replace("width, length", "scales = [1, 2]\n    width, length"))
-    where = Data(datasets=tmp_path, prepare=True)
-    first, second = all_in_words([look("my-waves", str(file), {"width": width}, where) for width in (8, 16)])
-    assert first.startswith(f"{file} (in results and tables: my-waves), with width 8, length 64,")
-    assert "    512 training and 128 test samples.\n" in first
-    assert "    No options: scales. An option is one number or text, True or False." in first
-    assert second.startswith(f"{file} (in results and tables: my-waves), with width 16, length 64,")
-    assert "parameters, " in second
-    assert "512 training" not in second
-    assert second.endswith("  data, training: as above")

@@ -16,7 +16,6 @@ import relay
 from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
-from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.task.bound import BoundTask, set_learning_rate
 from relay.task.data import Resident, Streamed
@@ -135,16 +134,6 @@ def test_evaluation_leaves_the_training_as_it_was(form: str, ranks: Ranks) -> No
             courses[-1].append(made.train_step(train.fetch(chosen(60, 16, 5, step))).item())
             assert not evaluates or evaluation.measure() == evaluation.measure()
     assert courses[0] == courses[1]
-
-
-def test_a_rate_that_the_task_changes_by_itself_is_told(ranks: Ranks) -> None:
-    """As a hook does that steps a scheduler, perhaps after many steps."""
-    made = strategies.load("cpu")(formed("tensor"), ranks, 16, {})
-    for rate in (0.1, 0.05):
-        made.set_learning_rate(rate)
-    made.optimizer.param_groups[0]["lr"] = 0.02
-    with pytest.raises(UserError, match=r"a step changes the learning rate from 0.05 to 0.02; allowed: the class's"):
-        made.set_learning_rate(0.01)
 
 
 def test_parameter_groups_keep_the_ratio_of_their_learning_rates() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gate_parts import Asked, verdicts
-from gate_runs import Gates
+from gate_runs import FEW_STEPS, Gates
 
 FP16 = {"precision": "fp16"}
 DROPOUT, NORMS = "utsa-mnist", "resnet18-cifar10"
@@ -80,6 +80,17 @@ WRONG = [
     Planted(
         "wrong_dropout_alike", task=DROPOUT, says=("dropout: the same random numbers are drawn on replicas 0 and 1",)
     ),
+    Planted(
+        "wrong_dropout_of_the_next",
+        task=DROPOUT,
+        says=("dropout: the same random numbers are drawn on replicas 1 and 0, in their steps 0 and 1",),
+    ),
+    Planted(
+        "wrong_predicts_in_training_mode",
+        task=DROPOUT,
+        fails=parts("trained.outputs", "resumed.outputs"),
+        says=("dropout: while it predicts, units are dropped ",),
+    ),
     # BatchNorm
     Planted("wrong_norm_averaged", task=NORMS, fails=STATISTICS),
     # Who does the work
@@ -141,3 +152,21 @@ def test_a_process_that_keeps_the_optimizer_for_the_others_is_no_idle_one(
     assert verdict["problems"] == []
     assert verdict["computed_share"] == [0.0, 0.5, 0.5]
     assert "rank 0 computes no samples: it keeps the optimizer's state for the others" in verdict["notes"]
+
+
+# A failed gate says where: the first step and the first parameter that differ, in the verdict and on the terminal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "where"),
+    [
+        ("wrong_single_bias", "first differs at step 1 in fc3.bias ("),
+        ("wrong_stale_checkpoint", "first differs after a checkpoint was loaded, in conv1.weight ("),
+    ],
+)
+def test_a_failed_gate_says_where(gates: Gates, strategy: str, where: str, capfd: pytest.CaptureFixture[str]) -> None:
+    verdict = gates.verdict(strategy, steps=FEW_STEPS, global_batch_size=16)
+    assert verdict["where"].startswith(where)
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if "NOT equivalent" in line]
+    assert f"; {verdict['where']}" in line

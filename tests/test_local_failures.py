@@ -9,11 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
-from living import words
-from local_driver import LocalDriver, until
+from local_driver import LocalDriver
 from relay.driver.retries import Retries
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder.sealed import MANIFEST
@@ -91,22 +89,6 @@ def test_a_run_that_comes_further_each_time_goes_on_beyond_its_retries(driver: L
     assert all("its processes ended without a word" in text for text in kept)
 
 
-@pytest.mark.long
-@doing("os.kill(os.getpid(), signal.SIGKILL)")
-def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDriver) -> None:
-    """Only this has the driver give up a run on this machine."""
-    status, printed = driver.call(driver.trained)
-    assert status == 1
-    assert len(attempts(driver)) == 2
-    (block,) = blocks(printed)
-    assert "  given up  2 attempts in a row came no further than step 0\n" in block
-    assert "ended without a word (status -9)" in block
-    # A further call tries again.
-    status, printed = driver.call(driver.trained)
-    assert status == 1
-    assert len(attempts(driver)) == 4
-
-
 def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In two attempts it comes no further than the attempt before them, which was far beyond the job's first step."""
     checkpoint = tmp_path / "results/checkpoints/run-1/step-20"
@@ -117,47 +99,3 @@ def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch
     of_run = {"wildcards": SimpleNamespace(run="run-1"), "params": SimpleNamespace(first=0), "log": [], "message": ""}
     jobs = [SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_run) for attempt in (1, 2)]
     assert [retries.times(job) >= job.attempt for job in jobs] == [True, False]
-
-
-@pytest.mark.long
-@doing("time.sleep(0.02)", saving="while not os.path.exists('go'): time.sleep(0.1)", checkpoint_minutes=60)
-def test_a_run_whose_processes_still_save_is_not_given_up(driver: LocalDriver) -> None:
-    """Only this kills jobs while their processes save, twice. The run goes on from what is saved then."""
-    process = driver.start(driver.trained)
-    until(driver.trains, "the run trains")
-    for attempt in ("2", "3"):
-        (job,) = jobs(driver)
-        job.kill()
-        until(lambda last=attempt: last in attempt_of(driver) or process.poll() is not None, "the next attempt waits")
-        assert process.poll() is None, process.communicate()[0]
-    (driver.folder / "go").touch()
-    printed, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, printed
-    assert blocks(printed) == []
-    first, second = (json.loads(path.read_text().splitlines()[0]) for path in sorted(driver.work.glob("records/*")))
-    assert first["start"] == 0 < second["start"]
-
-
-def jobs(driver: LocalDriver) -> list[psutil.Process]:
-    """The jobs' own processes, which start those that train."""
-    return [p for p in driver.processes() if any(word.endswith("scripts/train.py") for word in words(p))]
-
-
-def attempt_of(driver: LocalDriver) -> list[str]:
-    """The last words of the jobs' command lines."""
-    return [its[-1] for process in jobs(driver) if (its := words(process))]
-
-
-@pytest.mark.long
-@doing("time.sleep(0.01)", repeats=2)
-def test_without_a_profile_one_measured_job_runs_at_a_time(driver: LocalDriver) -> None:
-    """Only this calls Snakemake with several cores and no profile."""
-    status, printed = driver.call("made", "--cores", "2", "--until", "segment", profile=False)
-    assert status == 0, printed
-    chains = (driver.folder / "results" / "checkpoints").glob("*/chain.json")
-    (first, second) = sorted(
-        (attempt["started"], attempt["ended"])
-        for chain in chains
-        for attempt in json.loads(chain.read_text())["attempts"]
-    )
-    assert first[1] <= second[0]

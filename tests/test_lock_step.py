@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gate_runs import Gates, planned
-from relay.base.errors import UserError
 from relay.equivalence import reference
 from relay.equivalence.figures import largest, scaled
 from relay.equivalence.lock_step import LockStep
@@ -106,16 +105,3 @@ def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, m
     for parts in (2, 4, 8, 16):
         figure = scaled(in_parts(trial, data, parts)["losses"], known["losses"])
         assert figure <= 1.5 * known["rounding"]["losses"], parts
-
-
-def too_fast(run: Any) -> Any:
-    """The run at a learning rate at which nothing stays finite, even at a thousandth of it."""
-    return replace(run, task=replace(run.task, learning_rate=1e30))
-
-
-def test_a_reference_that_is_not_finite_is_an_error_in_one_line(gates: Gates) -> None:
-    _, run = planned("cpu")
-    fast = too_fast(run)
-    with pytest.raises(UserError, match=r"trial 'algorithm': its first step .* give a smaller learning_rate") as told:
-        reference.train(asked(fast, "algorithm"), TrialData(fast, gates.digits, CPU))
-    assert "\n" not in str(told.value)

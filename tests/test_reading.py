@@ -43,6 +43,7 @@ def test_files_and_values_are_merged_as_snakemake_does(tmp_path: Path, defaults:
     assert "seed" not in given_config(workflow(mine, replace=True), defaults)
 
 
+@pytest.mark.slow
 def test_a_config_is_no_program(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("__use_yte__: true\nepochs: ?open('ran', 'w').close() or 2\n")
     refused = "mine.yaml: __use_yte__: is not allowed, because reading the file would run it; allowed: values"

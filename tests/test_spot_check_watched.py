@@ -12,7 +12,7 @@ from relay.run_folder.spots import Spot
 from relay.spot_check.findings import Findings
 from spot_checked import figures, verdict
 from test_spot_check import NORMALISED, of
-from test_spots_kept import planned as begun
+from test_spots import planned as begun
 
 pytest_plugins = ["chain_runs"]
 
