@@ -186,7 +186,7 @@ def test_a_killed_save_or_a_damaged_checkpoint_costs_only_its_steps(bench: Bench
     shutil.copytree(chain.work / "step-30", chain.work / "partial-31")
     with (chain.work / "step-30" / "rng-0.pt").open("ab") as stream:
         stream.write(b"\0")
-    ended = chain.forked(0, 60, attempt=2)
+    ended = chain.segment(0, 60, attempt=2)
     assert ended.status == 0, ended.errors
     assert "warning: checkpoint of step 30 is passed over" in ended.output
     assert chain.started_at() == [0, older]
