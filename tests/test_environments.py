@@ -63,14 +63,6 @@ def test_what_the_site_lacks_is_one_line() -> None:
         login_node.conda_of(site("conda", conda={"torch": "envs/none.yaml"}), "torch", ROOT)
 
 
-def test_an_environment_that_is_there_needs_no_conda_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for declared, folder in (("pytorch", None), (str(tmp_path), str(tmp_path))):
-        ours = site("conda", conda={"torch": declared})
-        assert login_node.unready(ours) == []
-        assert login_node.asked(ours, "torch", ROOT)["conda_folder"] == folder
-
-
 OLD_CONDA = """#!/bin/sh
 echo "conda $*" >> "$(dirname "$0")/calls"
 case "$1 $2" in

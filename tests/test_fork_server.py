@@ -150,15 +150,6 @@ def test_a_worker_ends_as_its_fork(here: Here, does: str, status: int) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_is_told_as_by_any_process(here: Here) -> None:
-    worker = here.worker("1 / 0")
-    _, complaints = worker.communicate(timeout=100)
-    assert worker.returncode == 1
-    assert "ZeroDivisionError" in complaints
-    assert "fork_server" not in complaints
-
-
-@pytest.mark.slow
 def test_a_signal_reaches_the_fork(here: Here) -> None:
     worker = here.worker("signal.signal(15, lambda *_: sys.exit(7)); print('{}', flush=True); time.sleep(100)")
     first_line(worker)

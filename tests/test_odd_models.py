@@ -15,14 +15,12 @@ import preloaded
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.equivalence.job import run_gate
-from relay.equivalence.trial_task import TrialData
-from relay.equivalence.unprovable import unprovable
 from relay.task import batches
 from relay.task.bound import BoundTask
 from relay.task.still import still
 from stacks import provide
 from test_any_model import HEAD
-from trial_runs import CPU, gate_of, reference_of, spec_of, verdict_of
+from trial_runs import gate_of, reference_of, spec_of, verdict_of
 
 IMAGES = """
     def datasets(self, folder):
@@ -48,17 +46,6 @@ FIXED = (
         return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(400, 1), nn.ReLU(), nn.Linear(1, 3))
 """
 )
-# An embedding computes no products, and may be a stage.
-BAGS = """
-    def datasets(self, folder):
-        return [TensorDataset(torch.arange(6 * n).view(n, 6) % 50, numbers(n, 2)) for n in (64, 16)]
-
-    def model(self):
-        return nn.Sequential(nn.EmbeddingBag(50, 6, mode="mean"), nn.Linear(6, 2))
-
-    def loss(self, outputs, batch):
-        return F.mse_loss(outputs, batch[1])
-"""
 PRICES = """
     learning_rate = 1e-3
 
@@ -297,7 +284,6 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     [
         pytest.param(SPECTRAL, "ddp", {}, id="spectral norm"),
         pytest.param(FIXED, "pipeline", {}, id="few trained parameters, pipeline", marks=pytest.mark.long),
-        pytest.param(BAGS, "pipeline", {}, id="a stage without products", marks=pytest.mark.long),
         pytest.param(PRICES, "ddp", {}, id="losses of 1e10", marks=pytest.mark.long),
         pytest.param(CONSTANTS, "ddp", {}, id="constants in float32"),
         pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
@@ -458,26 +444,3 @@ def test_parameters_that_cannot_be_trained_are_refused(made: str, says: str, tmp
     file.write_text(f"{HEAD}{IMAGES}\n    def model(self):\n        return {made}\n")
     with pytest.raises(UserError, match=says):
         BoundTask(spec_of(file.stem, str(file)), 1, "fp32", 1, 1, folder=tmp_path).model()
-
-
-def test_what_moves_between_modules_is_named_as_unprovable(tmp_path: Path) -> None:
-    file = tmp_path / "moving.py"
-    parent = """
-    def model(self):
-        class Parent(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.norm, self.last = nn.Identity(), nn.Linear(12, 3)
-                self.norm.register_buffer("mean", torch.zeros(12))
-
-            def forward(self, x):
-                self.norm.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
-                return self.last(self.norm(x) - self.norm.mean)
-
-        return Parent()
-"""
-    file.write_text(HEAD + IMAGES + parent)
-    run = gate_of(spec_of("moving", str(file)), tmp_path / "data", "ddp", 2, batch=8)
-    reason = unprovable(TrialData(run, tmp_path / "data", CPU))
-    assert reason is not None
-    assert "changes buffers of another one (norm.mean)" in reason

@@ -151,14 +151,6 @@ def test_what_was_not_granted_is_a_mistake_as_well(unlucky: Seen) -> None:
     assert "may use only 1 CPUs" in fault
 
 
-def test_the_variables_that_decide_are_recorded(unlucky: Seen) -> None:
-    told = unlucky.facts["ranks"][0]["environment"]
-    assert told["OMP_NUM_THREADS"] == "64"
-    assert told["OMP_STACKSIZE"] == "1m"
-    assert (told["GLOO_ANYTHING"], told["NCCL_ANYTHING"]) == ("told", "told too")
-    assert "HOME" not in told
-
-
 @pytest.mark.slow
 @needs_root
 def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
@@ -169,16 +161,6 @@ def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_writt
         seen = collect(tmp_path, run, [Rank(into)], declared)
     assert says(seen.findings["memory"], "stop", "allows rank 0", "1500 MB, the job declares 2000 MB", "--mem=2000M")
     assert says(seen.findings["node's disk"], "stop", "/proc (node_disk '/proc') cannot be used")
-
-
-def test_this_machines_libraries_are_told_as_they_are(unlucky: Seen) -> None:
-    """libaio by what the dynamic loader finds; no GPU, no MPS."""
-    listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
-    found = unlucky.facts["ranks"][0]
-    assert bool(found["libaio"]["library"]) == ("libaio.so" in listed)
-    assert found["mps"]["active"] is False
-    if not found["libaio"]["library"]:
-        assert says(unlucky.findings["libaio"], "note", "library", "libaio-dev")
 
 
 # For real: several processes on one node

@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-import all_stacks
 import lock as lock_script
 import stacks
 from relay.base.errors import UserError
@@ -333,20 +332,3 @@ def test_make_names_a_stack_that_there_is_not() -> None:
         assert done.returncode == 2
         told = f"STACKS: 'tourch' is not allowed; allowed: {allowed}"
         assert re.fullmatch(rf"Makefile:\d+: \*\*\* {told}\.  Stop\.\n", done.stderr), done.stderr
-
-
-def test_what_is_made_and_what_for_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_cache: Path
-) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(all_stacks.overlay, "make", made.append)
-    monkeypatch.setattr(all_stacks.debian_packages, "obstacle", lambda _: "")
-    monkeypatch.setattr(stacks, "_asked", set())
-    assert all_stacks.main(["horovod", "lightning"]) == 0
-    assert [lock.stem for lock in made] == ["horovod", "lightning"]
-    first, *each, _ = capsys.readouterr().out.splitlines()
-    assert first == all_stacks.FIRST_TIME
-    assert each == ["[1/2] stack horovod, for horovod", "[2/2] stack lightning, for lightning_ddp"]
-    assert all_stacks.main(["torch"]) == 0
-    assert len(made) == 2
-    assert capsys.readouterr().out == "The tests of further stacks are left out\n"
