@@ -52,23 +52,6 @@ def test_auto_takes_the_first_build_that_driver_and_gpus_can_run(
     assert site_of(tmp_path, gpus, driver, torch="auto").torch_build == build
 
 
-@pytest.mark.parametrize(
-    ("gpus", "environment", "arch_list"),
-    [
-        (["h100", "a40", "a100l"], {}, "8.0;8.6;9.0"),
-        (["v100", "h100"], {"torch": "cu130"}, "9.0"),  # V100s are skipped there, and nvcc 13 refuses 7.0
-        (["somebody-s"], {"torch": "cu128"}, "7.5;8.0;8.6;8.9;9.0;10.0;12.0"),
-    ],
-)
-def test_cuda_code_is_built_for_the_sites_gpus_alone(
-    tmp_path: Path, gpus: list[str], environment: dict[str, Any], arch_list: str
-) -> None:
-    site = site_of(tmp_path, gpus, **environment)
-    assert site.cuda_arch_list == arch_list
-    if site.torch_build == "cuda" and site.environment.wheels_from == "download":
-        assert login_node.asked(site, "deepspeed", ROOT)["arch_list"] == arch_list
-
-
 def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:
     told = (
         r"environment.torch: auto is not allowed: no build of torch is for all GPUs \(blackwell, volta; driver None\)"

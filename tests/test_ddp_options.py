@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from gate_runs import planned
 from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
@@ -114,34 +112,3 @@ def test_exact_options_compute_what_one_process_does_and_lossy_ones_nearly(ends:
     assert {name: figure for name, figure in off.items() if name in EXACT and figure > 1e-13} == {}
     for name, (least, most) in LOSS.items():
         assert least < off[name] < most, (name, off[name])
-
-
-@pytest.mark.slow
-def test_powersgd_begins_anew_on_another_number_of_processes(alone: Ranks, tmp_path: Path) -> None:
-    """What is left out belongs to the processes that left it out; the rest of the checkpoint is read."""
-    first = built(alone, LOSSY["powersgd"])
-    at_checkpoint = trained(first, 0, BEFORE)
-    first.save(tmp_path).result()
-    for world_size, steps in ((1, BEFORE), (PROCESSES, 0)):
-        resumed = built(alone, LOSSY["powersgd"])
-        resumed.ranks = replace(alone, world_size=world_size)
-        resumed.load(tmp_path)
-        assert distance(resumed.model.state_dict(), at_checkpoint) == 0
-        (held,) = resumed.further_state().values()
-        assert held["steps"] == steps
-        assert len(held) == (1 if steps == 0 else 4)
-
-
-@pytest.mark.slow
-def test_building_changes_nothing(alone: Ranks) -> None:
-    """The passes that settle the buckets leave parameters, gradients and BatchNorm's statistics as they were."""
-    task = bound(spec(str(OWN / "unet.py"), width=4), "fp32", Path())
-    strategy, model = strategies.load("ddp")(task, alone, 4, {}), task.model()
-    assert all(torch.equal(strategy.model.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in strategy.model.parameters())
-    assert strategy.model.training
-
-
-def test_lossy_options_are_marked() -> None:
-    assert planned("ddp", options={"compression": "powersgd"})[0].strategy.lossy == {"compression": 0.6}
-    assert planned("ddp", options={"accumulation": 2})[0].strategy.lossy == {}

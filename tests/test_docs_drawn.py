@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 
 import test_chain_forecasts
-import test_costs
-import test_right_size
 from pages import ROOT, block, holds, masked
 from relay.base.clock import clock
 from relay.driver.view import Job, View
-from relay.planning import plan as plan_module
 from relay.planning.table import render
 from relay.status import page
 from relay.status.runs import Standing
 from screen import screen
-from slurm_runs import PARTITIONS
 from test_live_view import Runs
 from test_status import a_run
 
@@ -71,20 +67,3 @@ def test_what_each_time_limit_would_mean(results: Path) -> None:
     found = test_chain_forecasts.made(results, time_limits=[60, 1, 5])
     test_chain_forecasts.leave(results, found.runs[0], [(45.0, 2.0, 5.0, 100)])
     assert holds(render(found).splitlines(), block("docs/chains.md", "chain of").lines)
-
-
-def test_what_is_asked_for_by_measurement(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "RESULTS", results)
-    before = test_right_size.made(results)
-    test_right_size.finish(results, before, before.runs[0])
-    drawn = " ".join(render(test_right_size.made(results)).split())
-    assert " ".join(block("docs/slurm.md", "asks for, by measurement").text.split()) in drawn
-
-
-def test_what_a_plan_costs(results: Path) -> None:
-    price = test_costs.PRICE | {"currency": "EUR"}
-    found = test_costs.made(results, site={"partitions": [PARTITIONS[0], test_costs.GPU], "price": price})
-    drawn = masked(render(found, width=200).replace("mini.yaml", "mine.yaml"))
-    devices, of_the_price, _ = masked(block("docs/slurm.md", "device-hours").text)
-    assert devices in drawn
-    assert any(line.startswith(of_the_price.removesuffix(" (mine.yaml)")) for line in drawn), drawn

@@ -69,13 +69,6 @@ def test_a_missing_or_damaged_file_is_not_finished_and_no_other(
     assert unfinished(places) == [name]
 
 
-def test_a_start_of_another_run_is_none(places: Places) -> None:
-    """Copied there by mistake: the run's own start is still known, and its result is finished."""
-    write_json(places.run / "chain.json", {"generation": "other", "run": "run-2"})
-    assert chain.declared(places.run) == "first"
-    assert unfinished(places) == ["chain.json"]
-
-
 def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
     write_json(places.run / "chain.json", {"generation": "second"})
     assert unfinished(places) == ["step-4.json", "step-8.json", "summary.json"]

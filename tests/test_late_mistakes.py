@@ -13,12 +13,10 @@ import relay
 from chain_runs import Bench
 from own_tasks import spec
 from relay.base.errors import UserError
-from relay.card.look import Data, look
 from relay.task import finite
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped, Streamed
-from relay.task.split import Chosen, Split, chosen
-from trial_runs import gate_of, reference_of, spec_of
+from relay.task.split import Chosen, Split
 
 pytest_plugins = ["chain_runs"]
 
@@ -112,11 +110,6 @@ def test_a_late_sample_is_told_with_its_number_file_and_line(mistake: str, worke
         assert "\n" not in str(raised.value)
 
 
-def test_the_card_reads_samples_from_all_over_the_set(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="sample 999 of the training set: ValueError"):
-        look("points", str(written(tmp_path, BROKEN, 999)), {}, Data(datasets=tmp_path))
-
-
 def samples(**parts: torch.Tensor) -> Any:
     return parts
 
@@ -150,15 +143,3 @@ def test_a_run_names_the_sample_that_made_its_loss_nan(bench: Bench, tmp_path: P
     assert " is nan, because batch[0] is nan in sample 77 of the training set; mend the data" in told
     assert "diverged" not in told
     assert chain.fault()["mistake"] is True
-
-
-def test_a_reference_blames_neither_the_loss_nor_its_learning_rate(tmp_path: Path) -> None:
-    late = int(chosen(1000, 16, 1, 3).positions[2])
-    task = spec_of("points", str(written(tmp_path, NAN, late)))
-    run = gate_of(task, tmp_path / "data", "ddp", 2, steps=5)
-    with pytest.raises(UserError) as raised:
-        reference_of(run, tmp_path / "data", tmp_path)
-    assert "loss of step 4 is not finite" in str(raised.value)
-    assert f"because batch[0] is nan in sample {late} of the training set" in str(raised.value)
-    assert "mean" not in str(raised.value)
-    assert "learning_rate" not in str(raised.value)

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import (
 from chain_results import assert_same, result
 from chain_runs import Bench
 from gate_runs import Gates
-from plans import CPU, DDP, planned
+from plans import CPU, planned
 from relay.planning.table import words_by_id
 from relay.task.bound import BoundTask
 from relay.task.user import Task
@@ -54,14 +54,6 @@ def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_
     )
     assert "step learning rate" in words[found.settings[3].id]
     assert "cosine learning rate, 2.5 warm-up epochs" in words[found.settings[4].id]
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_a_gate_has_the_values_and_the_learning_rate_that_no_batch_scales() -> None:
-    asked = DDP | {"momentum": 0.5, "global_batch_size": 128, "learning_rate_scaling": "linear"}
-    (gate,) = planned(asked).gates.values()
-    assert (gate.task.optimizer_options, gate.task.learning_rate) == ({"momentum": 0.5}, 0.02)
-    assert [own.learning_rate for own in gate.own_batches] == [0.04]
 
 
 # The learning rate of a step
@@ -120,8 +112,6 @@ def test_a_scheduler_of_the_tasks_own_is_followed() -> None:
 # Every strategy takes them
 
 SGD = {"momentum": 0.5, "weight_decay": 0.05, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
-PLAIN = {"momentum": 0, "weight_decay": 0.05, "learning_rate_schedule": "step"}
-PLAIN |= {"learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.5}
 
 
 OWN = """\

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
-from plans import CPU, DDP, only, planned, strategy_folder
-from relay.planning import costs, table
+from plans import CPU, DDP, planned, reasons, strategy_folder
+from relay.base.errors import UserError
+from relay.planning import costs, segments, settings, table
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.process.ranks import Ranks, backends
 from short_tasks import shipped
 
 pytest_plugins = ["plans"]
@@ -15,31 +22,6 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 # What runs
-
-
-def test_a_run_is_resolved_to_the_last_value() -> None:
-    run = only(DDP | {"cpus_per_task": 3, "loader": "dataloader", "data_workers": 2}, epochs=2)
-    assert (run.strategy.file, run.stack, run.strategy.divides) == (
-        "scripts/relay/strategies/ddp.py",
-        "torch",
-        ("samples",),
-    )
-    assert (run.shape.device, run.shape.backend, run.shape.launcher) == ("cpu", "gloo", "direct")
-    assert (run.shape.processes_per_node, run.shape.world_size, run.shape.devices) == (2, 2, 2)
-    assert (run.shape.cpus_per_task, run.shape.threads, run.shape.interop_threads) == (3, 3, 1)
-    assert (run.feeding.loader, run.feeding.data_workers, run.computation.precision) == ("dataloader", 2, "fp32")
-    assert (run.dataset.name, run.dataset.train_count, run.batch.global_batch_size) == ("digits", 1437, 64)
-    assert (run.length.steps_per_epoch, run.length.total_steps, run.length.evaluate_every_steps) == (22, 44, 22)
-
-
-def test_axes_expand_to_every_combination() -> None:
-    table = planned(
-        CPU | {"cpus_per_task": [1, 2], "loader": ["resident", "dataloader"], "global_batch_size": [32, 64]}
-    )
-    found = {(run.shape.cpus_per_task, run.feeding.loader, run.batch.global_batch_size) for run in table.runs}
-    assert found == {(c, loader, b) for c in (1, 2) for loader in ("resident", "dataloader") for b in (32, 64)}
-    assert len(table.runs) == len({run.id for run in table.runs}) == 8
-    assert len({table.gate(run) for run in table.runs}) == 1  # whatever the batch, the CPUs and the loader
 
 
 def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
@@ -71,18 +53,6 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
     assert rates[2, "none"] == rates[2, "linear"] == rates[2, "square_root"] == rates[8, "none"] == own
     assert rates[8, "linear"] == pytest.approx(4 * own)
     assert rates[8, "square_root"] == pytest.approx(2 * own)
-
-
-def test_what_is_asked_for_twice_runs_once() -> None:
-    found = planned(CPU, CPU | {"threads": 1, "repeats": 2}, CPU | {"loader": ["resident", "resident"]})
-    assert len(found.runs) == 2
-    assert found.warnings == [
-        f"{found.runs[0].setting_id} is in comparisons[0] and comparisons[1]: runs once, 2 repeats",
-        f"{found.runs[0].setting_id} is in comparisons[0] and comparisons[2]: runs once, 2 repeats",
-    ]
-    with_segments = planned(CPU, CPU | {"segment": {"steps": 50}})
-    assert with_segments.warnings[0].endswith("runs once, 1 repeats, with the segment of the former")
-    assert with_segments.segments(with_segments.runs[0]) == [440]
 
 
 # Devices
@@ -133,3 +103,166 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
     (row,) = [line for line in text.splitlines() if line.startswith("ddp ")]
     assert row.split()[-6:] == ["4", "3", "12", "440", "6", "0"]
+
+
+# What the planner skips, refuses or warns of, and why
+
+# What is skipped, and why
+
+
+@pytest.mark.parametrize(
+    ("comparison", "reason"),
+    [
+        (CPU | {"threads": 4, "cpus_per_task": 2}, "threads 4 exceed cpus_per_task 2"),
+        (DDP | {"devices_per_node": 3}, "global_batch_size 64 is not divisible by 3 processes"),
+        (
+            DDP | {"global_batch_size": 64, "batch_per_device": 16},
+            "global_batch_size 64 contradicts batch_per_device 16; give one",
+        ),
+        (
+            DDP | {"nodes": 2, "devices_per_node": 1},
+            "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node",
+        ),
+        (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
+        (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
+    ],
+)
+def test_a_contradiction_is_named(comparison: dict[str, Any], reason: str) -> None:
+    assert reasons(comparison) == [reason]
+
+
+def test_lengths_that_leave_nothing_are_named() -> None:
+    assert reasons(CPU, epochs=0.01) == ["epochs 0.01 are less than one step; an epoch has 22 steps"]
+    (reason,) = reasons(CPU, epochs=1, warmup_steps=22)
+    assert reason.endswith("leave none of the run's 22 steps to be timed; allowed: at most 21, or more epochs")
+    (warning,) = planned(CPU | {"segment": {"steps": 10}}).warnings
+    assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("comparison", "line"),
+    [
+        (
+            {"strategy": "dpp"},
+            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? allowed: cpu, data_parallel, ddp",
+        ),
+        (
+            {"strategy": "hooked", "options": {"bucketmb": 3}},
+            "config: comparisons[1].options.bucketmb: 3 is not allowed, hooked has no such option; "
+            "did you mean 'bucket_mb'? allowed: bucket_mb, hook, views",
+        ),
+    ],
+)
+def test_unknown_strategies_and_options_have_one_line(tmp_path: Path, comparison: dict[str, Any], line: str) -> None:
+    folder = strategy_folder(tmp_path, "hooked", "options={'hook': 'none', 'bucket_mb': 25, 'views': False}")
+    with pytest.raises(UserError) as caught:
+        planned(CPU, comparison, strategy_folders=[folder])
+    (found,) = str(caught.value).splitlines()
+    assert found.startswith(line)
+
+
+# The chain of a run: at which steps its segments end
+
+
+def test_segments_end_at_planned_steps() -> None:
+    found = planned(
+        CPU,
+        DDP | {"segment": {"epochs": 7}},
+        DDP | {"devices_per_node": 4, "segment": {"steps": 440}},
+        DDP | {"devices_per_node": 8, "segment": {"steps": 439}},
+        segment={"steps": 200},
+    )
+    ends = {(run.strategy.name, run.shape.devices): found.segments(run) for run in found.runs}
+    assert ends == {
+        ("cpu", 1): [200, 400, 440],
+        ("ddp", 2): [154, 308, 440],
+        ("ddp", 4): [440],
+        ("ddp", 8): [439, 440],
+    }
+    (run,) = found.runs_of("cpu")
+    assert [found.previous_end(run, end) for end in (200, 400, 440)] == [0, 200, 400]
+    with pytest.raises(ValueError):
+        found.previous_end(run, 300)
+
+
+def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) -> None:
+    speeds = tmp_path / "speeds.json"
+    asked = CPU | {"segment": {"minutes": 5}}
+    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    run = found.runs_of("cpu")[0]
+    assert [waiting.id for waiting in found.unmeasured] == [run.id]
+    with pytest.raises(UserError, match=r"segment\.minutes: 5 needs a measured speed.* run 'snakemake plan' first"):
+        found.segments(run)
+    with pytest.raises(UserError, match="needs a measured speed"):
+        found.to_json()
+    speeds.write_text(json.dumps({run.setting_id: 1.0}))
+    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    assert found.unmeasured == []
+    assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
+
+
+def test_steps_per_job() -> None:
+    assert segments.steps_per_job(10, 0.5, startup_seconds=0, margin=0) == 1200
+    assert segments.steps_per_job(10, 0.5, startup_seconds=60, margin=0.1) == 960
+    assert segments.steps_per_job(2, 70, startup_seconds=50, margin=0) == 1
+    with pytest.raises(
+        UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2"
+    ):
+        segments.steps_per_job(1, 70, startup_seconds=50, margin=0)
+
+
+# A plan is counted before it is expanded
+
+MANY = list(range(1, 1001))
+
+
+def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def expand(*_: object) -> None:
+        raise AssertionError("expanded")
+
+    monkeypatch.setattr(settings, "expand", expand)
+    comparison = {"strategy": "cpu", "cpus_per_task": MANY, "threads": MANY, "loader": ["resident", "dataloader"]}
+    config = load({"repeats": 3, "comparisons": [{"strategy": "cpu"}, comparison]})
+    with pytest.raises(UserError) as caught:
+        plan(config)
+    assert str(caught.value) == (
+        "config: comparisons: 6,000,003 runs are not allowed; allowed: at most 10,000 (most_jobs); the most are of "
+        "comparisons[1], cpu: 1,000 cpus_per_task × 1,000 threads × 2 loader × 3 repeats = 6,000,000; "
+        "give fewer values, or raise most_jobs"
+    )
+
+
+# The library by which processes communicate: an axis; refused where the device, the strategy or torch has it not
+
+
+@pytest.mark.slow
+def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> None:
+    found = planned(DDP | {"backend": [None, "gloo"]}, gpus=2)
+    assert [run.setting.shape.backend for run in found.settings] == ["nccl", "gloo"]
+    assert (len(found.gates), len(found.references)) == (2, 1)
+
+
+NO_MPI = "which PyTorch's own packages are not, and this is no cluster (environment.torch_mpi); use gloo"
+REFUSED = {
+    "backend nccl needs a GPU for each process, device is cpu; use gloo": (DDP | {"backend": "nccl"}, 0),
+    "fsdp works with nccl or gloo, backend is mpi": (DDP | {"strategy": "fsdp", "backend": "mpi"}, 2),
+    f"backend mpi needs a torch that was built with MPI, {NO_MPI}": (DDP | {"backend": "mpi"}, 0),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_had_is_skipped_with_the_reason(reason: str) -> None:
+    comparison, gpus = REFUSED[reason]
+    assert reasons(comparison, gpus=gpus) == [reason]
+
+
+def test_torch_is_asked_what_it_was_built_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    if dist.is_mpi_available():
+        pytest.skip("NOT RUN: this torch was built with MPI")
+    assert "gloo" in backends()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"backend: 'mpi' is not allowed; this torch is built with .*gloo"):
+        Ranks.join("cpu", "mpi")

@@ -18,11 +18,11 @@ import torch
 
 from relay.base.errors import UserError
 from relay.launch import direct, step
-from relay.launch.command_lines import COMPILED, PORT, Meeting, command, free_port, rank_variables
+from relay.launch.command_lines import PORT, Meeting, command, free_port
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process import cpus, machine
-from relay.process.cpus import SHARE, VEILED
+from relay.process.cpus import SHARE
 from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.run import Run, changed
@@ -48,39 +48,16 @@ def test_a_port_that_is_taken_is_passed_over() -> None:
         assert free_port() != first
 
 
-def test_torchrun_of_one_node_meets_without_a_port() -> None:
-    words = command(run(launcher="torchrun"), ["python"], ["trainer", "work"])
-    assert words[:3] == ["python", "-m", "relay.launch.torchrun"]
-    assert {"--nnodes=1", "--rdzv-conf=store_type=file", "--nproc-per-node=2"} <= set(words)
-    assert words[-4:] == ["-m", "relay.launch.worker", "trainer", "work"]
-
-
 def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
     words = command(run(nodes=2, launcher="torchrun"), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP, 2))
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.1.2.3", "--master-port=22345"} <= set(words)
     assert "--rdzv-backend=c10d" not in words
 
 
-def test_a_process_of_srun_is_told_what_torchrun_would_tell_it() -> None:
-    told = rank_variables(run(nodes=2, launcher="srun"), STEP, Meeting.of_slurm(STEP, 2))
-    assert told == {
-        "RANK": "3",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "10.1.2.3",
-        "MASTER_PORT": "22345",
-    }
-
-
 @pytest.mark.parametrize("address", ["127.0.1.1", ""])
 def test_a_rendezvous_on_localhost_is_refused(address: str) -> None:
     with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
         Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
-
-
-def test_one_node_may_know_itself_as_localhost() -> None:
-    assert Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}, 1).address == "127.0.0.1"
 
 
 def test_threads_are_bound_only_where_a_process_has_cpus_of_its_own(tmp_path: Path) -> None:
@@ -99,10 +76,6 @@ def test_the_sites_interface_reaches_both_backends(tmp_path: Path) -> None:
     assert "NCCL_SOCKET_IFNAME" not in step.variables(run(), job(), tmp_path)
 
 
-def test_what_torch_compiles_lies_on_the_nodes_own_disk(tmp_path: Path) -> None:
-    assert Path(step.variables(run(), job(), tmp_path)[COMPILED]).is_relative_to(tmp_path)
-
-
 def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
@@ -114,13 +87,6 @@ def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -
         cpus.settle()
     first, second = taken
     assert (len(first), len(second), first & second) == (2, 2, set())
-
-
-def test_a_launcher_that_loads_torch_is_not_bound_itself(tmp_path: Path) -> None:
-    openmp = {"places": "cores", "bind": "close"}
-    told = step.variables(run(cpus_per_task=3), job(openmp=openmp, confined=True), tmp_path)
-    assert "OMP_PROC_BIND" not in told
-    assert (told[VEILED + "OMP_PROC_BIND"], told[SHARE]) == ("close", "3")
 
 
 # What Slurm granted, as `scontrol show job` of 22.05 and 24.11 say it

@@ -13,13 +13,15 @@ import torch.multiprocessing
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from gate_runs import Gates
 from models import Recurrent, Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.strategies import _averages, _replicate
 from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
-from sharded import SAMPLES, Given, batch, bound, built, of_task, prepared
+from sharded import FP64, GPT, MOE, SAMPLES, Given, batch, bound, built, of_task, prepared
+from zero_gates import judged, named
 
 
 def _summed(ranks: Ranks) -> None:
@@ -74,29 +76,6 @@ def _with_a_scalar(ranks: Ranks) -> None:
 def test_replicas_average_a_parameter_without_dimensions() -> None:
     """FSDP refuses such parameters, which CLIP has, say."""
     spawned(_with_a_scalar, 2)
-
-
-def _dropped(ranks: Ranks) -> None:
-    from relay.strategies import tensor_parallel
-    from relay.tasks import utsa_mnist
-
-    tensor_parallel.agree = lambda *_: None  # averaged gradients would hide that each rank has others
-    generator = torch.Generator().manual_seed(3)
-    images, labels = torch.randn(8, 1, 28, 28, generator=generator), torch.randint(10, (8,), generator=generator)
-    for same in (True, False):
-        task = bound(Given(utsa_mnist.Task().model, (images,), labels), "utsa-mnist", "fp32")
-        strategy = built("tensor_parallel", ranks, task)
-        torch.manual_seed(strategy.replica.index if same else ranks.rank)
-        for _ in range(3):
-            strategy.train_step(batch(task, strategy))
-        weights = ranks.gather(strategy.model.get_parameter("conv1.weight").detach())
-        assert torch.equal(*weights) is same
-
-
-@pytest.mark.slow
-def test_ranks_of_a_replica_drop_alike_where_their_generators_agree() -> None:
-    """What is whole on every rank gets the same gradients on all only with the same dropout."""
-    spawned(_dropped, 2)
 
 
 def _drifting(ranks: Ranks, folder: Path) -> None:
@@ -193,3 +172,47 @@ def _recurrent(ranks: Ranks) -> None:
 def test_a_recurrent_layer_computes_with_the_weights_that_are_gathered() -> None:
     """On CUDA torch's recurrent layers move their weights, and went on with those of the first step under FSDP."""
     spawned(_recurrent, 2)
+
+
+# Sharded strategies equal the reference in the precisions and with the options of their own
+
+
+def cell(strategy: str, *given: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """A gate to run: what `gate_runs.planned` takes; in float64 where nothing else is said."""
+    merged = {"strategy": strategy, **FP64}
+    for values in given:
+        merged |= values
+    return merged | ({"options": options} if options else {})
+
+
+BF16, FP16 = {"precision": "bf16"}, {"precision": "fp16"}
+RECOMPUTED, LAST = {"activation_checkpointing": True}, {"channels_last": True}
+CELLS = {
+    2: [
+        cell("fsdp", LAST),
+        cell("fsdp", GPT, offload=True),
+        cell("fsdp", GPT, RECOMPUTED, BF16, mixed_precision=True),
+        cell("fsdp", FP16, mixed_precision=True),
+        cell("tensor_parallel", GPT, RECOMPUTED, BF16),
+        cell("tensor_parallel", GPT, FP16, loss_parallel=True),
+        cell("expert_parallel", MOE, RECOMPUTED, BF16),
+        cell("expert_parallel", MOE, FP16),
+    ],
+    4: [
+        cell("fsdp", GPT, replicas=2, offload=True, reshard_after_forward=False),
+        cell("tensor_parallel", loss_parallel=True),  # ten classes over four ranks
+        cell("fsdp_tensor_parallel", MOE),
+        cell("fsdp_tensor_parallel", GPT, FP16),
+    ],
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("world_size", CELLS)
+def test_it_trains_what_the_reference_trains(gates: Gates, world_size: int, tmp_path: Path) -> None:
+    """Each strategy that shards, with options and precisions that no shorter test puts through a gate."""
+    verdicts = judged(gates, CELLS[world_size], world_size, tmp_path)
+    assert {name: verdict["problems"] for name, verdict in verdicts.items()} == {
+        named(each): [] for each in CELLS[world_size]
+    }
