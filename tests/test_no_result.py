@@ -10,7 +10,6 @@ import pytest
 from chain_runs import DIGITS, VECTORS, Bench, short_run
 from relay.spec.run import changed
 from relay.training.no_result import no_result
-from results_tree import Tree
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -60,13 +59,3 @@ def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6, launcher="torchrun", devices_per_node=2, **strategy)
     assert chain.forked().status == 1
     assert chain.fault()["error"].startswith("the training loss of step 6 is nan")
-
-
-def test_a_run_that_failed_by_its_summary_is_never_best(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    failed = {"status": "failed", "reason": "the training loss is 0.25 at every step"}
-    tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2, summary=failed)
-    row = tree.row("ddp")
-    assert (row["status"], row["standing"], row["relative_speed"]) == ("failed", None, None)
-    assert row["reason"] == "all 2 repeats: the training loss is 0.25 at every step"
-    assert tree.row("cpu")["standing"] == "fastest"

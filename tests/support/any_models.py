@@ -1,7 +1,8 @@
-"""Models as users bring them: one with skip connections, and some that cannot be cut."""
+"""Models as users bring them: functional calls, several inputs, outputs of many kinds; and some that cannot be cut."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,101 @@ class UNet(nn.Module):
         first = c[:, 0]
         first.mul_(2)  # changes c
         return self.out(self.up1(torch.cat([F.interpolate(c, scale_factor=2), a, x], 1)))
+
+
+@dataclass
+class Found:
+    """Outputs of a class of one's own."""
+
+    logits: torch.Tensor
+    mask: torch.Tensor
+    note: str = "plain"
+
+
+class GPT(nn.Module):
+    """Positions and a mask from the batch alone; the head may be tied to the embedding."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(11, 8), nn.Parameter(torch.randn(6, 8))
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 11, bias=False)
+        if tied:
+            self.head.weight = self.token.weight
+
+    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Found:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        mask = places >= lengths[:, None]
+        hidden = self.body(self.token(tokens) + self.position[places], src_key_padding_mask=mask)
+        with torch.no_grad():
+            certain = hidden.norm(dim=-1)
+        return Found(self.head(hidden) * certain[..., None], mask)
+
+
+class Routed(nn.Module):
+    """A part whose calls depend on the data, between two that do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.experts, self.after = nn.Linear(4, 4), Experts(), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"y": self.after(self.experts(self.before(x)))}
+
+
+class Experts(nn.Module):
+    """Each of two layers computes the samples that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.zeros_like(x)
+        for place, layer in enumerate(self.layers):
+            chosen = (x.sum(1) > 0).long() == place
+            if chosen.any():
+                found[chosen] = layer(x[chosen])
+        return found
+
+
+class Recurrent(nn.Module):
+    """Several layers of an LSTM, then a head; the state crosses too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.second, self.head = nn.LSTM(3, 4, 2), nn.LSTM(4, 4), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, (state, _) = self.lstm(x)
+        outputs, _ = self.second(outputs)
+        return self.head(torch.cat([outputs[-1], state[-1]], -1))
+
+
+class Straight(torch.autograd.Function):
+    """A step whose gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class Quantised(nn.Module):
+    """A function with a gradient of its own, and integers that cross to the next stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.table, self.last = nn.Linear(4, 4), nn.Embedding(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = Straight.apply(self.first(x))
+        chosen = hidden.argmax(1)
+        return self.last(hidden + self.table(chosen)), chosen
 
 
 class Shared(nn.Module):
@@ -91,3 +187,20 @@ class Hidden(Counted):
         self.b.left = self.a(x)
         self.b.forward = lambda y: F.linear(y, self.b.weight) + self.b.left
         return self.b(x)
+
+
+class Named(nn.Module):
+    """Its children have names that whoever takes it apart might want for itself."""
+
+    NAMES = ("plan", "index", "device", "programs", "batch", "ending", "hold", "program", "compute")
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in self.NAMES:
+            self.add_module(name, nn.Linear(3, 3))
+        self.placed = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self.NAMES:
+            x = torch.tanh(self.get_submodule(name)(x))
+        return x * self.placed
