@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chain_runs import DIGITS, VECTORS, Bench, short_run
-from relay.spec.run import changed
+from relay.spec.run import Run, changed
 from relay.training.no_result import no_result
 
 pytest_plugins = ["chain_runs", "results_tree"]
@@ -26,8 +26,12 @@ LAST_LOSS_OF_ONE_REPLICA = """pass
     def unused(self, batch):"""
 
 
-def test_whole_records_are_a_result() -> None:
-    run = changed(short_run(DIGITS), total_steps=12)
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return changed(short_run(DIGITS), total_steps=12)
+
+
+def test_whole_records_are_a_result(run: Run) -> None:
     assert no_result(run, LOSSES, EVALUATED) == ""
     assert no_result(run, LOSSES[5:], EVALUATED, began=5) == "", "it went on from another run's checkpoint"
 
@@ -43,8 +47,7 @@ def test_whole_records_are_a_result() -> None:
         ([(step, 0.25) for step, _ in LOSSES], EVALUATED, "the training loss is 0.25 at every step"),
     ],
 )
-def test_what_is_no_result_is_told(losses: Any, evaluations: Any, told: str) -> None:
-    run = changed(short_run(DIGITS), total_steps=12)
+def test_what_is_no_result_is_told(run: Run, losses: Any, evaluations: Any, told: str) -> None:
     assert no_result(run, losses, evaluations).startswith(told)
 
 
