@@ -18,7 +18,6 @@ from relay.environments import pip
 from relay.process import recorded
 from relay.run_folder import attempts, chain, faults, samples
 from relay.run_folder.samples import Look
-from relay.slurm.commands import QueuedJob
 from relay.spec.looked import Looked
 from relay.spec.run import Run
 from relay.spec.tasks import BUILT_IN
