@@ -54,6 +54,7 @@ REFUSED = {
     ),
     "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
     # misspelt keys, at every depth
+    "epoch: 3": "config: epoch: 3 has an unknown key; did you mean 'epochs'? config/README.md has all",
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),

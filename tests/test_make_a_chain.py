@@ -254,7 +254,7 @@ def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A checkpoint is its user's alone. A mount, or an earlier version, may have left it open to a group."""
-    monkeypatch.setattr(writers, "_is_private", lambda _: False)
+    monkeypatch.setattr(writers, "_own", lambda _: False)
     before = os.umask(0o002)
     try:
         saved()

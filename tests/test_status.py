@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from relay.base import lock
+from relay.base.errors import UserError
+from relay.planning import handed
+from relay.planning.config import load
+from relay.planning.plan import Plan
 from relay.run_folder import attempts, chain
 from relay.slurm.commands import QueuedJob
 from relay.spec.looked import Looked
@@ -147,3 +152,19 @@ def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) 
         "runs: 1 running, 1 queued, 1 done; 56% of the training is done",
         "queue: 2 jobs",
     ]
+
+
+def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's file with a typo, say. The plan is read with pickle: not where another could have written it."""
+    monkeypatch.chdir(tmp_path)
+    config, typo = load({"repeats": 2}), UserError("mine.py:54: no valid Python")
+    workflow = SimpleNamespace(config_settings=SimpleNamespace())
+    handed.hand_over(Plan(config, tmp_path, None, ["cpu"]), selftest=False, workflow=workflow)
+    assert handed.last(config, typo).warnings == ["mine.py:54: no valid Python; shown is the plan of the last call"]
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(load({"repeats": 3}), typo)
+    (handed.FOLDER / handed.PLAN).chmod(0o666)
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(config, typo)

@@ -21,7 +21,7 @@ from relay.spec.messages import near, show
 NO_PROFILE = re.compile(r"profile directory given \((.*)\), but no ")
 UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
 DRY = re.compile(r"-[eFkpqRT]*n[eFkpqRT]*")  # alone, or among letters of options without a value
-LISTING = re.compile(r"-[eFkpqRTn]*l|--lt|--list.*")
+LISTING = re.compile(r"-[eFkpqRTn]*l|--lt|--list(-rules|-target-rules)?")
 READ_FIRST = (
     "Planning runs files of the config's author, also with -n: the task's, strategies' `needs`. Read them first."
 )
