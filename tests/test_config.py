@@ -78,6 +78,10 @@ REFUSED = {
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
         "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
     ),
+    'comparisons: [{command: python a.py, name: "a\\nerror: b"}]': (
+        "config: comparisons[0].name: 'a\\nerror: b' is not allowed; allowed: letters, digits, '_', '-' and '.', "
+        "a letter first"
+    ),
     # YAML's accidents
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "

@@ -44,6 +44,7 @@ MISTAKES = {
     "--cores": "argument --cores/-c: expected one argument",
     "--touch": "--touch: is not allowed, because results are judged by what they hold; their times do not matter",
     "--rerun-triggers code": "--rerun-triggers: is not allowed, because results are judged by what they hold; ",
+    "--trust-io-cache": "--trust-io-cache: is not allowed, because it reads a pickle, which can run code, and saves ",
     "--delete-all-output": "--delete-all-output: is not allowed, because it would leave half of each training; ",
     "--batch all=1/2": "--batch: is not allowed, because only `comparison` has the runs as its inputs; allowed: ",
     "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",

@@ -95,6 +95,8 @@ def _refused(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield "--touch", JUDGED
     if given.rerun_triggers != RerunTrigger.all():
         yield "--rerun-triggers", JUDGED
+    if given.trust_io_cache:
+        yield "--trust-io-cache", "it reads a pickle, which can run code, and saves no time here"
     if given.delete_all_output:
         yield "--delete-all-output", "it would leave half of each training; to begin anew, move the folder results away"
     if given.batch and given.batch.rulename != "comparison":

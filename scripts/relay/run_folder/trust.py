@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from relay.base.errors import UserError
@@ -73,10 +74,25 @@ def _unsafe(folder: Path, writers: Writers, own: bool = True) -> str | None:
     return f"{folder} can be written by {who}, {REPLACE}: {', or '.join(mend)}"
 
 
-def make_all_own(results: Path, writers: Writers) -> None:
-    """Make the folders of what jobs run. Raises UserError where another user could put something into one."""
+def make_all_own(results: Path, writers: Writers, sources: Sequence[Path] = ()) -> None:
+    """Make the folders of what jobs run. Raises UserError where another user could put something into one.
+
+    Or could change one of the `sources`, files and folders that are the program. Whose they are does not matter.
+    """
+    state = results.parent / ".snakemake"  # with environments
+    program = [path for source in sources for path in (source, *(_inside(source) if source.is_dir() else ()))]
     if writers == "owner":
         os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
+        for place in (state, *(path for path in program if path.name == "__pycache__")):  # made before, by this process
+            if place.is_dir() and place.stat().st_mode & 0o022:
+                keep_to_owner(place)
+    if state.is_dir() and (problem := _unsafe(state, writers)):
+        raise UserError(problem)
+    for path in program:
+        with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
+            if not path.is_symlink() and (who := _others(path.stat(), writers)):
+                mend = f"chmod -R g-w,o-w {' '.join(map(str, sources))}"
+                raise UserError(f"{path} can be written by {who}, who could change what you and jobs run: {mend}")
     for name, depth in OF_JOBS.items():
         make_own(results / name)
         if problem := unsafe_above(results / name / "any", writers):

@@ -35,7 +35,7 @@ UNITS = {
 def show(value: Any) -> str:
     """A value as the user wrote it, near enough: text quoted, the rest as YAML spells it, long ones cut."""
     if isinstance(value, str):
-        text = f"'{value}'"
+        text = f"'{value}'".replace("\n", "\\n")  # one line for each mistake
     else:
         try:
             text = json.dumps(value, ensure_ascii=False)
