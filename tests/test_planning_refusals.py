@@ -54,7 +54,7 @@ def test_lengths_that_leave_nothing_are_named() -> None:
     [
         (
             {"strategy": "dpp"},
-            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? allowed: cpu, data_parallel, ddp",
+            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? docs/strategies.md has all",
         ),
         (
             {"strategy": "hooked", "options": {"bucketmb": 3}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from relay.base.ending import Ending
 from relay.base.errors import UserError
 from relay.base.plain_text import plain_text
 from relay.environments import pip
+from relay.planning import handed
+from relay.planning.config import load
+from relay.planning.plan import Plan
 from relay.process import recorded
 from relay.run_folder import attempts, chain, faults, samples
 from relay.run_folder.samples import Look
@@ -158,3 +162,19 @@ def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch
     assert pip.complaint([f"ERROR: {harm}"]) == shown
     monkeypatch.setenv("TORCH_HOME", harm)
     assert recorded.variables()["TORCH_HOME"] == shown
+
+
+def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's file with a typo, say. The plan is read with pickle: not where another could have written it."""
+    monkeypatch.chdir(tmp_path)
+    config, typo = load({"repeats": 2}), UserError("mine.py:54: no valid Python")
+    workflow = SimpleNamespace(config_settings=SimpleNamespace())
+    handed.hand_over(Plan(config, tmp_path, None, ["cpu"]), selftest=False, workflow=workflow)
+    assert handed.last(config, typo).warnings == ["mine.py:54: no valid Python; shown is the plan of the last call"]
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(load({"repeats": 3}), typo)
+    (handed.FOLDER / handed.PLAN).chmod(0o666)
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(config, typo)
