@@ -24,7 +24,7 @@ IMPORTS = "import torch\nimport torch.distributed as dist"
 @pytest.mark.slow
 def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(bench: Bench) -> None:
     strategy = bench.strategy("faulty", FOR_EACH_OTHER, base="ddp", imports=IMPORTS)
-    chain = bench.chain("results", devices_per_node=3, launcher="torchrun", **strategy)
+    chain = bench.chain("results", devices_per_node=3, launcher="direct", **strategy)
     ended = chain.segment()
     fault = chain.fault()
     assert time.time() - fault["time"] < 60

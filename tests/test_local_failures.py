@@ -9,9 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from local_driver import LocalDriver
+from living import words
+from local_driver import LocalDriver, until
 from relay.driver.retries import Retries
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder.sealed import MANIFEST
@@ -99,3 +101,32 @@ def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch
     of_run = {"wildcards": SimpleNamespace(run="run-1"), "params": SimpleNamespace(first=0), "log": [], "message": ""}
     jobs = [SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_run) for attempt in (1, 2)]
     assert [retries.times(job) >= job.attempt for job in jobs] == [True, False]
+
+
+@pytest.mark.long
+@doing("time.sleep(0.02)", saving="while not os.path.exists('go'): time.sleep(0.1)", checkpoint_minutes=60)
+def test_a_run_whose_processes_still_save_is_not_given_up(driver: LocalDriver) -> None:
+    """Only here do jobs die while their processes still save: twice. The run goes on from what is saved then."""
+    process = driver.start(driver.trained)
+    until(driver.trains, "the run trains")
+    for attempt in ("2", "3"):
+        (job,) = jobs(driver)
+        job.kill()
+        until(lambda last=attempt: last in attempt_of(driver) or process.poll() is not None, "the next attempt waits")
+        assert process.poll() is None, process.communicate()[0]
+    (driver.folder / "go").touch()
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, printed
+    assert blocks(printed) == []
+    first, second = (json.loads(path.read_text().splitlines()[0]) for path in sorted(driver.work.glob("records/*")))
+    assert first["start"] == 0 < second["start"]
+
+
+def jobs(driver: LocalDriver) -> list[psutil.Process]:
+    """The jobs' own processes, which start those that train."""
+    return [p for p in driver.processes() if any(word.endswith("scripts/train.py") for word in words(p))]
+
+
+def attempt_of(driver: LocalDriver) -> list[str]:
+    """The last words of the jobs' command lines."""
+    return [its[-1] for process in jobs(driver) if (its := words(process))]
