@@ -14,22 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base.errors import UserError
-from relay.comparison.candidates import (
-    Candidate,
-    Compared,
-    Rules,
-    charged,
-    chosen,
-    compared,
-    least_speed_up,
-    rules_of,
-)
+from relay.comparison.candidates import Candidate, Compared, charged, chosen, compared, least_speed_up
 from relay.comparison.columns import Row, category, told_unit
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.neighbours import hardly_timed, neighbours, places
 from relay.comparison.quality import Goal, learns_more, stated_goal, training_of
 from relay.comparison.request import Request, request
+from relay.comparison.rules import Rules, rules_of
 from relay.comparison.statistics import oddest
 from relay.comparison.table import eligible
 from relay.comparison.wording import number, seconds

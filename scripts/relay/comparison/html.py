@@ -15,7 +15,6 @@ from relay.comparison import answer_words as words
 from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
-from relay.comparison.candidates import rules_of
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
@@ -44,6 +43,7 @@ from relay.comparison.pictures import axis_plot, cost_plot, memory_plot, quality
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.quality import Quality, quality, stated_accuracy
 from relay.comparison.refusals import proven
+from relay.comparison.rules import rules_of
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import MISSING, number, percent, small, standings_mean

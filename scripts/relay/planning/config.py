@@ -156,8 +156,7 @@ class Config(Block):
     max_device_hours: Positive | None = Field(
         default=None,
         description="budget: the hours of devices that all jobs of the plan may take, by their time limits, with what "
-        "they have taken so far. A device is a GPU; of jobs without GPUs, as many CPU cores as the site shares out "
-        "with one",
+        "they have taken so far. A device is a GPU; of jobs without GPUs, as many CPU cores as one counts as",
     )
     over_budget: Literal["refuse", "drop_repeats"] = Field(
         default="refuse",

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from relay.base.files import read_json_or
-from relay.comparison.candidates import cost, rules_of
 from relay.equivalence.verdict import of_batch
 from relay.planning import shapes
 from relay.run_folder import chain
@@ -78,10 +77,6 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
-    site = plan.site
-    of_site = {"cores_per_gpu": site.cores_per_gpu, "price": site.price.model_dump()} if site else {}
-    charged = {run.id: shapes.charged(run.shape, site, plan.config) for run in plan.runs if run.repeat == 0}
-    rules = rules_of(plan.config.margin, of_site, charged.values())
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
         summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
@@ -95,7 +90,7 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
             name=names[run.setting_id],
             trains=comparable(flat(run)),
             speeds=speeds[run.setting_id],
-            cost=cost(charged[run.id], rules),
+            cost=plan.charging.cores(shapes.charged(run.shape, plan.site, plan.config)),
             proven=_proven(plan, run),
         )
         for run in plan.runs

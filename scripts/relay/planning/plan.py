@@ -29,6 +29,7 @@ from relay.run_folder.layout import check_layout
 from relay.run_folder.trust import make_all_own, make_own
 from relay.slurm import commands
 from relay.spec.job import Job
+from relay.spec.price import Charging, charging
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import Site
@@ -271,6 +272,13 @@ class Plan:
     def earlier(self) -> Earlier:
         """What runs of these strategies have measured in the folder of results."""
         return Earlier(self.speeds.parent, self.strategies)
+
+    @cached_property
+    def charging(self) -> Charging:
+        """What CPUs and GPUs count as, also in the answer. To be asked for once the settings are known."""
+        used = {each.setting.shape for each in self.settings}
+        taken = [shapes.charged(shape, self.site, self.config) for shape in used]
+        return charging(self.site.price, self.site.cores_per_gpu, taken) if self.site else Charging()
 
     @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:
