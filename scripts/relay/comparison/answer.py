@@ -19,7 +19,7 @@ from relay.comparison.columns import Row, category, told_unit
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.neighbours import hardly_timed, neighbours, places
-from relay.comparison.quality import Goal, learns_more, stated_goal, training_of
+from relay.comparison.quality import Goal, learns_more, stated_goal
 from relay.comparison.request import Request, request
 from relay.comparison.rules import Rules, rules_of
 from relay.comparison.statistics import oddest
@@ -27,6 +27,7 @@ from relay.comparison.table import eligible
 from relay.comparison.wording import number, seconds
 from relay.spec import requirements
 from relay.spec.job import Job
+from relay.spec.labels import training_of
 from relay.spec.run import Run
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
@@ -198,7 +199,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
     asked = inputs.config.get("target_accuracy")
     measured = [Candidate(x.row, x.label, x.records, rules) for x in results if _may_be_recommended(x.row)]
-    several = len({training_of(each) for each in measured}) > 1
+    several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, asked) if several else None
     measured = [replace(each, goal=goal) for each in measured]
     candidates = [each for each in measured if not _beyond(each)]

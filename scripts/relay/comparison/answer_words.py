@@ -33,7 +33,7 @@ def sentence(answer: Answer) -> str:
         why = "no setting keeps to the limits" if _beyond(answer.left_out) else "no setting was measured and proven"
         return f"Nothing can be recommended for {answer.trained}: {why}."
     learnt = _quality(answer.best) if answer.one_of_several else ""
-    what = "your script" if answer.trained == TASK else answer.trained
+    what = answer.trained.replace(TASK, "your script", 1) if answer.task == TASK else answer.trained
     return (
         f"For {_work(answer)}{what}, {answer.best.name} is recommended{_because(answer)}.{learnt} "
         f"Ask Slurm for {asked(answer.request)}."

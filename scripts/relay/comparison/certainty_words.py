@@ -68,9 +68,9 @@ def _unknown(answer: Answer) -> Iterator[str]:
 
 
 def _other_models(answer: Answer) -> Iterator[str]:
-    """That a setting with other options of the task is no choice between speeds."""
+    """That a setting which trains something else is no choice between speeds."""
     if answer.one_of_several:
-        yield f"Other options of {answer.task} are another model or other data: no speed of theirs is compared with it."
+        yield f"Other options, batches or precisions of {answer.task} are other trainings: speed does not compare them."
 
 
 def _others(answer: Answer) -> str:

@@ -17,7 +17,7 @@ from relay.equivalence.verdict import of_batch
 from relay.planning import shapes
 from relay.run_folder import chain
 from relay.run_folder.places import Places
-from relay.spec.labels import comparable, flat
+from relay.spec.labels import comparable, flat, training_of
 from relay.spec.run import OwnBatch, Run
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class First:
 
     setting: str
     name: str
-    trains: tuple[str, str]  # as `comparable` tells it
+    trains: tuple[Any, ...]
     speeds: Sequence[float]
     cost: float
     proven: bool
@@ -88,7 +88,7 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
         First(
             setting=run.setting_id,
             name=names[run.setting_id],
-            trains=comparable(flat(run)),
+            trains=(*comparable(flat(run)), *training_of(run)),
             speeds=speeds[run.setting_id],
             cost=plan.charging.cores(shapes.charged(run.shape, plan.site, plan.config)),
             proven=_proven(plan, run),
