@@ -14,6 +14,7 @@ from relay.planning.cards import Looks
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.planning.written import content
 from relay.run_folder.snapshot import freeze
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.looked import Looked
@@ -64,7 +65,7 @@ def reasons(config: Config) -> list[str]:
 def test_a_call_after_an_edit_says_that_its_runs_are_new(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = asked(CPU, task="my_task.py")
     seen(config)
-    write_json(own / "results" / "plan.json", planned(config).to_json())
+    write_json(own / "results" / "plan.json", content(planned(config)))
     planned(config).prepare()
     assert "changed since the last call" not in capsys.readouterr().err
     (own / "helper.py").write_text("FEATURES = 12\n")

@@ -9,6 +9,7 @@ import pytest
 from plans import ROOT
 from relay.planning.config import load
 from relay.planning.planner import plan
+from relay.planning.written import content
 from relay.spec.site import load_site
 from results_tree import Tree
 from slurm_runs import site_file
@@ -25,7 +26,7 @@ def test_the_plan_tells_the_comparison_what_every_job_of_the_site_has(
     monkeypatch.chdir(ROOT)
     site = load_site(str(site_file(tmp_path, **DECLARED)), ROOT)
     found = plan(load({"repeats": 1, "device": "cpu", "comparisons": [{"strategy": "cpu"}]}), root=ROOT, site=site)
-    assert found.to_json()["answer"]["site_flags"] == FLAGS
+    assert content(found)["answer"]["site_flags"] == FLAGS
     extra = found.resources(found.runs[0])["slurm_extra"].split()
     assert [flag for flag in extra if flag in FLAGS] == FLAGS  # as its own jobs have them
 

@@ -217,7 +217,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         best=best,
         certainty=_certainty(others),
         neighbours=neighbours(candidates),
-        places=places(candidates),
+        places=places([(beside, each.other) for each in others for beside in (best, each.against)]),
         limits=_near_limits(candidates),
         another=ANOTHER if several and not goal else "",
         learnt=None if goal and asked else learns_more(best, candidates),

@@ -13,16 +13,8 @@ from relay.comparison.candidates import Candidate, Compared, ends_first_from, gp
 from relay.comparison.certainty_words import certainty_of
 from relay.comparison.quality import quality
 from relay.comparison.request import Request
-from relay.comparison.statistics import band
-from relay.comparison.wording import (
-    as_fast,
-    listing,
-    minutes,
-    number,
-    percent,
-    seconds,
-    some,
-)
+from relay.comparison.statistics import against_itself, band, ratio_of_days, standing
+from relay.comparison.wording import as_fast, between, listing, minutes, number, percent, seconds, some
 from relay.spec.labels import counted
 from relay.spec.script import TASK
 
@@ -106,6 +98,7 @@ def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
     yield _speed(answer, best)
     yield from _learns_less(answer)
     yield from _for_longer(answer, best)
+    yield from _beside_itself(answer, best)
     yield from (each for each in (_devices(answer, best), _kind(answer, best)) if each != told)
     if (cheapest := answer.cheapest) and cheapest is not best and not best.run.strategy.script:
         share = cheapest.spent / best.spent
@@ -158,6 +151,21 @@ def _learns_less(answer: Answer) -> Iterator[str]:
             f"It learns less in these epochs: {most.name} reaches a test {found[0]} of {found[1]}. Before you take it, "
             "train longer, or change the batch or the learning rate."
         )
+
+
+def _beside_itself(answer: Answer, best: Candidate) -> Iterator[str]:
+    """A/A: what would be said of the recommended setting beside itself, and what days made of it."""
+    if found := against_itself(list(best.rates.values())):
+        tie = standing(found, answer.rules.margin) == "tie"
+        said = "a tie, as it has to be" if tie else "unclear, since a tie takes more repeats"
+        yield f"Beside itself, so measured, it would be {said}{between(found)}."
+    days: dict[str, list[float]] = {}
+    for each in best.records:
+        if each.run.repeat in best.rates and each.summary:
+            days.setdefault(each.summary["started_at"][:10], []).append(best.rates[each.run.repeat])
+    if len(days) > 1:
+        (first, before), (last, after) = min(days.items()), max(days.items())
+        yield f"On {last} it was {as_fast(ratio_of_days(after, before))} as on {first}."
 
 
 def _for_longer(answer: Answer, best: Candidate) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Literal
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import Goal, seconds_to
+from relay.comparison.rounds import paired
 from relay.comparison.rules import Rules
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell, standing
 from relay.comparison.whole import once_seconds, whole_seconds
@@ -216,13 +217,14 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate],
     against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
     relation = _relation(best, other, found, against, rules, among)
     edges = _edges(against, other, rules)
-    repeats = repeats_to_tell(other.rates, against.rates, edges, among) if relation == "unclear" else None
+    pair = paired(other.rates, other.records, against.rates, against.records)
+    repeats = repeats_to_tell(*pair, edges, among) if relation == "unclear" else None
     return Compared(other, found, relation, against, repeats)
 
 
 def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    found = ratio(one.rates, other.rates, among)
+    found = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
     if found.low is None or found.high is None:
         return found
     return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)

@@ -12,6 +12,7 @@ from relay.comparison.columns import COMPARISON, MEASURED, Row, category
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.outliers import outliers
 from relay.comparison.refusals import by_repeat, proven, refusals
+from relay.comparison.rounds import paired
 from relay.comparison.script_losses import differing
 from relay.comparison.spot_checks import Status, summed_up
 from relay.comparison.statistics import geometric_mean, ratio, standing
@@ -227,7 +228,8 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
-            relative = ratio(rounds_of(groups[setting]), rounds_of(groups[best]), len(timed) - 1)
+            its, fastest = groups[setting], groups[best]
+            relative = ratio(*paired(rounds_of(its), its, rounds_of(fastest), fastest), len(timed) - 1)
             rows[setting] |= {
                 "relative_speed": relative.value,
                 "relative_speed_low": relative.low,

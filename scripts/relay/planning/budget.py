@@ -12,6 +12,7 @@ from dataclasses import replace
 from relay.base.errors import UserError
 from relay.planning import costs, shapes
 from relay.planning.plan import Plan
+from relay.planning.rounds import begun
 from relay.spec.price import Price
 
 LEAST_REPEATS = 2
@@ -65,7 +66,7 @@ def _rounds(plan: Plan) -> int:
 
 
 def _has_begun(plan: Plan, repeat: int) -> bool:
-    return any(costs.begun(plan, run) for run in plan.runs if run.repeat == repeat)
+    return any(begun(plan, run) for run in plan.runs if run.repeat == repeat)
 
 
 def _keep(plan: Plan, repeats: int) -> None:

@@ -168,6 +168,11 @@ class Config(Block):
         description="settings get no further repeats where, in the first two, another proven setting that costs "
         "no more was this many times as fast; null: all get theirs",
     )
+    anchor: bool = Field(
+        default=True,
+        description="whether the recommended setting is measured again where settings are added on a later day, as "
+        "often as these, so that they are compared on one day",
+    )
     most_jobs: Natural = Field(
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"
     )

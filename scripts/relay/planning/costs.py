@@ -16,7 +16,7 @@ from relay.planning import shapes
 from relay.planning.plan import Plan
 from relay.run_folder import attempts, chain
 from relay.run_folder.places import Places
-from relay.spec.run import Run, Specification
+from relay.spec.run import Specification
 from relay.spec.setting import Shape
 
 
@@ -72,11 +72,6 @@ def used(plan: Plan) -> Cost:
         seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
         found.append(_taken(plan, specification.shape, seconds))
     return _sum(found)
-
-
-def begun(plan: Plan, run: Run) -> bool:
-    """Whether a run has trained."""
-    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None
 
 
 def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:

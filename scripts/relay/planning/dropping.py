@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from relay.base.files import read_json_or
 from relay.equivalence.verdict import of_batch
 from relay.planning import shapes
-from relay.run_folder import chain
+from relay.planning.rounds import begun
 from relay.run_folder.places import Places
 from relay.spec.labels import comparable, flat, training_of
 from relay.spec.run import OwnBatch, Run
@@ -66,7 +66,7 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
     """
     factor = plan.config.drop_slower_than
     slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
-    kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or _begun(plan, run)]
+    kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
     plan.runs = kept
@@ -108,7 +108,3 @@ def _proven(plan: Plan, run: Run) -> bool:
         return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))
     except (KeyError, TypeError, AttributeError):  # of another version
         return False
-
-
-def _begun(plan: Plan, run: Run) -> bool:
-    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None

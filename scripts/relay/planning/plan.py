@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.base.files import read_json_or
 from relay.environments import login_node
-from relay.planning import right_size, segments, shapes, specifications, starts
+from relay.planning import right_size, rounds, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
@@ -71,7 +71,7 @@ class Plan:
     `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
-    `dropped` says of settings why they get no further repeats.
+    `dropped` says of settings why they get no further repeats, `anchors` which are measured again (`rounds`).
     """
 
     config: Config
@@ -96,6 +96,7 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     over_budget: str = ""
     dropped: dict[str, str] = field(default_factory=dict)
+    anchors: dict[str, dict[str, Any]] = field(default_factory=dict)
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
     _left_out: dict[Shape, list[str]] = field(default_factory=dict, repr=False)
@@ -211,6 +212,7 @@ class Plan:
         if edited := self._edited():
             print(edited, file=sys.stderr)
         self.requests.write(RESULTS)
+        rounds.write(RESULTS, self.anchors)
         specifications.freeze_code(RESULTS, self._specifications)
         specifications.write(RESULTS, self._specifications, self.job)
         for run in self.runs:
@@ -334,35 +336,3 @@ class Plan:
     def skipped_of(self, strategy: str) -> list[Skipped]:
         """The strategy's settings that cannot run."""
         return [skipped for skipped in self.skipped if skipped.setting.strategy.name == strategy]
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of `results/plan.json`, from which the comparison learns what was planned."""
-        runs = [
-            {
-                "id": run.id,
-                "setting": run.setting_id,
-                "gate": self.gate(run),
-                "segments": self.segments(run),
-                "reference": self.reference_of.get(self.gate(run)),
-                "preflight": self.preflight(run) if self.site else None,
-                "taken": shapes.charged(run.shape, self.site, self.config),
-            }
-            for run in self.runs
-        ]
-        skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in self.skipped]
-        told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks), "answer": self._answer_rules()}
-        told |= {"dropped": self.dropped, "config": self.config.written()}
-        return {"runs": runs, "skipped": skipped, **told}
-
-    def _answer_rules(self) -> dict[str, Any]:
-        """What the answer is made by, besides the margin."""
-        site = self.site
-        return {
-            "least_efficiency": self.config.least_efficiency,
-            "cores_per_gpu": site.cores_per_gpu if site else None,
-            "price": site.price.model_dump() if site else None,
-            **self.config.answer.model_dump(),
-            "least_minutes": site.min_minutes if site else None,
-            "most_minutes": self.config.runtime_minutes,
-            "site_flags": shapes.site_flags(site) if site else [],
-        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from relay.planning import (
     checks,
     dropping,
     right_size,
+    rounds,
     scripts,
     segments,
     settings,
@@ -113,8 +114,11 @@ def plan(
     planner = _Planner(made, strategies, commands, here, looks, seen)
     planner.add_settings()
     Proofs(made, planner.strategies, planner.identities, planner.looked, here.cpus).add()
-    planner.add_runs()
     results = speeds.parent
+    planner.plan.anchors = rounds.read(results) if config.anchor else {}
+    planner.add_runs()
+    if record and config.anchor and rounds.add(planner.plan, partial(table.setting_names, planner.plan)):
+        planner.add_runs()
     planner.plan.requests = Requests.read(results)
     if record:
         planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
@@ -287,13 +291,12 @@ class _Planner:
         return replace(setting, place=place)
 
     def add_runs(self) -> None:
-        """Add the repeats of all settings to the plan. Within each repeat, their order is random."""
-        order, seed = random.Random(self.config.seed), self.config.seed
-        for repeat in range(max((planned.repeats for planned in self.plan.settings), default=0)):
-            repeated = [planned for planned in self.plan.settings if repeat < planned.repeats]
-            order.shuffle(repeated)
-            for planned in repeated:
-                digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
-                own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
-                run = checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat)
-                self.plan.runs.append(run)
+        """Make the plan's runs: the repeats of all settings, in rounds."""
+        settings, seed, repeats = list(self.settings.values()), self.config.seed, Counter[str]()
+        self.plan.runs = []
+        for planned, repeat in rounds.in_order(settings, self.plan.anchors, seed):
+            repeats[planned.id] += 1
+            digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
+            own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
+            self.plan.runs.append(checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat))
+        self.plan.settings = [replace(each, repeats=repeats[each.id]) for each in settings]
