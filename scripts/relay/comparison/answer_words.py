@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from relay.comparison import because
 from relay.comparison.answer import Answer, LeftOut
 from relay.comparison.candidates import Candidate, Compared, ends_first_from, gpus
-from relay.comparison.certainty_words import certainty_of
+from relay.comparison.certainty_words import certainty_of, in_a_sentence
 from relay.comparison.quality import quality
 from relay.comparison.request import Request
 from relay.comparison.statistics import against_itself, band, ratio_of_days, standing
@@ -68,6 +68,11 @@ def jobs(request: Request) -> str:
 def certainty(answer: Answer) -> str:
     """How certain the answer is, and what would make it certain; where there is none, why."""
     return _nothing(answer.left_out) if answer.best is None else certainty_of(answer, answer.best)
+
+
+def in_short(answer: Answer) -> str:
+    """The same in one sentence."""
+    return _nothing(answer.left_out) if answer.best is None else in_a_sentence(answer, answer.best)
 
 
 def why_not_the_fastest(answer: Answer) -> str:

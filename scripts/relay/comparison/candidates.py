@@ -35,7 +35,7 @@ class Candidate(SettingResult):
     rules: Rules
     goal: Goal | None = None
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """What it occupies, in CPU cores."""
         return self.rules.cores(charged(self))
@@ -70,12 +70,12 @@ class Candidate(SettingResult):
         found = [reached for each in self.records if self.goal and (reached := self.goal.reached(each))]
         return max((step / before if before else UNSEEN for step, before in found), default=1.0)
 
-    @property
+    @cached_property
     def rate(self) -> float:
         """Their geometric mean."""
         return geometric_mean(list(self.rates.values())).value
 
-    @property
+    @cached_property
     def hours(self) -> Estimate:
         """Those of the whole training, with their interval, also where it is measured by the time to a goal."""
         return geometric_mean([self._whole_seconds(each) / 3600 for each in self.records if each.speed])

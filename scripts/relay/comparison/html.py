@@ -101,6 +101,7 @@ class Section:
     quality: Quality
     answer: Answer
     sentence: str
+    in_short: str
     certainty: str
     why_not: str
     reasons: Sequence[str]
@@ -215,6 +216,7 @@ class Report:
             quality=learnt,
             answer=answer,
             sentence=words.sentence(answer),
+            in_short=words.in_short(answer),
             certainty=words.certainty(answer),
             why_not=words.why_not_the_fastest(answer),
             reasons=words.reasons(answer),

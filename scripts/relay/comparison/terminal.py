@@ -55,11 +55,11 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
         console.print(Text(*headlines(rows)))
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
-        for text in (answer["certainty_in_words"], answer["why_not_the_fastest"]):
-            if text and answer["recommended"]:  # else it would say again what is said of each row
-                console.print(Text(text))
+        if answer["recommended"]:  # else it would say again what is said of each row
+            console.print(Text(answer["certainty_in_short"]))
         if answer["script"]:
             console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)
+            console.print(Text("Its comments and the report say why, and what would make it certain."))
     # Not wrapped, so that even a long path can be copied.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 
