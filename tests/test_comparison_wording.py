@@ -1,4 +1,4 @@
-"""The comparison in words: numbers, headlines, and names of settings that tell them apart."""
+"""The comparison in words: numbers, and names of settings that tell them apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from relay.comparison.wording import number, setting_labels
+from relay.comparison.wording import number
+from relay.spec.labels import setting_labels
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -21,22 +22,6 @@ pytest_plugins = ["results_tree"]
 )  # fmt: skip
 def test_numbers_have_three_digits_that_mean_something(value: float | None, expected: str) -> None:
     assert number(value) == expected
-
-
-def test_headline_names_the_fastest(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0, 999.0], threads=2, accuracies=[0.96, 0.97, 0.98])
-    tree.setting("cpu", [500.0, 501.0, 499.0], threads=1)
-    told = tree.headline()
-    assert told == "The fastest is cpu (1 proc, 2 threads, resident): 1,000 images/s."
-
-
-def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0])
-    tree.setting("ddp", [500.0], devices_per_node=2)
-    told = tree.headline()
-    assert told.endswith(" Perhaps as fast: ddp (2 procs, 1 thread, resident) at 0.50 times the speed.")
-    assert tree.compare() == 0
-    assert "one repeat: no spread" in tree.html
 
 
 def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:

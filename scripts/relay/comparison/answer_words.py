@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relay.comparison import because
-from relay.comparison.answer import Answer, LeftOut
+from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, Compared, ends_first_from, gpus
 from relay.comparison.certainty_words import certainty_of, in_a_sentence
+from relay.comparison.left_out import LeftOut
 from relay.comparison.quality import quality
 from relay.comparison.request import Request
 from relay.comparison.statistics import against_itself, band, ratio_of_days, standing

@@ -19,7 +19,7 @@ from relay.comparison.columns import Row, category, reason_title, told_speed, to
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import Grid, grids
-from relay.comparison.inputs import Inputs, Record, log_of
+from relay.comparison.inputs import Inputs
 from relay.comparison.largest_models import LargestModel
 from relay.comparison.largest_models import found as largest_models
 from relay.comparison.learning import time_plot
@@ -45,6 +45,7 @@ from relay.comparison.quality import Quality, quality, stated_accuracy
 from relay.comparison.refusals import proven
 from relay.comparison.rules import rules_of
 from relay.comparison.scaling import scaling_rows, shown
+from relay.comparison.shown_runs import Link, ShownSetting, of_failed, shown_setting
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import MISSING, number, percent, small, standings_mean
 from relay.spec.run import OwnBatch, setting_fields
@@ -59,37 +60,6 @@ class Gate:
     names: Sequence[str]
     verdict: dict[str, Any]
     struck_out: bool
-
-
-@dataclass(frozen=True)
-class Link:
-    """A file beside the report."""
-
-    href: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ShownRun:
-    """One run in the list of evidence. `speed` is in the task's unit, per second."""
-
-    id: str
-    repeat: int
-    speed: float | None
-    learnt: str
-    hosts: str
-    links: Sequence[Link]
-
-
-@dataclass(frozen=True)
-class ShownSetting:
-    """A setting in the list of evidence: its identity, its name, its gate with the link to the verdict ('': none)."""
-
-    id: str
-    name: str
-    gate: str
-    verdict: str
-    runs: Sequence[ShownRun]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,60 +203,13 @@ class Report:
             rows=[(each.row, each.label) for each in results],
             scaling=[shown(row) for row in scaling_rows(rows)],
             grids=grids(rows),
-            runs=[self._setting(each, learnt) for each in planned],
-            links={each.row["setting"]: self._of_failed(each) for each in planned},
+            runs=[shown_setting(each, learnt, self.results) for each in planned],
+            links={each.row["setting"]: of_failed(each, self.results) for each in planned},
             gates=_gates(planned),
             unobserved=", ".join(unobserved(planned)),
             without_curves=_without_curves(planned),
             **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
         )
-
-    def _setting(self, setting: SettingResult, learnt: Quality) -> ShownSetting:
-        runs = [self._run(record, learnt) for record in setting.records]
-        verdict = self._verdict(setting)
-        return ShownSetting(setting.row["setting"], setting.name, setting.row["gate"], verdict, runs)
-
-    def _verdict(self, setting: SettingResult) -> str:
-        """The link to the verdict of a setting's gate; '' where there is none."""
-        path = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
-        return path.relative_to(self.results).as_posix() if path.is_file() else ""
-
-    def _run(self, record: Record, learnt: Quality) -> ShownRun:
-        summary = record.summary or {}
-        return ShownRun(
-            record.run.id,
-            record.run.repeat,
-            record.speed * record.run.task.units_per_sample if record.speed else None,
-            learnt.told(summary),
-            ", ".join(summary.get("hosts", [])) or MISSING,
-            self._links(record),
-        )
-
-    def _links(self, record: Record) -> list[Link]:
-        """The files of a run that are there, relative to the report."""
-        folder = self.results / "runs" / record.run.id
-        files = {"specification": folder / "run.json", "record": folder / "summary.json"}
-        logs = sorted((self.results / "logs" / "segment" / record.run.id).glob("*.log"), key=_newest)
-        files["log"] = logs[-1] if logs else log_of(record.run.id, self.results)
-        return [
-            Link(path.relative_to(self.results).as_posix(), text)
-            for text, path in files.items()
-            if path.is_file() and path.is_relative_to(self.results)
-        ]
-
-    def _of_failed(self, setting: SettingResult) -> list[Link]:
-        """The logs of the repeats that failed, and the verdict of the gate that strikes a setting out."""
-        verdict = self._verdict(setting) if setting.row["equivalent"] is False else ""
-        links = [Link(verdict, "the gate's verdict")] if verdict else []
-        for record in setting.records:
-            if not record.summary:
-                logs = [link.href for link in self._links(record) if link.text == "log"]
-                links += [Link(href, f"log of repeat {record.run.repeat + 1}") for href in logs]
-        return links
-
-
-def _newest(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def _without_curves(results: Sequence[SettingResult]) -> str:

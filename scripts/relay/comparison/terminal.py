@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.quality import quality
-from relay.comparison.wording import MISSING, headlines, number, spread, standings_mean
+from relay.comparison.wording import MISSING, number, spread, standings_mean
 from relay.spec.labels import setting_labels
 
 _STYLES = {
@@ -52,7 +52,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
                     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
     if not rows:
-        console.print(Text(*headlines(rows)))
+        console.print(Text("Nothing was measured: the plan holds no run."))
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
         if answer["recommended"]:  # else it would say again what is said of each row
