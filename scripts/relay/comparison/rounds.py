@@ -15,12 +15,14 @@ def paired(
     """Two settings' values by repeat, without repeats that were measured on a day on which the other setting was not.
 
     Where some are left out, the others are paired in their order: a setting that is measured again beside a new one
-    has other numbers of repeats. Where no day is common, all are returned, and the answer says so.
+    has other numbers of repeats. A single one that was measured again stays. Where no day is common, all are returned,
+    and the answer says so.
     """
     mine, theirs = _starts(values, records), _starts(others, beside)
     kept = [each for each in values if _near(mine.get(each), [*theirs.values()])]
     kept_others = [each for each in others if _near(theirs.get(each), [*mine.values()])]
-    if not kept or not kept_others or len(kept) + len(kept_others) == len(values) + len(others):
+    left_out = max(len(values) - len(kept), len(others) - len(kept_others))
+    if not kept or not kept_others or left_out <= 1:
         return values, others
     return (
         {place: values[repeat] for place, repeat in enumerate(sorted(kept))},

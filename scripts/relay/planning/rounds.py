@@ -28,7 +28,8 @@ FILE = "anchors.json"  # by setting: its further repeats, and the new settings t
 def read(results: Path) -> dict[str, dict[str, Any]]:
     """What earlier calls have planned."""
     found = read_json_or(results / FILE, {})
-    return found if isinstance(found, dict) else {}
+    told = found.items() if isinstance(found, dict) else ()
+    return {name: each for name, each in told if isinstance(each, dict) and {"repeats", "beside"} <= each.keys()}
 
 
 def write(results: Path, anchors: Mapping[str, Any]) -> None:
