@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, ROOT
+from plans import CPU, DDP, ROOT
 from relay.base.files import write_json
 from relay.planning import rounds
 from relay.planning.config import load
@@ -25,7 +25,7 @@ def made(results: Path, *comparisons: dict[str, Any], **keys: Any) -> Plan:
 
 
 def measured(results: Path, days_ago: int, *comparisons: dict[str, Any]) -> str:
-    """The first setting was recommended so many days ago; its id."""
+    """The first setting was recommended so many days ago, when all were measured; its id."""
     runs = made(results, *comparisons).runs
     started = (datetime.now(UTC) - timedelta(days=days_ago)).isoformat()
     for run in runs:
@@ -48,6 +48,10 @@ def test_the_recommended_setting_shares_the_rounds_of_one_that_is_added_on_a_lat
     later = made(tmp_path, *two)
     assert ([run.id for run in later.runs], later.anchors) == ([run.id for run in found.runs], found.anchors)
     assert len(made(tmp_path, *two, anchor=False).runs) == 6
+    measured(tmp_path, 2, *two)
+    write_json(tmp_path / "answer.json", {"answers": [{"recommended": {"setting": anchor}}]})
+    third = made(tmp_path, *two, DDP)
+    assert sorted(run.repeat for run in third.runs if run.setting_id == anchor) == [*range(9)]
 
 
 def test_on_the_same_day_nothing_is_measured_again(tmp_path: Path) -> None:

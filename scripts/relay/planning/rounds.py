@@ -46,7 +46,9 @@ def in_order(
     more = {each.id: anchors[each.id]["repeats"] if each.id in anchors else 0 for each in settings}
     for place in range(max((each.repeats for each in settings), default=0)):
         repeated = [(each, place) for each in settings if place < each.repeats]
-        repeated += [(each, each.repeats + place) for each in settings if place < more[each.id]]
+        for each in settings:
+            own = each.repeats
+            repeated += [(each, again) for again in range(own + place, own + more[each.id], own) if place < own]
         order.shuffle(repeated)
         yield from repeated
 
