@@ -55,7 +55,7 @@ def in_order(
 
 def add(plan: Plan, names: Callable[[], Mapping[str, str]]) -> bool:
     """Add to the plan's anchors where a recommended setting of an earlier day meets new ones; whether there are any."""
-    answer: Any = read_json_or(plan.speeds.parent / "answer.json", None) or {}
+    answer: Any = (plan.config.anchor and read_json_or(plan.speeds.parent / "answer.json", None)) or {}
     best = [told["recommended"]["setting"] for told in answer.get("answers", ()) if told["recommended"]]
     repeats: dict[str, list[Run]] = {}
     for run in plan.runs if best else ():
