@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
-
-from relay.comparison.wording import number
 from relay.spec.labels import setting_labels
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (20533.0, "20,500"), (999.9, "1,000"), (0.98765, "0.988"), (12.345, "12.3"), (0.0, "0"),
-        (None, "–"), (math.nan, "not finite"),
-    ],
-)  # fmt: skip
-def test_numbers_have_three_digits_that_mean_something(value: float | None, expected: str) -> None:
-    assert number(value) == expected
 
 
 def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:

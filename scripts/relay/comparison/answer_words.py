@@ -127,7 +127,7 @@ def _speed(answer: Answer, best: Candidate) -> str:
         if script
         else f"the way to {best.goal}, starts and all,"
         if best.goal
-        else f"the {best.epochs:,g} epochs, starts and all,"
+        else f"the {best.epochs:,g} epoch{'' if best.epochs == 1 else 's'}, starts and all,"
     )
     return (
         f"It trains {number(best.speed.value * factor)} {answer.unit}/s{spread}. "

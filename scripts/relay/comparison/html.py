@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,21 +91,9 @@ class Section:
     runs: Sequence[ShownSetting]
     links: Mapping[str, Sequence[Link]]
     gates: Sequence[Gate]
-    speed_plot: Markup | None
-    loss_plot: Markup | None
-    quality_plot: Markup | None
-    memory_plot: Markup | None
-    cost_plot: Markup | None
-    scaling_plot: Markup | None
-    batch_plot: Markup | None
-    workers_plot: Markup | None
-    cpus_plot: Markup | None
-    time_plot: Markup | None
-    step_plot: Markup | None
     unobserved: str
     without_curves: str
-    timeline_plot: Markup | None
-    usage_plot: Markup | None
+    plots: Mapping[str, Markup | None]
 
 
 @dataclass(frozen=True)
@@ -166,12 +154,11 @@ class Report:
     @property
     def pictures(self) -> dict[str, str]:
         """Every picture as an SVG file, by a name such as 'lenet-digits-speed'."""
-        plots = [each.name for each in fields(Section) if each.name.endswith("_plot")]
         return {
-            f"{section.answer.file_name}-{name.removesuffix('_plot')}": standalone(svg)
+            f"{section.answer.file_name}-{name}": standalone(svg)
             for section in self.sections
-            for name in plots
-            if (svg := getattr(section, name))
+            for name, svg in section.plots.items()
+            if svg
         }
 
     def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> Section:
@@ -208,7 +195,7 @@ class Report:
             gates=_gates(planned),
             unobserved=", ".join(unobserved(planned)),
             without_curves=_without_curves(planned),
-            **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
+            plots=_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
         )
 
 
@@ -222,21 +209,21 @@ def _without_curves(results: Sequence[SettingResult]) -> str:
 def _pictures(
     results: Sequence[SettingResult], answer: Answer, place: int, accuracy: float | None
 ) -> dict[str, Markup | None]:
-    """All plots of a section, by their names in it. `accuracy` is the one to which the config asks for the time."""
+    """All plots of a section, by their names. `accuracy` is the one to which the config asks for the time."""
     drawn = {
-        "speed_plot": speed_plot(results, f"speed-{place}"),
-        "loss_plot": loss_plot(results, f"loss-{place}"),
-        "quality_plot": quality_plot(results, f"quality-{place}"),
-        "memory_plot": memory_plot(results, f"memory-{place}"),
-        "cost_plot": cost_plot(answer.candidates, f"cost-{place}"),
-        "scaling_plot": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
-        "batch_plot": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
-        "workers_plot": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
-        "cpus_plot": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
-        "time_plot": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
-        "step_plot": step_plot(results, f"step-{place}"),
-        "timeline_plot": timeline_plot(results, f"timeline-{place}"),
-        "usage_plot": usage_plot(results, f"usage-{place}"),
+        "speed": speed_plot(results, f"speed-{place}"),
+        "loss": loss_plot(results, f"loss-{place}"),
+        "quality": quality_plot(results, f"quality-{place}"),
+        "memory": memory_plot(results, f"memory-{place}"),
+        "cost": cost_plot(answer.candidates, f"cost-{place}"),
+        "scaling": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
+        "batch": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
+        "workers": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
+        "cpus": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
+        "time": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
+        "step": step_plot(results, f"step-{place}"),
+        "timeline": timeline_plot(results, f"timeline-{place}"),
+        "usage": usage_plot(results, f"usage-{place}"),
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
