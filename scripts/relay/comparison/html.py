@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from relay.comparison.answer_files import recommendation
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
-from relay.comparison.grid import Grid, grids
+from relay.comparison.grid import grids
 from relay.comparison.inputs import Inputs
 from relay.comparison.largest_models import LargestModel
 from relay.comparison.largest_models import found as largest_models
@@ -27,9 +27,6 @@ from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.own_script import own_script
 from relay.comparison.page_words import (
-    HowLong,
-    Warnings,
-    WentWrong,
     all_well,
     coded,
     how_long,
@@ -41,11 +38,11 @@ from relay.comparison.page_words import (
 )
 from relay.comparison.pictures import axis_plot, cost_plot, memory_plot, quality_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
-from relay.comparison.quality import Quality, quality, stated_accuracy
+from relay.comparison.quality import quality, stated_accuracy
 from relay.comparison.refusals import proven
 from relay.comparison.rules import rules_of
 from relay.comparison.scaling import scaling_rows, shown
-from relay.comparison.shown_runs import Link, ShownSetting, of_failed, shown_setting
+from relay.comparison.shown_runs import of_failed, shown_setting
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import MISSING, number, percent, small, standings_mean
 from relay.spec.run import OwnBatch, setting_fields
@@ -60,40 +57,6 @@ class Gate:
     names: Sequence[str]
     verdict: dict[str, Any]
     struck_out: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """What the report shows of one task and its options. `links` are those of the settings that failed, by id."""
-
-    trained: str
-    unit: str
-    quality: Quality
-    answer: Answer
-    sentence: str
-    in_short: str
-    certainty: str
-    why_not: str
-    reasons: Sequence[str]
-    not_measured: Sequence[str]
-    block: str
-    own_script: str
-    of_command: bool
-    extent: str
-    not_recommended: Mapping[str, str]
-    all_well: str
-    how_long: HowLong | None
-    went_wrong: Sequence[WentWrong]
-    warnings: Sequence[Warnings]
-    rows: Sequence[tuple[Row, str]]
-    scaling: Sequence[dict[str, str]]
-    grids: Sequence[Grid]
-    runs: Sequence[ShownSetting]
-    links: Mapping[str, Sequence[Link]]
-    gates: Sequence[Gate]
-    unobserved: str
-    without_curves: str
-    plots: Mapping[str, Markup | None]
 
 
 @dataclass(frozen=True)
@@ -143,8 +106,8 @@ class Report:
         return largest_models(self.results, names)
 
     @cached_property
-    def sections(self) -> list[Section]:
-        """What is shown of each task."""
+    def sections(self) -> list[dict[str, Any]]:
+        """What the template shows of each task and its options, by its names."""
         results = setting_results(self.inputs, self.rows)
         return [
             self._section(place, answer, [each for each in results if each.row["trained"] == answer.trained])
@@ -155,48 +118,48 @@ class Report:
     def pictures(self) -> dict[str, str]:
         """Every picture as an SVG file, by a name such as 'lenet-digits-speed'."""
         return {
-            f"{section.answer.file_name}-{name}": standalone(svg)
+            f"{section['answer'].file_name}-{name}": standalone(svg)
             for section in self.sections
-            for name, svg in section.plots.items()
+            for name, svg in section["plots"].items()
             if svg
         }
 
-    def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> Section:
+    def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> dict[str, Any]:
         rows = [each.row for each in results]
         planned = [each for each in results if each.records]
         found, learnt = recommendation(answer, self.results), quality(rows)
         of_command = any(each.run.strategy.script for each in planned)
         epochs = answer.best.run.length.epochs if answer.best else 0
-        return Section(
-            trained=answer.trained,
-            unit=told_unit(rows),
-            quality=learnt,
-            answer=answer,
-            sentence=words.sentence(answer),
-            in_short=words.in_short(answer),
-            certainty=words.certainty(answer),
-            why_not=words.why_not_the_fastest(answer),
-            reasons=words.reasons(answer),
-            not_measured=words.not_measured(answer),
-            block=pasted(answer, found.script) if found else "",
-            own_script="\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
-            of_command=of_command,
-            extent="your whole command" if of_command else f"the {epochs:g} epochs of this comparison",
-            not_recommended={each.other.name: words.not_recommended(answer, each) for each in answer.others},
-            all_well=all_well(results),
-            how_long=how_long(answer),
-            went_wrong=went_wrong(planned),
-            warnings=together(warnings(planned)),
-            rows=[(each.row, each.label) for each in results],
-            scaling=[shown(row) for row in scaling_rows(rows)],
-            grids=grids(rows),
-            runs=[shown_setting(each, learnt, self.results) for each in planned],
-            links={each.row["setting"]: of_failed(each, self.results) for each in planned},
-            gates=_gates(planned),
-            unobserved=", ".join(unobserved(planned)),
-            without_curves=_without_curves(planned),
-            plots=_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
-        )
+        return {
+            "trained": answer.trained,
+            "unit": told_unit(rows),
+            "quality": learnt,
+            "answer": answer,
+            "sentence": words.sentence(answer),
+            "in_short": words.in_short(answer),
+            "certainty": words.certainty(answer),
+            "why_not": words.why_not_the_fastest(answer),
+            "reasons": words.reasons(answer),
+            "not_measured": words.not_measured(answer),
+            "block": pasted(answer, found.script) if found else "",
+            "own_script": "\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
+            "of_command": of_command,
+            "extent": "your whole command" if of_command else f"the {epochs:g} epochs of this comparison",
+            "not_recommended": {each.other.name: words.not_recommended(answer, each) for each in answer.others},
+            "all_well": all_well(results),
+            "how_long": how_long(answer),
+            "went_wrong": went_wrong(planned),
+            "warnings": together(warnings(planned)),
+            "rows": [(each.row, each.label) for each in results],
+            "scaling": [shown(row) for row in scaling_rows(rows)],
+            "grids": grids(rows),
+            "runs": [shown_setting(each, learnt, self.results) for each in planned],
+            "links": {each.row["setting"]: of_failed(each, self.results) for each in planned},
+            "gates": _gates(planned),
+            "unobserved": ", ".join(unobserved(planned)),
+            "without_curves": _without_curves(planned),
+            "plots": _pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
+        }
 
 
 def _without_curves(results: Sequence[SettingResult]) -> str:
