@@ -34,7 +34,7 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     groups = by_setting(inputs.records)
     rows = {setting: _pooled(group) for setting, group in groups.items()}
     skipped = [_skipped(entry) for entry in inputs.skipped]
-    _tell_trainings_apart(rows, groups, skipped)
+    _tell_apart(rows, groups, skipped)
     _compare(rows, groups, inputs.margin)
     _scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
@@ -197,7 +197,7 @@ def eligible(row: Mapping[str, Any]) -> bool:
     return category(row) == "done" and row.get("samples_per_second") is not None
 
 
-def _tell_trainings_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], skipped: Sequence[Row]) -> None:
+def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], skipped: Sequence[Row]) -> None:
     """Have what trains otherwise in batch, optimization or precision told as `training`, where nothing was evaluated.
 
     Speeds do not compare such trainings. What was skipped stands beside the same training or, without one, the first.
@@ -228,8 +228,8 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
-            its, fastest = groups[setting], groups[best]
-            relative = ratio(*paired(rounds_of(its), its, rounds_of(fastest), fastest), len(timed) - 1)
+            its, top = groups[setting], groups[best]
+            relative = ratio(*paired(rounds_of(its), its, rounds_of(top), top), len(timed) - 1)
             rows[setting] |= {
                 "relative_speed": relative.value,
                 "relative_speed_low": relative.low,
