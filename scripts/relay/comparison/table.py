@@ -295,8 +295,4 @@ def _without_size(run: Run) -> Row:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        _CATEGORIES.index(category(row)),
-        -(row.get("samples_per_second") or 0),
-        str(row["strategy"]),
-    )
+    return _CATEGORIES.index(category(row)), -(row.get("samples_per_second") or 0), str(row["strategy"])
