@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
     exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
-    write_whole(given.results / "comparison.md", exports.markdown(rows))
+    write_whole(given.results / "comparison.md", exports.markdown(rows, found))
     write_csv(given.results / "scaling.csv", SCALING, scaled)
     write_whole(given.results / "scaling.md", markdown(scaled, grids(rows)))
     answer_files.write(found, given.results, inputs.margin)

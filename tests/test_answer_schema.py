@@ -27,6 +27,7 @@ def checked(tree: Tree) -> str:
     """The certainty of an answer that keeps to the schema."""
     value = written(tree)
     jsonschema.Draft202012Validator(SCHEMA).validate(value)
+    assert ". " not in value["answers"][0]["certainty_in_short"].removesuffix(".")  # one sentence
     return str(value["answers"][0]["certainty"])
 
 

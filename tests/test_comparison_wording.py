@@ -1,8 +1,8 @@
-"""The comparison in words: numbers, headlines, and names of settings that tell them apart."""
+"""The comparison in words: numbers, and names of settings that tell them apart."""
 
 from __future__ import annotations
 
-from relay.comparison.wording import setting_labels
+from relay.spec.labels import setting_labels
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]

@@ -38,7 +38,7 @@ def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> P
 
 def test_cores_are_devices_where_there_are_no_gpus(tmp_path: Path) -> None:
     found = made(tmp_path)
-    assert costs.planned(found) == Cost(jobs=8, cpu_hours=8, cpu_only_hours=8)
+    assert costs.planned(found) == Cost(jobs=8, cpu_hours=8, charged_core_hours=8, price=None)
     assert costs.planned(found).device_hours(found) == 8
     assert "device-hours: at most 8 planned, 0 used so far, at most 8 to do\n" in render(found)
 
@@ -51,13 +51,13 @@ def test_gpus_are_devices_and_so_are_the_cores_that_go_with_one(tmp_path: Path) 
     whole = costs.planned(found)
     assert whole.gpu_hours == pytest.approx(7 + 1 / 6)
     assert whole.device_hours(found) == pytest.approx(7 + 1 / 6)
-    assert whole.price(found) == pytest.approx(2 * (7 + 1 / 6))
+    assert whole.price == pytest.approx(2 * (7 + 1 / 6))
     on_cpus = made(tmp_path, site={"partitions": [PARTITIONS[0], GPU], "price": PRICE}, comparisons=comparisons[1:])
     hours = 8 + 1 / 6
-    assert costs.planned(on_cpus).device_hours(on_cpus) == pytest.approx(hours / 12)
-    assert costs.planned(on_cpus).price(on_cpus) == pytest.approx(0.1 * hours)
+    assert costs.planned(on_cpus).device_hours(on_cpus) == pytest.approx(hours / 20)  # by the prices, as in the answer
+    assert costs.planned(on_cpus).price == pytest.approx(0.1 * hours)
     printed = " ".join(render(on_cpus).split())
-    assert "of jobs without GPUs, 12 CPU cores count as a device" in printed
+    assert "of jobs without GPUs, 20 CPU cores count as a device" in printed
     assert "price: at most 0.82 CHF planned, 0.00 CHF used so far, at most 0.82 CHF to do" in printed
 
 

@@ -15,6 +15,7 @@ from relay.planning.dropping import First, clearly_slower
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.table import render
+from relay.planning.written import content
 from simulated_speeds import NOISES, speeds
 
 pytest_plugins = ["plans", "results_tree"]
@@ -110,7 +111,7 @@ def test_the_next_call_leaves_its_further_repeats_out_and_says_so(tmp_path: Path
     found = made(tmp_path)
     assert loaders(found) == DROPPED_ONE
     (slow,) = [each for each in found.settings if each.setting.feeding.loader == "dataloader"]
-    assert (slow.repeats, list(found.to_json()["dropped"])) == (2, [slow.id])
+    assert (slow.repeats, list(content(found)["dropped"])) == (2, [slow.id])
     assert "was 4.0 times as fast, and costs no more (drop_slower_than: 2)" in " ".join(render(found).split())
     assert loaders(made(tmp_path, drop_slower_than=None)) == ALL
 

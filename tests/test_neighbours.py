@@ -73,7 +73,7 @@ PLACES: list[tuple[dict[str, list[Any]], str]] = [
         {"started_at": [f"2026-06-0{day}T03:04:05+00:00" for day in (1, 2, 3)]},
         "{fast} was measured on 2026-01-03, and {slow} on 2026-06-01",
     ),
-    ({"started_at": [f"2026-01-0{day}T05:00:00+00:00" for day in (3, 4, 5)]}, ""),
+    ({"started_at": [f"2026-01-0{day}T05:00:00+00:00" for day in (2, 3, 4)]}, ""),  # two in common
 ]
 
 

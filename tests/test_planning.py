@@ -94,7 +94,7 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     )
     # the reference on 1 CPU, cpu's gate on 2, ddp's on 6; 4 jobs of 2 CPUs; 12 of 6; two spot checks; half an hour
     # each: (1 + 2 + 6 + 8 + 72 + 2 + 6) / 2
-    assert costs.planned(found) == costs.Cost(jobs=21, cpu_hours=48.5, gpu_hours=0, cpu_only_hours=48.5)
+    assert costs.planned(found) == costs.Cost(jobs=21, cpu_hours=48.5, charged_core_hours=48.5, price=None)
     text = table.render(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "21 jobs; at most 48.5 CPU-hours and 0 GPU-hours per try" in text

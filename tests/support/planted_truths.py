@@ -58,6 +58,7 @@ class Planted:
     days: Sequence[int] = ()
     cpu: Sequence[str] = ("AMD EPYC",)
     steps: int | None = None  # that were timed
+    repeats: int | None = None  # in place of the truth's
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -120,12 +121,12 @@ def _summary(each: Planted, run: Run, speed: float, host: str, cpu: str, day: in
 
 def runs_of(truth: Truth) -> list[list[Run]]:
     """The repeats of each setting, which are the same in all draws."""
-    return [[_run(each, repeat) for repeat in range(truth.repeats)] for each in truth.settings]
+    return [[_run(each, repeat) for repeat in range(each.repeats or truth.repeats)] for each in truth.settings]
 
 
 def drawn(truth: Truth, draw: np.random.Generator, runs: Sequence[Sequence[Run]]) -> Inputs:
     """The records of one comparison."""
-    rounds = truth.rounds * draw.standard_normal(truth.repeats) - truth.drift * np.arange(truth.repeats)
+    rounds = truth.rounds * draw.standard_normal(2 * truth.repeats) - truth.drift * np.arange(2 * truth.repeats)
     factors: dict[str | int, float] = {}
     records = []
     for each, its_runs in zip(truth.settings, runs, strict=True):
@@ -222,6 +223,7 @@ def changed(spread_of_days: float, draws: int, *, days: int = 1, ratio: float = 
 
 GPU = Planted(name="gpu", gpus=1, speed=8000.0, start=0.1)
 ONE = Planted(name="one")
+UNEVALUATED: dict[str, Any] = {"evaluations": [], "test_accuracy": None, "test_loss": None}
 
 
 def beside(name: str, factor: float, **more: Any) -> Planted:
@@ -261,6 +263,11 @@ TRUTHS = [
         said="learns less",
     ),
     Truth(
+        name="batch 704 has twice the samples/s, and nothing was evaluated",
+        settings=[beside("b704", 2, batch=704, summary=UNEVALUATED), beside("b64", 1, summary=UNEVALUATED)],
+        said="other trainings: speed does not compare them",
+    ),
+    Truth(
         name="all repeats of a setting on one node; nodes differ by 10 %",
         settings=[replace(ONE, nodes=["n1"]), beside("other", 1.0, nodes=["n2"])],
         nodes=0.1,
@@ -281,6 +288,17 @@ TRUTHS = [
         settings=[replace(ONE, days=[0]), beside("other", 1.0, days=[1])],
         days=0.1,
         said="was measured on",
+    ),
+    Truth(
+        name="a setting added on a later day, on which the other was measured again; days differ by 10 %",
+        settings=[replace(ONE, days=[0] * 5 + [1] * 5, repeats=10), beside("added", 1.0, days=[1])],
+        days=0.1,
+    ),
+    Truth(
+        name="the same, and the added one is 15 % slower",
+        settings=[replace(ONE, days=[0] * 5 + [1] * 5, repeats=10), beside("added", 0.85, days=[1])],
+        right=["one"],
+        days=0.1,
     ),
     Truth(
         name="A measured on an EPYC in January, B on a Xeon in June",

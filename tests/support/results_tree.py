@@ -20,7 +20,6 @@ from relay.base.files import read_json
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
-from relay.comparison.wording import headlines
 from relay.spec.job import Job
 from relay.spec.run import Reference, Run
 from short_tasks import shipped
@@ -164,10 +163,6 @@ class Tree:
     def row(self, strategy: str, *, partial: bool = False) -> dict[str, Any]:
         (row,) = [row for row in self.rows(partial=partial) if row["strategy"] == strategy]
         return row
-
-    def headline(self, *, partial: bool = False) -> str:
-        (found,) = headlines(self.rows(partial=partial))
-        return found
 
     def fail(self, identity: str, error: str | None) -> None:
         (self.root / "runs" / identity / "summary.json").unlink()

@@ -11,7 +11,7 @@ from relay.comparison import libtorch as libtorch_page
 from relay.driver import claim, signals
 from relay.environments import locks, login_node
 from relay.equivalence.verdict import of_scripts
-from relay.planning import one_alone, shapes
+from relay.planning import one_alone, shapes, written
 from relay.planning.checks import checked_along, in_groups
 from relay.process.cpus import granted
 from relay.slurm import commands as slurm_commands
@@ -239,7 +239,7 @@ def show_measured():
 
     entry.print_anywhere()
     named = {name for name in workflow.dag_settings.targets if name in PLAN.strategies}
-    for line in alone.lines(PLAN.to_json(), Path("results"), named):
+    for line in alone.lines(written.content(PLAN), Path("results"), named):
         print(line, flush=True)
 
 

@@ -28,7 +28,7 @@ COMPARED = [
 
 @cache
 def plan_text():
-    return json.dumps(PLAN.to_json(), indent=1) + "\n"
+    return json.dumps(written.content(PLAN), indent=1) + "\n"
 
 
 def unfinished_comparison():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timedelta
 
 DAY_SECONDS = 86_400
+APART = timedelta(hours=12)  # times so far apart are of other days
 
 
 def clock(at: float) -> str:
@@ -19,3 +21,8 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part:02} {lesser}"
     return f"{whole} s"
+
+
+def other_day(one: str, other: str) -> bool:
+    """Whether two times in ISO's format are so far apart that the machines may be in another state."""
+    return abs(datetime.fromisoformat(one) - datetime.fromisoformat(other)) >= APART

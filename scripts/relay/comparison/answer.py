@@ -10,46 +10,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
-from relay.base.errors import UserError
-from relay.comparison.candidates import (
-    Candidate,
-    Compared,
-    Rules,
-    charged,
-    chosen,
-    compared,
-    least_speed_up,
-    rules_of,
-)
-from relay.comparison.columns import Row, category, told_unit
+from relay.comparison.candidates import Candidate, Compared, charged, chosen, compared, least_speed_up
+from relay.comparison.columns import Row, told_unit
 from relay.comparison.inputs import Inputs, Record
+from relay.comparison.left_out import LeftOut, beyond, left_out, may_be_recommended, near_limits, only_on_cpu
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.neighbours import hardly_timed, neighbours, places
-from relay.comparison.quality import Goal, learns_more, stated_goal, training_of
+from relay.comparison.quality import Goal, learns_more, stated_goal
 from relay.comparison.request import Request, request
+from relay.comparison.rules import Rules, rules_of
 from relay.comparison.statistics import oddest
-from relay.comparison.table import eligible
-from relay.comparison.wording import number, seconds
-from relay.spec import requirements
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.labels import training_of
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
 ANOTHER = "the settings differ in batch, learning rate or precision, and speed does not compare such trainings"
 DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A setting that cannot be recommended: struck out, failed, skipped or not timed; and why."""
-
-    name: str
-    category: str
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,15 +184,15 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
     rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
     asked = inputs.config.get("target_accuracy")
-    measured = [Candidate(x.row, x.label, x.records, rules) for x in results if _may_be_recommended(x.row)]
-    several = len({training_of(each) for each in measured}) > 1
+    measured = [Candidate(x.row, x.label, x.records, rules) for x in results if may_be_recommended(x.row)]
+    several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, asked) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not _beyond(each)]
-    beyond = [LeftOut(each.name, "beyond a limit", why) for each in measured if (why := _beyond(each))]
+    candidates = [each for each in measured if not beyond(each)]
+    over = [LeftOut(each.name, "beyond a limit", why) for each in measured if (why := beyond(each))]
     told: dict[str, Any] = {"task": row["task"], "trained": row["trained"], "rules": rules, "goal": goal}
     told |= {"unit": told_unit(each.row for each in results)}
-    told |= {"left_out": [*_left_out(results), *beyond], "only_on_cpu": only_on_cpu(results)}
+    told |= {"left_out": [*left_out(results), *over], "only_on_cpu": only_on_cpu(results)}
     if not candidates:
         return Answer(certainty="none", **told)
     best = chosen(candidates, rules)
@@ -224,8 +203,8 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         best=best,
         certainty=_certainty(others),
         neighbours=neighbours(candidates),
-        places=places(candidates),
-        limits=_near_limits(candidates),
+        places=places([(beside, each.other) for each in others for beside in (best, each.against)]),
+        limits=near_limits(candidates),
         another=ANOTHER if several and not goal else "",
         learnt=None if goal and asked else learns_more(best, candidates),
         odd=_decisive(best, candidates, rules),
@@ -247,38 +226,6 @@ def _longest(best: Candidate, most_minutes: int) -> Job | None:
         return None
     memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
     return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
-
-
-def _may_be_recommended(row: Row) -> bool:
-    """Whether a setting has finished all of its repeats in a measured time, and is proven or cannot be."""
-    return (
-        eligible(row)
-        and (row["equivalent"] is True or bool(row["unproven"]))
-        and row["repeats"] == row["repeats_planned"]
-    )
-
-
-def _beyond(each: Candidate) -> str:
-    """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
-    rules = each.rules
-    if each.goal and len(each.rates) < len(each.records):
-        return f"not all of its repeats reach {each.goal}"
-    hours = each.hours.value  # of all that is asked for, whatever it is ranked by
-    if rules.deadline_hours and hours > rules.deadline_hours:
-        return f"it takes {seconds(3600 * hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
-    if rules.budget and each.charge(hours) > rules.budget:
-        return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
-    return ""
-
-
-def _near_limits(candidates: Sequence[Candidate]) -> list[str]:
-    """Which settings may take longer than the deadline allows, as the repeats tell it."""
-    limit = candidates[0].rules.deadline_hours
-    return [
-        f"{each.name} may take {seconds(3600 * each.hours.high)}, of {limit:g} h"
-        for each in candidates
-        if limit and each.hours.high and each.hours.high > limit
-    ]
 
 
 def _decisive(best: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, Record, str] | None:
@@ -306,28 +253,5 @@ def _certainty(others: Sequence[Compared]) -> Certainty:
     return "winner"
 
 
-def _left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
-    found = []
-    for each in results:
-        if not _may_be_recommended(each.row):
-            what = "not timed" if category(each.row) == "done" else category(each.row)
-            found.append(LeftOut(each.name, what, each.row["reason"] or "no step after the warm-up"))
-    return found
-
-
 def _on_more(other: Candidate, best: Candidate) -> bool:
     return other.on_gpus == best.on_gpus and other.size > best.size
-
-
-def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:
-    """Strategies that also work on GPUs, but were measured on CPUs only."""
-    measured = [each for each in results if each.row["samples_per_second"]]
-    on_gpus = {each.run.strategy.name for each in measured if each.run.shape.device != "cpu"}
-    return sorted({each.run.strategy.name for each in measured if _made_for_gpus(each.run)} - on_gpus)
-
-
-def _made_for_gpus(run: Run) -> bool:
-    try:
-        return "cuda" in requirements.read(Path(run.strategy.file)).devices
-    except (OSError, SyntaxError, UserError):
-        return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe

@@ -144,6 +144,7 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "trained": answer.trained,
         "sentence": words.sentence(answer),
         "certainty": answer.certainty,
+        "certainty_in_short": words.in_short(answer),
         "certainty_in_words": words.certainty(answer),
         "uncertain_because": answer.doubts,
         "why_not_the_fastest": words.why_not_the_fastest(answer),

@@ -8,21 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relay.comparison import because
-from relay.comparison.answer import Answer, LeftOut
+from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, Compared, ends_first_from, gpus
-from relay.comparison.certainty_words import certainty_of
+from relay.comparison.certainty_words import certainty_of, in_a_sentence
+from relay.comparison.left_out import LeftOut
 from relay.comparison.quality import quality
 from relay.comparison.request import Request
-from relay.comparison.statistics import band
-from relay.comparison.wording import (
-    as_fast,
-    listing,
-    minutes,
-    number,
-    percent,
-    seconds,
-    some,
-)
+from relay.comparison.statistics import against_itself, band, ratio_of_days, standing
+from relay.comparison.wording import as_fast, between, listing, minutes, number, percent, seconds, some
 from relay.spec.labels import counted
 from relay.spec.script import TASK
 
@@ -33,7 +26,7 @@ def sentence(answer: Answer) -> str:
         why = "no setting keeps to the limits" if _beyond(answer.left_out) else "no setting was measured and proven"
         return f"Nothing can be recommended for {answer.trained}: {why}."
     learnt = _quality(answer.best) if answer.one_of_several else ""
-    what = "your script" if answer.trained == TASK else answer.trained
+    what = answer.trained.replace(TASK, "your script", 1) if answer.task == TASK else answer.trained
     return (
         f"For {_work(answer)}{what}, {answer.best.name} is recommended{_because(answer)}.{learnt} "
         f"Ask Slurm for {asked(answer.request)}."
@@ -78,6 +71,11 @@ def certainty(answer: Answer) -> str:
     return _nothing(answer.left_out) if answer.best is None else certainty_of(answer, answer.best)
 
 
+def in_short(answer: Answer) -> str:
+    """The same in one sentence."""
+    return _nothing(answer.left_out) if answer.best is None else in_a_sentence(answer, answer.best)
+
+
 def why_not_the_fastest(answer: Answer) -> str:
     """Why the fastest setting is not recommended; '' where it is, or where `certainty` says it."""
     best = answer.best
@@ -106,6 +104,7 @@ def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
     yield _speed(answer, best)
     yield from _learns_less(answer)
     yield from _for_longer(answer, best)
+    yield from _beside_itself(answer, best)
     yield from (each for each in (_devices(answer, best), _kind(answer, best)) if each != told)
     if (cheapest := answer.cheapest) and cheapest is not best and not best.run.strategy.script:
         share = cheapest.spent / best.spent
@@ -128,7 +127,7 @@ def _speed(answer: Answer, best: Candidate) -> str:
         if script
         else f"the way to {best.goal}, starts and all,"
         if best.goal
-        else f"the {best.epochs:,g} epochs, starts and all,"
+        else f"the {best.epochs:,g} epoch{'' if best.epochs == 1 else 's'}, starts and all,"
     )
     return (
         f"It trains {number(best.speed.value * factor)} {answer.unit}/s{spread}. "
@@ -158,6 +157,21 @@ def _learns_less(answer: Answer) -> Iterator[str]:
             f"It learns less in these epochs: {most.name} reaches a test {found[0]} of {found[1]}. Before you take it, "
             "train longer, or change the batch or the learning rate."
         )
+
+
+def _beside_itself(answer: Answer, best: Candidate) -> Iterator[str]:
+    """A/A: what would be said of the recommended setting beside itself, and what days made of it."""
+    if found := against_itself(list(best.rates.values())):
+        tie = standing(found, answer.rules.margin) == "tie"
+        said = "a tie, as it has to be" if tie else "unclear, since a tie takes more repeats"
+        yield f"Beside itself, so measured, it would be {said}{between(found)}."
+    days: dict[str, list[float]] = {}
+    for each in best.records:
+        if each.run.repeat in best.rates and each.summary:
+            days.setdefault(each.summary["started_at"][:10], []).append(best.rates[each.run.repeat])
+    if len(days) > 1:
+        (first, before), (last, after) = min(days.items()), max(days.items())
+        yield f"On {last} it was {as_fast(ratio_of_days(after, before))} as on {first}."
 
 
 def _for_longer(answer: Answer, best: Candidate) -> Iterator[str]:

@@ -3,65 +3,29 @@
 A candidate is proven equivalent, and all of its repeats have finished with finite losses and were timed. What is struck
 out, failed, skipped or too short to be timed is no candidate, whatever its speed. Candidates are ranked by the time of
 the whole training, starts and evaluations included; trainings of several kinds by the time to a goal.
-
-Cost is counted in CPU cores, for an hour of a GPU and of a CPU core cannot be added up otherwise. A GPU counts as the
-cores that cost as much, by the site's prices, or else as those that the site shares out with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import Goal, seconds_to
+from relay.comparison.rounds import paired
+from relay.comparison.rules import Rules
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell, standing
 from relay.comparison.whole import once_seconds, whole_seconds
-from relay.spec.price import Price
 from relay.spec.run import Run
 
 PIECE = 1000  # samples, or steps
 UNSEEN = 1e6  # times: before the first evaluation, all is possible
-CORES_PER_GPU = 12  # where a site does not say: four GPUs beside 48 cores are usual
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What decides: the margin of a tie, the least efficiency of more devices, the cores that a GPU counts as.
-
-    `price` is the site's. The answer is for a training of so many `epochs` (None: as the comparison's). With
-    `deadline_hours` the cheapest is asked for that ends within them; with `budget`, in the price's currency or else in
-    core-hours, no more is spent, and the fastest is asked for where there is no deadline.
-    """
-
-    margin: float
-    least_efficiency: float
-    cores_per_gpu: float
-    price: Price = field(default_factory=Price)
-    epochs: float | None = None
-    deadline_hours: float | None = None
-    budget: float | None = None
-
-    @property
-    def efficiency(self) -> float:
-        """What part of the cost's growth the speed has to grow by: by 1 the cheapest wins, by 0 the fastest."""
-        return 1.0 if self.deadline_hours else 0.0 if self.budget else self.least_efficiency
-
-    @property
-    def currency(self) -> str:
-        """In what costs are told."""
-        return self.price.currency if self.core_price else "core-hours"
-
-    @property
-    def core_price(self) -> float | None:
-        """What a CPU core costs an hour or, where only GPUs have a price, its part of a GPU's; None without prices."""
-        return self.price.cpu_hour or (self.price.gpu_hour / self.cores_per_gpu if self.price.gpu_hour else None)
 
 
 @dataclass(frozen=True)
@@ -71,10 +35,10 @@ class Candidate(SettingResult):
     rules: Rules
     goal: Goal | None = None
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """What it occupies, in CPU cores."""
-        return cost(charged(self), self.rules)
+        return self.rules.cores(charged(self))
 
     @cached_property
     def rates(self) -> dict[int, float]:
@@ -106,12 +70,12 @@ class Candidate(SettingResult):
         found = [reached for each in self.records if self.goal and (reached := self.goal.reached(each))]
         return max((step / before if before else UNSEEN for step, before in found), default=1.0)
 
-    @property
+    @cached_property
     def rate(self) -> float:
         """Their geometric mean."""
         return geometric_mean(list(self.rates.values())).value
 
-    @property
+    @cached_property
     def hours(self) -> Estimate:
         """Those of the whole training, with their interval, also where it is measured by the time to a goal."""
         return geometric_mean([self._whole_seconds(each) / 3600 for each in self.records if each.speed])
@@ -206,19 +170,6 @@ def charged(setting: SettingResult) -> Mapping[str, int]:
     return setting.records[0].taken or taken(setting.run)
 
 
-def money(taken: Mapping[str, float], price: Price) -> float | None:
-    """What an hour of these CPUs and GPUs costs; None where the site does not say."""
-    return price.of(taken["gpus"], 0 if taken["gpus"] else taken["cpus"])
-
-
-def cost(taken: Mapping[str, float], rules: Rules) -> float:
-    """What is charged for an hour of these CPUs and GPUs, in CPU cores: by the site's prices, where it has them."""
-    told = money(taken, rules.price)
-    if told is not None and rules.core_price:
-        return told / rules.core_price
-    return float(max(taken["cpus"], taken["gpus"] * rules.cores_per_gpu))
-
-
 def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
     """How many times as fast the costlier one has to be, so that it pays."""
     return max(band(rules.margin)[1], rules.efficiency * costlier.cost / cheaper.cost)
@@ -266,13 +217,14 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate],
     against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
     relation = _relation(best, other, found, against, rules, among)
     edges = _edges(against, other, rules)
-    repeats = repeats_to_tell(other.rates, against.rates, edges, among) if relation == "unclear" else None
+    pair = paired(other.rates, other.records, against.rates, against.records)
+    repeats = repeats_to_tell(*pair, edges, among) if relation == "unclear" else None
     return Compared(other, found, relation, against, repeats)
 
 
 def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    found = ratio(one.rates, other.rates, among)
+    found = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
     if found.low is None or found.high is None:
         return found
     return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)
@@ -317,21 +269,3 @@ def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]
     if other.cost < best.cost:
         return (1 / least_speed_up(best, other, rules),)
     return band(rules.margin)
-
-
-def rules_of(margin: float, told: Mapping[str, Any], compared: Iterable[Mapping[str, float]] = ()) -> Rules:
-    """The rules that the plan has written down; defaults where an older plan has none.
-
-    Prices count where they tell the cost of all CPUs and GPUs that are `compared`: no sum is of money and hours.
-    """
-    price = Price.model_validate(told.get("price") or {})
-    if any(money(each, price) is None for each in compared):
-        price = Price()
-    gpu = price.gpu_hour / price.cpu_hour if price.gpu_hour and price.cpu_hour else None
-    return Rules(
-        margin=margin,
-        least_efficiency=told.get("least_efficiency", 0.7),
-        cores_per_gpu=gpu or told.get("cores_per_gpu") or CORES_PER_GPU,
-        price=price,
-        **{name: told.get(name) for name in ("epochs", "deadline_hours", "budget")},
-    )

@@ -21,6 +21,25 @@ def certainty_of(answer: Answer, best: Candidate) -> str:
     return " ".join(sentence for part in told for sentence in part)
 
 
+def in_a_sentence(answer: Answer, best: Candidate) -> str:
+    """The same in one sentence, for the first screen."""
+    if answer.certainty == "alone":
+        return _alone(answer, best)
+    told = "it is certain for these measurements"
+    if answer.certainty == "likely":
+        more = len(answer.doubts) - 1
+        others = f" (and {'one more reason' if more == 1 else f'{more} more reasons'})" if more else ""
+        told = f"the measurements are clear, but it is not certain, because {answer.doubts[0]}{others}"
+    elif answer.certainty == "tie":
+        names = listing(some([each.other.name for each in answer.tied]))
+        told = f"it is a tie with {names}, within {100 * answer.rules.margin:.3g} %"
+    elif answer.certainty == "unclear":
+        one = answer.runner_up if answer.runner_up in answer.unclear else answer.unclear[0]
+        told = f"it is not certain: {one.other.name} looks {as_fast(one.ratio)}"
+    told = f"measured, not proven: {told}" if best.row["unproven"] else told
+    return f"{told[0].upper()}{told[1:]}."
+
+
 def _unproven(best: Candidate) -> Iterator[str]:
     """That nobody can tell whether a recommended setting trains what one process would."""
     if reason := best.row["unproven"]:
@@ -68,9 +87,9 @@ def _unknown(answer: Answer) -> Iterator[str]:
 
 
 def _other_models(answer: Answer) -> Iterator[str]:
-    """That a setting with other options of the task is no choice between speeds."""
+    """That a setting which trains something else is no choice between speeds."""
     if answer.one_of_several:
-        yield f"Other options of {answer.task} are another model or other data: no speed of theirs is compared with it."
+        yield f"Other options, batches or precisions of {answer.task} are other trainings: speed does not compare them."
 
 
 def _others(answer: Answer) -> str:

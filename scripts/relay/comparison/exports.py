@@ -12,6 +12,8 @@ from tabulate import tabulate
 from relay.base.errors import UserError
 from relay.base.files import write_bytes
 from relay.base.printable import printable
+from relay.comparison.answer import Answer
+from relay.comparison.answer_words import in_short, sentence
 from relay.comparison.columns import (
     MEASURED,
     Row,
@@ -23,7 +25,7 @@ from relay.comparison.columns import (
     write_whole,
 )
 from relay.comparison.quality import quality
-from relay.comparison.wording import MISSING, headlines, number, percent, small, spread
+from relay.comparison.wording import MISSING, number, percent, small, spread
 from relay.spec.labels import setting_labels
 from relay.spec.run import setting_fields
 
@@ -48,12 +50,13 @@ FRACTIONS = (
 PARTS = {"_low": "lower end of the 95 % interval", "_high": "upper end of the 95 % interval"}
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The table of settings with a heading for all that is trained, the finding, and why settings were left out."""
+def markdown(rows: Sequence[Row], answers: Sequence[Answer]) -> str:
+    """The table of settings with a heading for all that is trained, the answer, and why settings were left out."""
     if not rows:
         return "Nothing was measured.\n"
     labels, parts = setting_labels(rows), []
-    for what, headline in zip(dict.fromkeys(row["trained"] for row in rows), headlines(rows), strict=True):
+    for answer in answers:
+        what = answer.trained
         named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["trained"] == what]
         unit = told_unit([row for row, _ in named])
         table = tabulate(
@@ -61,7 +64,12 @@ def markdown(rows: Sequence[Row]) -> str:
         )
         lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
                  if row["reason"]]  # fmt: skip
-        parts += [f"## {_cell(what)}", table, _cell(headline.removeprefix(f"{what}: ")), "\n".join(map(_cell, lines))]
+        parts += [
+            f"## {_cell(what)}",
+            table,
+            _cell(f"{sentence(answer)} {in_short(answer)}"),
+            "\n".join(map(_cell, lines)),
+        ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

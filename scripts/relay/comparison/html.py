@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from relay.comparison import answer_words as words
 from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
-from relay.comparison.candidates import rules_of
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
-from relay.comparison.grid import Grid, grids
-from relay.comparison.inputs import Inputs, Record, log_of
+from relay.comparison.grid import grids
+from relay.comparison.inputs import Inputs
 from relay.comparison.largest_models import LargestModel
 from relay.comparison.largest_models import found as largest_models
 from relay.comparison.learning import time_plot
@@ -28,9 +27,6 @@ from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.own_script import own_script
 from relay.comparison.page_words import (
-    HowLong,
-    Warnings,
-    WentWrong,
     all_well,
     coded,
     how_long,
@@ -42,9 +38,11 @@ from relay.comparison.page_words import (
 )
 from relay.comparison.pictures import axis_plot, cost_plot, memory_plot, quality_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
-from relay.comparison.quality import Quality, quality, stated_accuracy
+from relay.comparison.quality import quality, stated_accuracy
 from relay.comparison.refusals import proven
+from relay.comparison.rules import rules_of
 from relay.comparison.scaling import scaling_rows, shown
+from relay.comparison.shown_runs import of_failed, shown_setting
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import MISSING, number, percent, small, standings_mean
 from relay.spec.run import OwnBatch, setting_fields
@@ -59,82 +57,6 @@ class Gate:
     names: Sequence[str]
     verdict: dict[str, Any]
     struck_out: bool
-
-
-@dataclass(frozen=True)
-class Link:
-    """A file beside the report."""
-
-    href: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ShownRun:
-    """One run in the list of evidence. `speed` is in the task's unit, per second."""
-
-    id: str
-    repeat: int
-    speed: float | None
-    learnt: str
-    hosts: str
-    links: Sequence[Link]
-
-
-@dataclass(frozen=True)
-class ShownSetting:
-    """A setting in the list of evidence: its identity, its name, its gate with the link to the verdict ('': none)."""
-
-    id: str
-    name: str
-    gate: str
-    verdict: str
-    runs: Sequence[ShownRun]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """What the report shows of one task and its options. `links` are those of the settings that failed, by id."""
-
-    trained: str
-    unit: str
-    quality: Quality
-    answer: Answer
-    sentence: str
-    certainty: str
-    why_not: str
-    reasons: Sequence[str]
-    not_measured: Sequence[str]
-    block: str
-    own_script: str
-    of_command: bool
-    extent: str
-    not_recommended: Mapping[str, str]
-    all_well: str
-    how_long: HowLong | None
-    went_wrong: Sequence[WentWrong]
-    warnings: Sequence[Warnings]
-    rows: Sequence[tuple[Row, str]]
-    scaling: Sequence[dict[str, str]]
-    grids: Sequence[Grid]
-    runs: Sequence[ShownSetting]
-    links: Mapping[str, Sequence[Link]]
-    gates: Sequence[Gate]
-    speed_plot: Markup | None
-    loss_plot: Markup | None
-    quality_plot: Markup | None
-    memory_plot: Markup | None
-    cost_plot: Markup | None
-    scaling_plot: Markup | None
-    batch_plot: Markup | None
-    workers_plot: Markup | None
-    cpus_plot: Markup | None
-    time_plot: Markup | None
-    step_plot: Markup | None
-    unobserved: str
-    without_curves: str
-    timeline_plot: Markup | None
-    usage_plot: Markup | None
 
 
 @dataclass(frozen=True)
@@ -184,8 +106,8 @@ class Report:
         return largest_models(self.results, names)
 
     @cached_property
-    def sections(self) -> list[Section]:
-        """What is shown of each task."""
+    def sections(self) -> list[dict[str, Any]]:
+        """What the template shows of each task and its options, by its names."""
         results = setting_results(self.inputs, self.rows)
         return [
             self._section(place, answer, [each for each in results if each.row["trained"] == answer.trained])
@@ -195,96 +117,49 @@ class Report:
     @property
     def pictures(self) -> dict[str, str]:
         """Every picture as an SVG file, by a name such as 'lenet-digits-speed'."""
-        plots = [each.name for each in fields(Section) if each.name.endswith("_plot")]
         return {
-            f"{section.answer.file_name}-{name.removesuffix('_plot')}": standalone(svg)
+            f"{section['answer'].file_name}-{name}": standalone(svg)
             for section in self.sections
-            for name in plots
-            if (svg := getattr(section, name))
+            for name, svg in section["plots"].items()
+            if svg
         }
 
-    def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> Section:
+    def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> dict[str, Any]:
         rows = [each.row for each in results]
         planned = [each for each in results if each.records]
         found, learnt = recommendation(answer, self.results), quality(rows)
         of_command = any(each.run.strategy.script for each in planned)
         epochs = answer.best.run.length.epochs if answer.best else 0
-        return Section(
-            trained=answer.trained,
-            unit=told_unit(rows),
-            quality=learnt,
-            answer=answer,
-            sentence=words.sentence(answer),
-            certainty=words.certainty(answer),
-            why_not=words.why_not_the_fastest(answer),
-            reasons=words.reasons(answer),
-            not_measured=words.not_measured(answer),
-            block=pasted(answer, found.script) if found else "",
-            own_script="\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
-            of_command=of_command,
-            extent="your whole command" if of_command else f"the {epochs:g} epochs of this comparison",
-            not_recommended={each.other.name: words.not_recommended(answer, each) for each in answer.others},
-            all_well=all_well(results),
-            how_long=how_long(answer),
-            went_wrong=went_wrong(planned),
-            warnings=together(warnings(planned)),
-            rows=[(each.row, each.label) for each in results],
-            scaling=[shown(row) for row in scaling_rows(rows)],
-            grids=grids(rows),
-            runs=[self._setting(each, learnt) for each in planned],
-            links={each.row["setting"]: self._of_failed(each) for each in planned},
-            gates=_gates(planned),
-            unobserved=", ".join(unobserved(planned)),
-            without_curves=_without_curves(planned),
-            **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
-        )
-
-    def _setting(self, setting: SettingResult, learnt: Quality) -> ShownSetting:
-        runs = [self._run(record, learnt) for record in setting.records]
-        verdict = self._verdict(setting)
-        return ShownSetting(setting.row["setting"], setting.name, setting.row["gate"], verdict, runs)
-
-    def _verdict(self, setting: SettingResult) -> str:
-        """The link to the verdict of a setting's gate; '' where there is none."""
-        path = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
-        return path.relative_to(self.results).as_posix() if path.is_file() else ""
-
-    def _run(self, record: Record, learnt: Quality) -> ShownRun:
-        summary = record.summary or {}
-        return ShownRun(
-            record.run.id,
-            record.run.repeat,
-            record.speed * record.run.task.units_per_sample if record.speed else None,
-            learnt.told(summary),
-            ", ".join(summary.get("hosts", [])) or MISSING,
-            self._links(record),
-        )
-
-    def _links(self, record: Record) -> list[Link]:
-        """The files of a run that are there, relative to the report."""
-        folder = self.results / "runs" / record.run.id
-        files = {"specification": folder / "run.json", "record": folder / "summary.json"}
-        logs = sorted((self.results / "logs" / "segment" / record.run.id).glob("*.log"), key=_newest)
-        files["log"] = logs[-1] if logs else log_of(record.run.id, self.results)
-        return [
-            Link(path.relative_to(self.results).as_posix(), text)
-            for text, path in files.items()
-            if path.is_file() and path.is_relative_to(self.results)
-        ]
-
-    def _of_failed(self, setting: SettingResult) -> list[Link]:
-        """The logs of the repeats that failed, and the verdict of the gate that strikes a setting out."""
-        verdict = self._verdict(setting) if setting.row["equivalent"] is False else ""
-        links = [Link(verdict, "the gate's verdict")] if verdict else []
-        for record in setting.records:
-            if not record.summary:
-                logs = [link.href for link in self._links(record) if link.text == "log"]
-                links += [Link(href, f"log of repeat {record.run.repeat + 1}") for href in logs]
-        return links
-
-
-def _newest(path: Path) -> float:
-    return path.stat().st_mtime
+        return {
+            "trained": answer.trained,
+            "unit": told_unit(rows),
+            "quality": learnt,
+            "answer": answer,
+            "sentence": words.sentence(answer),
+            "in_short": words.in_short(answer),
+            "certainty": words.certainty(answer),
+            "why_not": words.why_not_the_fastest(answer),
+            "reasons": words.reasons(answer),
+            "not_measured": words.not_measured(answer),
+            "block": pasted(answer, found.script) if found else "",
+            "own_script": "\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
+            "of_command": of_command,
+            "extent": "your whole command" if of_command else f"the {epochs:g} epochs of this comparison",
+            "not_recommended": {each.other.name: words.not_recommended(answer, each) for each in answer.others},
+            "all_well": all_well(results),
+            "how_long": how_long(answer),
+            "went_wrong": went_wrong(planned),
+            "warnings": together(warnings(planned)),
+            "rows": [(each.row, each.label) for each in results],
+            "scaling": [shown(row) for row in scaling_rows(rows)],
+            "grids": grids(rows),
+            "runs": [shown_setting(each, learnt, self.results) for each in planned],
+            "links": {each.row["setting"]: of_failed(each, self.results) for each in planned},
+            "gates": _gates(planned),
+            "unobserved": ", ".join(unobserved(planned)),
+            "without_curves": _without_curves(planned),
+            "plots": _pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
+        }
 
 
 def _without_curves(results: Sequence[SettingResult]) -> str:
@@ -297,21 +172,21 @@ def _without_curves(results: Sequence[SettingResult]) -> str:
 def _pictures(
     results: Sequence[SettingResult], answer: Answer, place: int, accuracy: float | None
 ) -> dict[str, Markup | None]:
-    """All plots of a section, by their names in it. `accuracy` is the one to which the config asks for the time."""
+    """All plots of a section, by their names. `accuracy` is the one to which the config asks for the time."""
     drawn = {
-        "speed_plot": speed_plot(results, f"speed-{place}"),
-        "loss_plot": loss_plot(results, f"loss-{place}"),
-        "quality_plot": quality_plot(results, f"quality-{place}"),
-        "memory_plot": memory_plot(results, f"memory-{place}"),
-        "cost_plot": cost_plot(answer.candidates, f"cost-{place}"),
-        "scaling_plot": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
-        "batch_plot": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
-        "workers_plot": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
-        "cpus_plot": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
-        "time_plot": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
-        "step_plot": step_plot(results, f"step-{place}"),
-        "timeline_plot": timeline_plot(results, f"timeline-{place}"),
-        "usage_plot": usage_plot(results, f"usage-{place}"),
+        "speed": speed_plot(results, f"speed-{place}"),
+        "loss": loss_plot(results, f"loss-{place}"),
+        "quality": quality_plot(results, f"quality-{place}"),
+        "memory": memory_plot(results, f"memory-{place}"),
+        "cost": cost_plot(answer.candidates, f"cost-{place}"),
+        "scaling": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
+        "batch": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
+        "workers": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
+        "cpus": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
+        "time": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
+        "step": step_plot(results, f"step-{place}"),
+        "timeline": timeline_plot(results, f"timeline-{place}"),
+        "usage": usage_plot(results, f"usage-{place}"),
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from relay.base import ending, lock
+from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.comparison.no_result import fault, no_verdict
 from relay.comparison.spot_checks import SpotChecked, spot_checked
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, chain, proofs
@@ -210,7 +210,7 @@ def _record(
         run, job = Run.from_dict(declared := _read(path, {})), Job.of(declared)
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
-    unproven = _unproven(planned, results)
+    unproven = no_verdict(planned, results)
     summary, error = _summary(run, results, partial, unproven)
     known = summary or chain.read(results / "checkpoints" / identity) or {}
     source, inherited = known.get("strategy_source"), proofs.inherited(results, known.get("adopted_from"))
@@ -260,75 +260,14 @@ def _no_result(summary: dict[str, Any]) -> str:
     )
 
 
-def _unproven(planned: Mapping[str, Any], results: Path) -> str:
-    """Why a run's gate could give no verdict: its own fault, or its reference's; '' where neither has recorded one."""
-    proofs = results / "equivalence"
-    of_reference = _recorded(proofs / "references" / (planned.get("reference") or "-"))
-    of_gate = _recorded(proofs / "gates" / planned["gate"])
-    return (of_reference and f"reference: {of_reference}") or (of_gate and f"gate: {of_gate}")
-
-
 def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[dict[str, Any] | None, str]:
     """The summary and '', or None and the error."""
     path = results / "runs" / run.id / "summary.json"
     if not partial:
         return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     if not path.is_file():
-        return None, _fault(run, results, unproven)
+        return None, fault(run, results, unproven)
     try:
         return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     except UserError as error:
         return None, str(error)
-
-
-def _fault(run: Run, results: Path, unproven: str) -> str:
-    work = results / "checkpoints" / run.id
-    if lock.held(work):
-        return "it is being trained just now: make the comparison again once it has ended"
-    known = _recorded(work) or _interrupted(work) or _without_environment(run, results)
-    if not known and unproven:
-        return f"not trained, because nothing could prove it. {unproven}"
-    return known or f"no result: see {log_of(run.id, results)}"
-
-
-def _without_environment(run: Run, results: Path) -> str:
-    """Why the environment of the run's stack could not be made; '' where it could."""
-    told = ending.read(results / "logs" / "environment" / f"{run.stack}.log")
-    return f"no environment of stack {run.stack}: {' '.join(told.what.split())}" if told else ""
-
-
-def _interrupted(work: Path) -> str:
-    """Where the last attempt was interrupted, if it saved and stopped in order; else ''."""
-    last = max((int(path.stem.split("-")[1]) for path in work.glob("records/attempt-*.jsonl")), default=0)
-    lines = attempts.read(work, last) if last else []
-    if not lines or not lines[-1].get("stopped"):
-        return ""
-    return f"interrupted after step {lines[-1]['end']} ({lines[-1]['stopped']}): the same call again goes on from there"
-
-
-def _recorded(work: Path) -> str:
-    """The error that a job recorded in its work folder, in one line, and what helps; '' without one."""
-    try:
-        fault = read_json(work / "fault.json")
-    except (OSError, json.JSONDecodeError):
-        return ""
-    if not isinstance(fault, dict) or not fault.get("error"):
-        return ""
-    told = str(fault["error"]).partition(ending.QUOTED)[0]
-    return "; ".join(" ".join(each.split()) for each in (told, str(fault.get("remedy") or "")) if each)
-
-
-def log_of(identity: str, results: Path) -> Path:
-    """The newest log of a job with the run's or gate's id in its name, or else the folder of Snakemake's own logs."""
-    logs = _logs(identity, results / "logs")
-    return max(logs, key=lambda path: path.stat().st_mtime, default=Path(".snakemake/log"))
-
-
-def _logs(identity: str, logs: Path) -> Iterator[Path]:
-    for path in logs.rglob(f"*{identity}*"):
-        if path.relative_to(logs).parts[0] == "start":
-            continue  # it only notes a new start, so that its log explains no failure
-        if path.is_file():
-            yield path
-        else:
-            yield from (inner for inner in path.rglob("*") if inner.is_file())

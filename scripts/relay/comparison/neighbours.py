@@ -6,17 +6,15 @@ of them ran, nor the day, nor what only the first second of a training has. So n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from relay.base.clock import other_day
 from relay.comparison.measured import SettingResult
 from relay.comparison.statistics import geometric_mean
 from relay.comparison.wording import listing, number, seconds
 from relay.spec.labels import counted
 
-APART = timedelta(hours=12)  # between the last start of one setting and the first of another: other days
 STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
 LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
@@ -50,12 +48,12 @@ def _programs(settings: Sequence[SettingResult]) -> Iterator[str]:
         yield f"other programs used up to {number(cpus, 2)} CPUs{f' of {listing(hosts)}' if several else ''} meanwhile"
 
 
-def places(settings: Sequence[SettingResult]) -> list[str]:
+def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[str]:
     """In which places and when two settings were measured that have neither in common, each as a clause.
 
-    Of settings on one kind of device. Of several such pairs, the first is told.
+    Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
     """
-    alike = [(a, b) for a, b in combinations(settings, 2) if a.run.shape.device == b.run.shape.device]
+    alike = [(a, b) for a, b in pairs if a.run.shape.device == b.run.shape.device]
     found = (next(filter(None, (apart(*pair) for pair in alike)), "") for apart in (_hardware, _nodes, _days))
     return [clause for clause in found if clause]
 
@@ -78,14 +76,14 @@ def _nodes(one: SettingResult, other: SettingResult) -> str:
 
 
 def _days(one: SettingResult, other: SettingResult) -> str:
-    starts = [[datetime.fromisoformat(each["started_at"]) for each in setting.summaries] for setting in (one, other)]
+    starts = [[each["started_at"] for each in setting.summaries] for setting in (one, other)]
     if not all(starts):
         return ""
     first, second = (one, other) if min(starts[0]) <= min(starts[1]) else (other, one)
     early, late = sorted(starts, key=min)
-    if min(late) - max(early) < APART:
+    if max(early) > min(late) or not other_day(max(early), min(late)):
         return ""
-    return f"{first.name} was measured on {max(early):%Y-%m-%d}, and {second.name} on {min(late):%Y-%m-%d}"
+    return f"{first.name} was measured on {max(early)[:10]}, and {second.name} on {min(late)[:10]}"
 
 
 def hardly_timed(settings: Sequence[SettingResult]) -> str:

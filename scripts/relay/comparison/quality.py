@@ -148,9 +148,3 @@ def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:
     return {
         repeat: max(1 - value if by_accuracy else value, 1e-6) for repeat, value in values.items() if value is not None
     }
-
-
-def training_of(setting: SettingResult) -> tuple[Any, ...]:
-    """What settings share that take the same steps."""
-    run = setting.run
-    return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.computation.precision

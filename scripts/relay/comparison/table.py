@@ -12,12 +12,13 @@ from relay.comparison.columns import COMPARISON, MEASURED, Row, category
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.outliers import outliers
 from relay.comparison.refusals import by_repeat, proven, refusals
+from relay.comparison.rounds import paired
 from relay.comparison.script_losses import differing
 from relay.comparison.spot_checks import Status, summed_up
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.comparison.versions import mixed
 from relay.spec import requirements
-from relay.spec.labels import comparable, flat, options_text, trained
+from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
 from relay.spec.run import Run, Setting
 
 _CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
@@ -32,13 +33,15 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     """One row per setting, for `comparison.csv`. Of what is trained, the fastest comes first, and skipped ones last."""
     groups = by_setting(inputs.records)
     rows = {setting: _pooled(group) for setting, group in groups.items()}
+    skipped = [_skipped(entry) for entry in inputs.skipped]
+    _tell_apart(rows, groups, skipped)
     _compare(rows, groups, inputs.margin)
     _scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
     found = (outliers(done), mixed(groups), differing(done))
     for setting, row in rows.items():
         row["warning"] = "; ".join(warnings[setting] for warnings in found if setting in warnings) or None
-    everything = [*rows.values(), *(_skipped(entry) for entry in inputs.skipped)]
+    everything = [*rows.values(), *skipped]
     for row in everything:
         row["margin"] = inputs.margin
     places: dict[str, int] = {}
@@ -184,16 +187,34 @@ def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _skipped(skipped: Skipped) -> Row:
-    own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file)) | {
-        "unit": None,
-        "units_per_sample": None,
-    }
+    own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file))
+    own |= dict.fromkeys(("unit", "units_per_sample"))
     return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
 
 
 def eligible(row: Mapping[str, Any]) -> bool:
     """Whether a setting may be compared and recommended: finished and timed, and equivalent, or nobody can prove it."""
     return category(row) == "done" and row.get("samples_per_second") is not None
+
+
+def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], skipped: Sequence[Row]) -> None:
+    """Have what trains otherwise in batch, optimization or precision told as `training`, where nothing was evaluated.
+
+    Speeds do not compare such trainings. What was skipped stands beside the same training or, without one, the first.
+    """
+    for same in {comparable(row) for row in rows.values()}:
+        alike = [setting for setting, row in rows.items() if comparable(row) == same]
+        if len({training_of(groups[each][0].run) for each in alike}) == 1 or any(_evaluated(groups[x]) for x in alike):
+            continue
+        beside = [*map(rows.__getitem__, alike), *(row for row in skipped if comparable(row) == same)]
+        told = trainings(beside)
+        for row, training in zip(beside, told, strict=True):
+            row["training"] = training if training in told[: len(alike)] else told[0]
+
+
+def _evaluated(group: Sequence[Record]) -> bool:
+    found = [each for record in group if record.summary for each in record.summary["evaluations"]]
+    return any(each.get("test_loss") is not None or each.get("test_accuracy") for each in found)
 
 
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
@@ -207,7 +228,8 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
-            relative = ratio(rounds_of(groups[setting]), rounds_of(groups[best]), len(timed) - 1)
+            its, top = groups[setting], groups[best]
+            relative = ratio(*paired(rounds_of(its), its, rounds_of(top), top), len(timed) - 1)
             rows[setting] |= {
                 "relative_speed": relative.value,
                 "relative_speed_low": relative.low,
@@ -273,8 +295,4 @@ def _without_size(run: Run) -> Row:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        _CATEGORIES.index(category(row)),
-        -(row.get("samples_per_second") or 0),
-        str(row["strategy"]),
-    )
+    return _CATEGORIES.index(category(row)), -(row.get("samples_per_second") or 0), str(row["strategy"])

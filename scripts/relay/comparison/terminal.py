@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.quality import quality
-from relay.comparison.wording import MISSING, headlines, number, spread, standings_mean
+from relay.comparison.wording import MISSING, number, spread, standings_mean
 from relay.spec.labels import setting_labels
 
 _STYLES = {
@@ -52,14 +52,14 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
                     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
     if not rows:
-        console.print(Text(*headlines(rows)))
+        console.print(Text("Nothing was measured: the plan holds no run."))
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
-        for text in (answer["certainty_in_words"], answer["why_not_the_fastest"]):
-            if text and answer["recommended"]:  # else it would say again what is said of each row
-                console.print(Text(text))
+        if answer["recommended"]:  # else it would say again what is said of each row
+            console.print(Text(answer["certainty_in_short"]))
         if answer["script"]:
             console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)
+            console.print(Text("Its comments and the report say why, and what would make it certain."))
     # Not wrapped, so that even a long path can be copied.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 

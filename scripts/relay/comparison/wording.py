@@ -1,14 +1,13 @@
-"""Texts that all parts of the answer share: numbers with few digits, ratios, times, lists, and the finding in words."""
+"""Texts that all parts of the answer share: numbers with few digits, ratios, times, and lists."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relay.comparison.columns import Row, category, told_speed
 from relay.comparison.statistics import Estimate
-from relay.spec.labels import counted, setting_labels
+from relay.spec.labels import counted
 
 MISSING = "–"
 MOST_NAMED = 3  # settings in a sentence
@@ -111,50 +110,3 @@ def some(words: Sequence[str]) -> list[str]:
     """The first few words, and how many more there are."""
     left = len(words) - MOST_NAMED
     return [*words[:MOST_NAMED], f"{left} more"] if left > 1 else list(words)
-
-
-def headlines(rows: Sequence[Row]) -> list[str]:
-    """The finding for all that is trained: what is fastest, what may be as fast, what was left out."""
-    if not rows:
-        return ["Nothing was measured: the plan holds no run."]
-    whats = list(dict.fromkeys(row["trained"] for row in rows))
-    named = [(row, f"{row['strategy']} ({label})") for row, label in zip(rows, setting_labels(rows), strict=True)]
-    found = {what: [(row, name) for row, name in named if row["trained"] == what] for what in whats}
-    return [(f"{what}: " if len(whats) > 1 else "") + " ".join(_finding(found[what])) for what in whats]
-
-
-def _finding(rows: Sequence[tuple[Row, str]]) -> Iterator[str]:
-    left = _left_out([row for row, _ in rows])
-    best = next(((row, name) for row, name in rows if row["standing"] == "fastest"), None)
-    if best is None:
-        yield f"No setting was measured and proven: {left}."
-        return
-    row, name = best
-    yield f"The fastest is {name}: {number(told_speed(row))} {row['unit']}/s."
-    if ties := [other for each, other in rows if each["standing"] == "tie"]:
-        yield f"As fast, within {100 * row['margin']:.3g} %: {listing(some(ties))}."
-    if unclear := [f"{other} at {_relative(each)}" for each, other in rows if each["standing"] == "unclear"]:
-        yield f"Perhaps as fast: {listing(some(unclear))}."
-    if warned := [(each, other) for each, other in rows if each["warning"]]:
-        more = f" ({len(warned) - 1} more settings have a warning.)" if len(warned) > 1 else ""
-        yield f"Warning: {warned[0][1]}: {warned[0][0]['warning']}.{more}"
-    if left:
-        yield f"Left out: {left}."
-
-
-def _relative(row: Mapping[str, Any]) -> str:
-    """A row's speed beside that of the fastest, with its interval."""
-    ratio = Estimate(row["relative_speed"], row["relative_speed_low"], row["relative_speed_high"])
-    return f"{times(ratio)} the speed{between(ratio)}"
-
-
-def _left_out(rows: Sequence[Row]) -> str:
-    """The number of settings left out, by category, such as '1 struck out, 2 skipped'."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        what = category(row)
-        if what == "done" and row.get("standing") is None:
-            what = "not timed"
-        if what != "done":
-            counts[what] = counts.get(what, 0) + 1
-    return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relay.base.errors import UserError
-from relay.comparison.candidates import money
 from relay.planning import costs, shapes
 from relay.planning.plan import Plan
+from relay.planning.rounds import begun
 from relay.spec.price import Price
 
 LEAST_REPEATS = 2
@@ -48,7 +48,7 @@ def check_currency(plan: Plan) -> None:
     if not budget or price == Price(currency=price.currency):
         return
     for run in plan.runs:
-        if money(shapes.charged(run.shape, plan.site, plan.config), price) is None:
+        if price.of(shapes.charged(run.shape, plan.site, plan.config)) is None:
             missing = "cpu_hour" if price.gpu_hour else "gpu_hour"
             raise UserError(
                 f"config: answer.budget: {budget:g} is in {price.currency}, and the site has no price for "
@@ -66,7 +66,7 @@ def _rounds(plan: Plan) -> int:
 
 
 def _has_begun(plan: Plan, repeat: int) -> bool:
-    return any(costs.begun(plan, run) for run in plan.runs if run.repeat == repeat)
+    return any(begun(plan, run) for run in plan.runs if run.repeat == repeat)
 
 
 def _keep(plan: Plan, repeats: int) -> None:

@@ -156,8 +156,7 @@ class Config(Block):
     max_device_hours: Positive | None = Field(
         default=None,
         description="budget: the hours of devices that all jobs of the plan may take, by their time limits, with what "
-        "they have taken so far. A device is a GPU; of jobs without GPUs, as many CPU cores as the site shares out "
-        "with one",
+        "they have taken so far. A device is a GPU; of jobs without GPUs, as many CPU cores as one counts as",
     )
     over_budget: Literal["refuse", "drop_repeats"] = Field(
         default="refuse",
@@ -168,6 +167,11 @@ class Config(Block):
         default=None,
         description="settings get no further repeats where, in the first two, another proven setting that costs "
         "no more was this many times as fast; null: all get theirs",
+    )
+    anchor: bool = Field(
+        default=True,
+        description="whether the recommended setting is measured again where settings are added on a later day, as "
+        "often as these, so that they are compared on one day",
     )
     most_jobs: Natural = Field(
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"

@@ -1,7 +1,7 @@
 """What a plan costs: the most that its jobs may take by their time limits, and what they have taken so far.
 
-A device-hour is an hour of a GPU. Of jobs without GPUs the CPU cores count: as many as the site shares out with a GPU
-are one device; without GPUs at the site, each core is one.
+A device-hour is an hour of a GPU. Of jobs without GPUs the CPU cores count: as many as a GPU counts as in the answer
+(`relay.spec.price`) are one device; without GPUs at the site, each core is one.
 """
 
 from __future__ import annotations
@@ -16,39 +16,42 @@ from relay.planning import shapes
 from relay.planning.plan import Plan
 from relay.run_folder import attempts, chain
 from relay.run_folder.places import Places
-from relay.spec.run import Run, Specification
+from relay.spec.run import Specification
 from relay.spec.setting import Shape
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A number of jobs, and the hours that they take: of CPUs, of GPUs, and of the CPUs of jobs without GPUs."""
+    """A number of jobs, their hours of CPUs and of GPUs, and the hours of CPU cores that they are charged as.
+
+    `price` is in the site's currency; None where the site does not say.
+    """
 
     jobs: int = 0
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
-    cpu_only_hours: float = 0.0
+    charged_core_hours: float = 0.0
+    price: float | None = 0.0
 
     def __add__(self, other: Cost) -> Cost:
+        price = None if self.price is None or other.price is None else self.price + other.price
         return Cost(
             self.jobs + other.jobs,
             self.cpu_hours + other.cpu_hours,
             self.gpu_hours + other.gpu_hours,
-            self.cpu_only_hours + other.cpu_only_hours,
+            self.charged_core_hours + other.charged_core_hours,
+            price,
         )
 
     def device_hours(self, plan: Plan) -> float:
         """The same in device-hours."""
-        return self.gpu_hours + self.cpu_only_hours / cores_of_a_device(plan)
-
-    def price(self, plan: Plan) -> float | None:
-        """The same in the site's currency; None where the site says no price for what is used."""
-        return plan.site.price.of(self.gpu_hours, self.cpu_only_hours) if plan.site else None
+        return self.charged_core_hours / cores_of_a_device(plan)
 
 
-def cores_of_a_device(plan: Plan) -> int:
-    """The CPU cores that count as a device in jobs without GPUs."""
-    return (plan.site.cores_per_gpu if plan.site else None) or 1
+def cores_of_a_device(plan: Plan) -> float:
+    """The CPU cores that count as a device: as many as a GPU counts as or, where there are none, one."""
+    gpus = plan.site.cores_per_gpu if plan.site else any(each.setting.shape.gpus_per_node for each in plan.settings)
+    return plan.charging.cores_per_gpu if gpus else 1
 
 
 def planned(plan: Plan) -> Cost:
@@ -69,11 +72,6 @@ def used(plan: Plan) -> Cost:
         seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
         found.append(_taken(plan, specification.shape, seconds))
     return _sum(found)
-
-
-def begun(plan: Plan, run: Run) -> bool:
-    """Whether a run has trained."""
-    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None
 
 
 def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:
@@ -113,8 +111,11 @@ def _limit(plan: Plan, specification: Specification) -> Cost:
 
 def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
     taken = shapes.charged(shape, plan.site, plan.config)
-    cpus, gpus = taken["cpus"] * seconds / 3600, taken["gpus"] * seconds / 3600
-    return Cost(1 if seconds else 0, cpus, gpus, 0.0 if gpus else cpus)
+    if not seconds:
+        return Cost()
+    hours, price = seconds / 3600, plan.charging.price.of(taken)
+    charged = hours * plan.charging.cores(taken)
+    return Cost(1, hours * taken["cpus"], hours * taken["gpus"], charged, None if price is None else hours * price)
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
@@ -150,12 +151,11 @@ def shown(plan: Plan) -> Iterator[str]:
     """The cost in lines: device-hours planned, used and left, the price, and the budget."""
     whole, so_far, to_do = planned(plan), used(plan), left(plan)
     cores = cores_of_a_device(plan)
-    counted = (
-        f"; of jobs without GPUs, {cores} CPU cores count as a device" if whole.cpu_only_hours and cores > 1 else ""
-    )
+    on_cpus = any(not each.setting.shape.gpus_per_node for each in plan.settings)
+    counted = f"; of jobs without GPUs, {cores:g} CPU cores count as a device" if on_cpus and cores > 1 else ""
     hours = [f"{round(cost.device_hours(plan), 2):g}" for cost in (whole, so_far, to_do)]
     yield f"device-hours: at most {hours[0]} planned, {hours[1]} used so far, at most {hours[2]} to do{counted}"
-    prices = [cost.price(plan) for cost in (whole, so_far, to_do)]
-    if plan.site and all(price is not None for price in prices) and whole.price(plan):
+    prices = [cost.price for cost in (whole, so_far, to_do)]
+    if plan.site and all(price is not None for price in prices) and whole.price:
         told = [f"{price:,.2f} {plan.site.price.currency}" for price in prices if price is not None]
         yield f"price: at most {told[0]} planned, {told[1]} used so far, at most {told[2]} to do ({plan.site.file})"

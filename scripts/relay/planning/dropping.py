@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from relay.base.files import read_json_or
-from relay.comparison.candidates import cost, rules_of
 from relay.equivalence.verdict import of_batch
 from relay.planning import shapes
-from relay.run_folder import chain
+from relay.planning.rounds import begun
 from relay.run_folder.places import Places
-from relay.spec.labels import comparable, flat
+from relay.spec.labels import comparable, flat, training_of
 from relay.spec.run import OwnBatch, Run
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class First:
 
     setting: str
     name: str
-    trains: tuple[str, str]  # as `comparable` tells it
+    trains: tuple[Any, ...]
     speeds: Sequence[float]
     cost: float
     proven: bool
@@ -67,7 +66,7 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
     """
     factor = plan.config.drop_slower_than
     slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
-    kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or _begun(plan, run)]
+    kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
     plan.runs = kept
@@ -78,10 +77,6 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
-    site = plan.site
-    of_site = {"cores_per_gpu": site.cores_per_gpu, "price": site.price.model_dump()} if site else {}
-    charged = {run.id: shapes.charged(run.shape, site, plan.config) for run in plan.runs if run.repeat == 0}
-    rules = rules_of(plan.config.margin, of_site, charged.values())
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
         summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
@@ -93,9 +88,9 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
         First(
             setting=run.setting_id,
             name=names[run.setting_id],
-            trains=comparable(flat(run)),
+            trains=(*comparable(flat(run)), *training_of(run)),
             speeds=speeds[run.setting_id],
-            cost=cost(charged[run.id], rules),
+            cost=plan.charging.cores(shapes.charged(run.shape, plan.site, plan.config)),
             proven=_proven(plan, run),
         )
         for run in plan.runs
@@ -113,7 +108,3 @@ def _proven(plan: Plan, run: Run) -> bool:
         return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))
     except (KeyError, TypeError, AttributeError):  # of another version
         return False
-
-
-def _begun(plan: Plan, run: Run) -> bool:
-    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.base.files import read_json_or
 from relay.environments import login_node
-from relay.planning import handed, right_size, segments, shapes, specifications, starts
+from relay.planning import handed, right_size, rounds, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
@@ -30,6 +30,7 @@ from relay.run_folder.trust import make_all_own, make_own
 from relay.slurm import commands
 from relay.slurm.held import Held
 from relay.spec.job import Job
+from relay.spec.price import Charging, charging
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import Site
@@ -72,7 +73,7 @@ class Plan:
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine,
     or within the allocation that the driver holds (`held`).
     `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
-    `dropped` says of settings why they get no further repeats.
+    `dropped` says of settings why they get no further repeats, `anchors` which are measured again (`rounds`).
     """
 
     config: Config
@@ -98,6 +99,7 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     over_budget: str = ""
     dropped: dict[str, str] = field(default_factory=dict)
+    anchors: dict[str, dict[str, Any]] = field(default_factory=dict)
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
     _left_out: dict[Shape, list[str]] = field(default_factory=dict, repr=False)
@@ -217,6 +219,7 @@ class Plan:
         if edited := self._edited():
             print(edited, file=sys.stderr)
         self.requests.write(RESULTS)
+        rounds.write(RESULTS, self.anchors)
         specifications.freeze_code(RESULTS, self._specifications)
         specifications.write(RESULTS, self._specifications, self.job)
         for run in self.runs:
@@ -279,6 +282,13 @@ class Plan:
         return Earlier(self.speeds.parent, self.strategies)
 
     @cached_property
+    def charging(self) -> Charging:
+        """What CPUs and GPUs count as, also in the answer. To be asked for once the settings are known."""
+        used = {each.setting.shape for each in self.settings}
+        taken = [shapes.charged(shape, self.site, self.config) for shape in used]
+        return charging(self.site.price, self.site.cores_per_gpu, taken) if self.site else Charging()
+
+    @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:
         return {planned.id: planned for planned in self.settings}
 
@@ -332,35 +342,3 @@ class Plan:
     def skipped_of(self, strategy: str) -> list[Skipped]:
         """The strategy's settings that cannot run."""
         return [skipped for skipped in self.skipped if skipped.setting.strategy.name == strategy]
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of `results/plan.json`, from which the comparison learns what was planned."""
-        runs = [
-            {
-                "id": run.id,
-                "setting": run.setting_id,
-                "gate": self.gate(run),
-                "segments": self.segments(run),
-                "reference": self.reference_of.get(self.gate(run)),
-                "preflight": self.preflight(run) if self.site else None,
-                "taken": shapes.charged(run.shape, self.site, self.config),
-            }
-            for run in self.runs
-        ]
-        skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in self.skipped]
-        told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks), "answer": self._answer_rules()}
-        told |= {"dropped": self.dropped, "config": self.config.written()}
-        return {"runs": runs, "skipped": skipped, **told}
-
-    def _answer_rules(self) -> dict[str, Any]:
-        """What the answer is made by, besides the margin."""
-        site = self.site
-        return {
-            "least_efficiency": self.config.least_efficiency,
-            "cores_per_gpu": site.cores_per_gpu if site else None,
-            "price": site.price.model_dump() if site else None,
-            **self.config.answer.model_dump(),
-            "least_minutes": site.min_minutes if site else None,
-            "most_minutes": self.config.runtime_minutes,
-            "site_flags": shapes.site_flags(site) if site else [],
-        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from relay.planning import (
     checks,
     dropping,
     right_size,
+    rounds,
     scripts,
     segments,
     settings,
@@ -29,7 +30,7 @@ from relay.planning import (
     table,
     user_limits,
 )
-from relay.planning.cards import ByJob, Looks
+from relay.planning.cards import Looks, seen_by_options
 from relay.planning.cautions import cautions
 from relay.planning.commands import Command
 from relay.planning.config import Config
@@ -97,12 +98,11 @@ def plan(
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     found = stacks.find(config, site, root, needed, record=record)
-    arithmetic = arithmetic or Arithmetic.here()
     looks = Looks(
         config=config,
         root=root,
         results=speeds.parent,
-        arithmetic=arithmetic,
+        arithmetic=arithmetic or Arithmetic.here(),
         stack=found.plain,
         site=site,
         device=here.device,
@@ -111,24 +111,26 @@ def plan(
         reading=reading,
     )
     made = Plan(config, root, site, names, speeds, held, found)
-    seen = {} if commands else _seen(made, looks)
+    seen = {} if commands else seen_by_options(made, looks)
     if made.looks:
         return made
     planner = _Planner(made, strategies, commands, here, looks, seen)
     planner.add_settings()
     Proofs(made, planner.strategies, planner.identities, planner.looked, here.cpus).add()
+    named = partial(table.setting_names, made)
+    made.anchors = rounds.read(speeds.parent) if config.anchor else {}
     planner.add_runs()
-    results = speeds.parent
-    planner.plan.requests = Requests.read(results)
+    if record and rounds.add(made, named):
+        planner.add_runs()
+    made.requests = Requests.read(speeds.parent)
     if record:
-        planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
-        dropping.drop(planner.plan, partial(table.setting_names, planner.plan))
-        budget.keep_to_it(planner.plan)
-    planner.plan.warnings += [shrink.WARNING] if config.shrink else []
-    planner.plan.warnings += user_limits.warnings(planner.plan)
-    size.check_jobs(planner.plan)
-    budget.check_currency(planner.plan)
-    return planner.plan
+        made.requests = Requests(right_size.measure(made), made.requests.raised)
+        dropping.drop(made, named)
+        budget.keep_to_it(made)
+    made.warnings += [*([shrink.WARNING] if config.shrink else []), *user_limits.warnings(made)]
+    size.check_jobs(made)
+    budget.check_currency(made)
+    return made
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
@@ -142,18 +144,6 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
     if device == "cuda":  # accepted without a GPU: `here.check` tells the driver why there is none
         return Here(device=device, gpus=count or None, cpus=cpus)
     return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
-
-
-def _seen(plan: Plan, looks: Looks) -> dict[str, Looked]:
-    """The task with each combination of its options. Where a job has to look, the plan gets that job."""
-    found = {}
-    for options in settings.task_options(plan.config):
-        try:
-            found[settings.shown(options)] = looks.found(options)
-        except ByJob as missing:
-            plan.looks[missing.look.id] = missing.look
-            plan.warnings += [missing.why] if missing.why and missing.why not in plan.warnings else []
-    return found
 
 
 class _Planner:
@@ -291,13 +281,12 @@ class _Planner:
         return replace(setting, place=place)
 
     def add_runs(self) -> None:
-        """Add the repeats of all settings to the plan. Within each repeat, their order is random."""
-        order, seed = random.Random(self.config.seed), self.config.seed
-        for repeat in range(max((planned.repeats for planned in self.plan.settings), default=0)):
-            repeated = [planned for planned in self.plan.settings if repeat < planned.repeats]
-            order.shuffle(repeated)
-            for planned in repeated:
-                digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
-                own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
-                run = checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat)
-                self.plan.runs.append(run)
+        """Make the plan's runs: the repeats of all settings, in rounds."""
+        settings, seed, repeats = list(self.settings.values()), self.config.seed, Counter[str]()
+        self.plan.runs = []
+        for planned, repeat in rounds.in_order(settings, self.plan.anchors, seed):
+            repeats[planned.id] += 1
+            digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
+            own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
+            self.plan.runs.append(checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat))
+        self.plan.settings = [replace(each, repeats=repeats[each.id]) for each in settings]

@@ -27,12 +27,27 @@ def flat(setting: Setting) -> dict[str, Any]:
     return row | {"world_size": setting.shape.world_size}
 
 
-def comparable(row: Row) -> tuple[str, str]:
+def comparable(row: Row) -> tuple[str, ...]:
     """What two settings must have in common for their speeds to be compared: the task, and all of its options.
 
-    Another value of an option is another model, or other data, and a step of it is other work.
+    Another value of an option is another model, or other data, and a step of it is other work. So is another
+    `training`, where the row has one: that of a batch, say, which no evaluation compares with others.
     """
-    return str(row["task"]), str(row.get("task_options") or "")
+    return str(row["task"]), str(row.get("task_options") or ""), str(row.get("training") or "")
+
+
+def training_of(setting: Setting) -> tuple[Any, ...]:
+    """What settings of a task share that take the same steps."""
+    rate = setting.task.learning_rate
+    return setting.batch.global_batch_size, rate, repr(setting.optimization), setting.computation.precision
+
+
+def trainings(rows: Sequence[Row]) -> list[str]:
+    """By what the trainings of these rows of a task differ: batch, optimization, precision; such as 'batch 64'."""
+    named = [each for each in setting_fields() if each.about.label]
+    bearing = [each for each in named if each.group in ("batch", "optimization") or each.name == "precision"]
+    various = _various(rows, bearing)
+    return [", ".join(_differing(row, various)) for row in rows]
 
 
 def trained(rows: Sequence[Row]) -> list[str]:
@@ -41,7 +56,7 @@ def trained(rows: Sequence[Row]) -> list[str]:
     It is the same for two rows of these if, and only if, they are `comparable`.
     """
     shared = _shared_options(rows)
-    names = [(row["task"], ", ".join(filter(None, _task_options(row, shared)))) for row in rows]
+    names = [(row["task"], ", ".join(filter(None, [*_task_options(row, shared), row.get("training")]))) for row in rows]
     return [f"{task} ({options})" if options else str(task) for task, options in names]
 
 
