@@ -90,13 +90,16 @@ class Watched:
         return bool(self.jobs)
 
 
-def test_a_failed_look_at_the_queue_forgets_no_job(slurm: Slurm, settings: Any) -> None:
+def test_a_failed_look_at_the_queue_forgets_no_job(
+    slurm: Slurm, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.does("squeue", "exit 1")
     assert not Watched(settings).look()
+    monkeypatch.setenv("SQUEUE_PARTITION", "another")
     with patches.applied(settings):
         watched = Watched(settings)
         assert [watched.look() for _ in range(3)] == [True, True, True]
-        slurm.does("squeue", "echo '1|RUNNING'")
+        slurm.does("squeue", "[ \"$SQUEUE_PARTITION\" ] || echo '1|RUNNING'")
         assert watched.look()
         slurm.does("squeue", "echo '1|COMPLETED'")
         watched.executor.workflow.executor_settings.keep_successful_logs = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,6 +10,10 @@ import shutil
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+
+# A file system without locks says one of these. The last one is Linux's ENOTSUPP, which Python does not name.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EREMOTEIO, 524)
+_NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EACCES, errno.ENOSYS, 524)  # of a folder: CIFS, FUSE
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -26,10 +31,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content durable, or the names within a folder."""
+    """Make a file's content durable, or the names within a folder, where its file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

@@ -206,7 +206,7 @@ class ChainCallback(Checkpoint):
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
         self._saved = step
         if not self._proven:  # the next job would be too late to find it
-            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT))
+            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT, ranks.rank))
             self._proven = True
         self._interruption.saving = False
 
@@ -232,8 +232,13 @@ def _joined(trainer: Any) -> Ranks:
     return Ranks.join()
 
 
-def _read(trainer: Any, path: Path) -> None:
-    """Read a checkpoint as the Trainer will in the next job. Raises ChainError where that cannot be."""
+def _read(trainer: Any, path: Path, rank: int) -> None:
+    """Read a checkpoint as the Trainer will in the next job. Raises ChainError where that cannot be.
+
+    Rank 0 alone reads what is one file for all ranks: each rank of a node would need host memory for it.
+    """
+    if rank and path.is_file():
+        return
     try:
         trainer.strategy.load_checkpoint(path)
     except Exception as error:

@@ -53,12 +53,12 @@ def _who(path: Path) -> str:
     seen = path.stat()
     if seen.st_uid not in (os.geteuid(), 0):
         return f"its owner (user {seen.st_uid})"
-    if seen.st_mode & stat.S_IWGRP and not seen.st_mode & stat.S_ISVTX and not _is_private(seen.st_gid):
+    if seen.st_mode & stat.S_IWGRP and not seen.st_mode & stat.S_ISVTX and not is_private(seen.st_gid):
         return f"the members of group {seen.st_gid}"
     return ""
 
 
-def _is_private(gid: int) -> bool:
+def is_private(gid: int) -> bool:
     """Whether a group is the user's own, with no other member."""
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())

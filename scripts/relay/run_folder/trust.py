@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from relay.base.errors import UserError
+from relay.chain.writers import is_private
 from relay.spec.setting import Writers
 
 REPLACE = "who could replace there what jobs run or load"
@@ -136,18 +137,9 @@ def _others(status: os.stat_result, writers: Writers) -> str:
     allowed = get_args(Writers).index(writers)
     if status.st_mode & stat.S_IWOTH and allowed < 2:
         return "everyone"
-    if status.st_mode & stat.S_IWGRP and allowed < 1 and not _private(status.st_gid):
+    if status.st_mode & stat.S_IWGRP and allowed < 1 and not is_private(status.st_gid):
         return f"the members of group {_group(status.st_gid)}"
     return ""
-
-
-def _private(gid: int) -> bool:
-    """Whether a group is the user's own, with no other member: usual where files are writable for their group."""
-    try:
-        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid())
-    except KeyError:
-        return False
-    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def _name(uid: int) -> str:
