@@ -567,6 +567,21 @@ def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for()
             Path(left).unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize(("ends_in", "least", "most"), [(None, 0.4, 2.5), (3.5, 2.8, 6.0)])
+def test_what_does_not_end_is_killed_at_the_jobs_end(
+    monkeypatch: pytest.MonkeyPatch, ends_in: float | None, least: float, most: float
+) -> None:
+    monkeypatch.setattr(chain_command, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.2)
+    began = time.time()
+    if ends_in:
+        monkeypatch.setenv("SLURM_JOB_ID", "9")
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(began + ends_in))
+    deaf = f"trap : TERM; kill -TERM {os.getpid()}; while :; do sleep 0.1; done"
+    assert chain_command.main(["sh", "-c", deaf]) == 75
+    assert least < time.time() - began < most
+
+
 def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`#SBATCH --signal=B:USR1@60` ends the shell at once; what it has started would train on beside the next job."""
     answers("squeue", "")

@@ -105,8 +105,9 @@ def _status(
     """A command's status, as a shell tells it, and whether a signal came meanwhile.
 
     The first signal is passed on, as SIGTERM, which launchers know; they take a second one as an order to end at once.
-    Without a handler for it, those below it get it that have one: a shell would die at once, and leave its script alone.
-    torchrun's ranks get it in its place. Who listens is waited for until the job's end, and a minute longer than a save may take where none is known.
+    Without a handler for it, those below it get it that have one: a shell would die at once, and leave its script
+    alone. torchrun's ranks get it in its place. Who listens is waited for until the job's end, and a minute longer than
+    a save may take where none is known.
     The command has a process group of its own, so that Ctrl-C comes to it once.
     """
     signalled: list[int] = []

@@ -121,22 +121,23 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r", "%S"])
     # All states are asked for, because the names of unfinished states differ between versions.
-    command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
-    lines = _call(command, tries=tries).stdout.splitlines()
-    jobs = [QueuedJob(*line.replace("(null)", "").split(_SEPARATOR)) for line in lines if line.strip()]
+    jobs = [QueuedJob(*row) for row in _mine("--states=all", "%i %j %T %Z %k %r %S", tries)]
     place = folder.resolve()
     return [job for job in jobs if job.state not in _ENDED and Path(job.folder).resolve() == place]
 
 
 def waiting(name: str) -> list[WaitingJob]:
     """The user's jobs of this name that have not started, or are suspended; oldest first. Tried once."""
-    fields = _SEPARATOR.join(["%i", "%T", "%r"])
-    command = ["squeue", "--noheader", "--me", f"--name={name}", "--sort=i", f"--format={fields}"]
-    lines = _call(command, tries=1).stdout.splitlines()
-    jobs = [WaitingJob(*line.split(_SEPARATOR)) for line in lines if line.strip()]
-    return [job for job in jobs if waits(job.state)]
+    return [job for row in _mine(f"--name={name}", "%i %T %r", 1) if waits((job := WaitingJob(*row)).state)]
+
+
+def _mine(which: str, fields: str, tries: int) -> list[list[str]]:
+    """What squeue tells of each of the user's jobs; oldest first. A greeting of the site's has not these fields."""
+    form = fields.replace(" ", _SEPARATOR)
+    printed = _call(["squeue", "--noheader", "--me", which, "--sort=i", f"--format={form}"], tries=tries).stdout
+    rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
+    return [row for row in rows if len(row) == len(fields.split())]
 
 
 def waits(state: str) -> bool:
@@ -167,7 +168,9 @@ def _away(partition: str | None) -> str:
     """How many nodes are down, drained or reserved, in words; '' where all are there."""
     named = [f"--partition={partition}"] if partition else ["--all"]
     lines = _output(["sinfo", "--noheader", "--Node", "--format=%N %T", *named]).splitlines()
-    states = dict(line.split() for line in lines if line.strip())  # a node has a line for each of its partitions
+    states = dict(
+        words for line in lines if len(words := line.split()) == 2
+    )  # a node has a line for each of its partitions
     away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
     count = sum(bool(_AWAY.match(state)) for state in states.values())
     of = f" of partition {partition}" if partition else ""
