@@ -57,6 +57,7 @@ from relay.run_folder import layout
 from relay.base.errors import UserError
 from relay.spec import requirements, user_limits
 from relay.spec.arithmetic import Arithmetic
+from relay.slurm.held import Held
 from relay.spec.site import leave_to_slurm, load_site, site_of
 from relay.status.page import GATES, SPOT_CHECKS
 from relay.status.watch import Watch
@@ -97,6 +98,7 @@ try:
         if SITE and user_limits.DRIVER_JOB in os.environ:
             SITE = user_limits.beside_driver(SITE)
         layout.refuse_other(Path("results"))
+        HELD = None if SITE else Held.here()
         gpu_count = cache(gpus.count_gpus)
         planned = partial(
             planner.plan,
@@ -108,6 +110,7 @@ try:
                 if SELFTEST and not SITE and CONFIG.device != "cpu"
                 else one_gpu.Sharing()
             ),
+            held=HELD,
             arithmetic=Arithmetic.here(),
             record=True,
             look=True,
@@ -138,6 +141,8 @@ except KeyboardInterrupt:
 if workflow.is_main_process:
     if SELFTEST and not SITE:
         print(f"self-test on {selftest.described(PLAN, gpu_count)}", file=sys.stderr)
+    if HELD:
+        print(f"{HELD.words}; no more is planned with", file=sys.stderr)
     for warning in [
         *PLAN.warnings,
         *changed_code.warnings(PLAN.runs, Path("results")),
@@ -168,6 +173,7 @@ if workflow.is_main_process:
             },
             reading={"card", "status"} | (set() if PLAN.unmeasured else {"plan"}),
             missing=[
+                *filter(None, [HELD and HELD.elsewhere]),
                 *PLAN.unready,
                 *(
                     here.unfit_paths(*workflow.config_settings.configfiles)
@@ -190,6 +196,7 @@ if workflow.is_main_process:
                 *one_alone.refusals(PLAN, targets),
             ],
             cluster=SITE_NAME,
+            held=HELD,
             first=[f"results/cards/{card}.json" for card in PLAN.looks],
             before=lambda: [
                 PLAN.prepare(),

@@ -62,6 +62,9 @@ PRINTED = {
     "relay.chain: stops after step": "tests/test_chain_page.py",
     "relay.chain: goes on from step": "tests/test_chain_page.py",
     "def unfreeze(): optimizer.add_param_group": "tests/test_chain_ends.py",
+    "salloc --nodes=1": "tests/test_held.py",
+    "allocation 4711": "tests/test_held.py",
+    "#!/bin/bash #SBATCH --nodes=2": "tests/test_held.py",
     "PARTITION TIMELIMIT": "tests/test_virtual_cluster.py",
 }
 

@@ -15,7 +15,7 @@ from slurm_runs import site_file
 
 pytest_plugins = ["plans", "results_tree"]
 
-DECLARED = {"reservation": "course", "mail_type": ["END", "FAIL"], "mail_user": "me@example.org"}
+DECLARED = {"reservation": "course", "mail_type": ["END", "fail"], "mail_user": "me@example.org"}
 FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
 
 
