@@ -369,6 +369,16 @@ def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_
     assert numpys
 
 
+class ZeroRedundancyOptimizer(torch.optim.SGD):
+    """Stands for torch's, which tells its state on no rank alone."""
+
+    def __init__(self) -> None:
+        super().__init__([nn.Parameter(torch.ones(1))])
+
+    def state_dict(self) -> Any:
+        raise RuntimeError("Optimizer state has not been consolidated on this rank")
+
+
 class Extra(nn.Linear):
     def get_extra_state(self) -> Any:
         return io.BytesIO(b"fp8")
@@ -380,8 +390,9 @@ class Extra(nn.Linear):
         ({"model": nn.LazyLinear(2)}, "model: its lazy layers have no shape yet; pass a batch through it before"),
         ({"model": Extra(1, 1)}, r"model: its state_dict holds more than tensors and plain values \(_io.BytesIO\)"),
         ({"model": nn.Linear(1, 1), "kept": {"last": deque([1])}}, r"kept: .* plain values \(collections.deque\)"),
+        ({"model": nn.Linear(1, 1), "optimizer": ZeroRedundancyOptimizer()}, "no rank has the whole state of a Zero"),
     ],
-    ids=["lazy", "extra state", "deque"],
+    ids=["lazy", "extra state", "deque", "optimizer in shards"],
 )
 def test_what_cannot_be_saved_is_refused_before_the_training(things: dict[str, Any], told: str) -> None:
     with pytest.raises(ChainError, match=told):

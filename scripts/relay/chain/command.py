@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import shutil
@@ -19,6 +18,7 @@ from types import FrameType
 
 from . import note, sbatch
 from .errors import STOPPED, ChainError, say, tell_in_one_line
+from .launched import end_with_parent
 from .signals import MOST_SECONDS, SIGNALS
 from .time_limit import END_TIME, end_time, seconds_of
 
@@ -30,7 +30,6 @@ LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has
 
 MEANWHILE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model. They end by themselves.
 SHUTDOWN = ("TORCH_ELASTICSHUTDOWN_TIMEOUT", "86400")
 
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     following = sbatch.follow()
     if following and _name(os.getppid()) != "slurmstepd":
-        _end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
+        end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
     status = run(words, environment, following.ask_again if following else None)
     if following:
@@ -197,10 +196,4 @@ def _shield() -> None:
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    _end_with_parent()
-
-
-def _end_with_parent() -> None:
-    """Have this process told by SIGTERM when its parent dies, even by SIGKILL (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent()

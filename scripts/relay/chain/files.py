@@ -48,6 +48,11 @@ def described(path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
+def all_described(place: Path) -> dict[str, Any]:
+    """The same of each file below a folder, by its path there."""
+    return {str(path.relative_to(place)): described(path) for path in sorted(place.rglob("*")) if path.is_file()}
+
+
 def remove(path: Path) -> None:
     """Remove a file, a link, or a folder with its content; what another process has removed is fine."""
     if path.is_dir() and not path.is_symlink():

@@ -31,7 +31,7 @@ else:
 from . import note
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
-from .files import described
+from .files import all_described
 from .folder import Folder, manifest, newest_sound
 from .generators import generators
 from .lightning_loader import Loader
@@ -211,10 +211,9 @@ class ChainCallback(Checkpoint):
         self._interruption.saving = False
 
     def _complete(self, partial: Path, step: int) -> None:
-        files = {str(path.relative_to(partial)): described(path) for path in partial.rglob("*") if path.is_file()}
         world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
         told = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
-        self.folder.complete(partial, step, files, told)
+        self.folder.complete(partial, step, all_described(partial), told)
         if told_to := reporter():
             told_to.event("saved", step)
 

@@ -50,9 +50,13 @@ class State:
                 raise ChainError(f"{name}={type(thing).__name__}: it has no state_dict and load_state_dict")
         if not self.modules:
             raise ChainError("no model was given; give it as model=…")
+        for name, optimizer in self.optimizers.items():
+            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+                raise ChainError(f"{name}: no rank has the whole state of a ZeroRedundancyOptimizer; use fully_shard")
         for name, module in self.modules.items():
             _refuse(name, module)
-            _check_readable(name, {key: own for key, own in module.state_dict().items() if not torch.is_tensor(own)})
+            if extra := {key: own for key, own in module.state_dict().items() if not torch.is_tensor(own)}:
+                _check_readable(name, extra)
         self.sharded = [name for name, module in self.modules.items() if any(map(is_sharded, module.parameters()))]
         self.sharded += [name for name, each in self.optimizers.items() if any(map(is_sharded, parameters(each)))]
         for name, thing in self.further.items():

@@ -128,12 +128,6 @@ TABLE = (
     ),
     Known(
         Kind.SETUP,
-        "compiler",
-        "Failed to find C compiler",
-        "load a module with gcc (`modules` in the site's file), or name the compiler in CC",
-    ),
-    Known(
-        Kind.SETUP,
         "GPU in a fork",
         "Cannot re-initialize CUDA in forked subprocess",
         "a data worker uses the GPU: let the data set return tensors in main memory",
@@ -189,8 +183,8 @@ TABLE = (
         Kind.SETUP,
         "environment",
         r"error while loading shared libraries|cannot open shared object file|(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|"
-        r"undefined symbol: ",
-        "a library is missing: load the modules that the environment was built with (`modules` in the site's file)",
+        r"undefined symbol: |Failed to find C compiler",
+        "a library or gcc is missing: load the modules that the environment was built with (`modules` of the site)",
     ),
     Known(
         Kind.DEVICE,
