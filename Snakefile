@@ -53,6 +53,7 @@ from relay.planning import (
 )
 from relay.planning.cards import NotKnown
 from relay.planning.config import load
+from relay.planning.plan import Plan
 from relay.run_folder import layout
 from relay.base.errors import UserError
 from relay.spec import requirements, user_limits
@@ -117,7 +118,17 @@ try:
             prepare=not first_look.dry(sys.argv[1:]),
             reading=first_look.only_reads(sys.argv[1:]),
         )
-        PLAN = planned(CONFIG)
+        try:
+            PLAN = planned(CONFIG)
+        except UserError as error:
+            if not first_look.only_reads(sys.argv[1:]):
+                raise
+            if "status" in sys.argv:
+                PLAN = handed.last(CONFIG, because=error)
+            else:  # a list, for which the strategies' names are enough
+                named = dict.fromkeys(each.strategy for each in CONFIG.comparisons)
+                PLAN = Plan(CONFIG, Path(workflow.basedir), None, [*named])
+                PLAN.warnings.append(str(error))
         if SELFTEST:
             for file in selftest.further(
                 workflow.config_settings, Path(workflow.basedir)

@@ -16,7 +16,7 @@ from typing import Any
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.base.files import read_json_or
 from relay.environments import login_node
-from relay.planning import right_size, segments, shapes, specifications, starts
+from relay.planning import handed, right_size, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
@@ -208,7 +208,7 @@ class Plan:
         """
         make_own(RESULTS)
         check_layout(RESULTS)
-        make_all_own(RESULTS, self.config.checkpoint_writers)
+        make_all_own(RESULTS, self.config.checkpoint_writers, [self.root / name for name in handed.WORKFLOW])
         if refused := self.refused:
             raise UserError(refused[0])
         for start in self.expected_starts:

@@ -116,10 +116,13 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
     return list({(type(value), value): value for value in values}.values())
 
 
+PAGE = "docs/strategies.md"
+
+
 def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
     """Raise UserError with one line for each comparison whose strategy has no file."""
     wrong = [
-        f"config: comparisons[{i}].strategy: " + unknown(f"{show(c.strategy)} is unknown", c.strategy, known)
+        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)
         for i, c in enumerate(config.comparisons)
         if c.command is None and c.strategy not in known
     ]
