@@ -168,9 +168,8 @@ def _away(partition: str | None) -> str:
     """How many nodes are down, drained or reserved, in words; '' where all are there."""
     named = [f"--partition={partition}"] if partition else ["--all"]
     lines = _output(["sinfo", "--noheader", "--Node", "--format=%N %T", *named]).splitlines()
-    states = dict(
-        words for line in lines if len(words := line.split()) == 2
-    )  # a node has a line for each of its partitions
+    # A node has a line for each of its partitions.
+    states = dict(words for line in lines if len(words := line.split()) == 2)
     away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
     count = sum(bool(_AWAY.match(state)) for state in states.values())
     of = f" of partition {partition}" if partition else ""
