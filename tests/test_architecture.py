@@ -18,10 +18,6 @@ def layers(text: str) -> list[str]:
 ALONE = "chain"  # also copied beside a script, under another name: it names its own files by relative imports
 
 
-# One runs such scripts, and reads what they tell. The other asks it who may write.
-READ_ALONE = ("script", "run_folder")
-
-
 def imported(source: str, *, alone: bool = False) -> Iterator[str]:
     """The packages below `relay` that a source imports, wherever the import stands."""
     relative = re.search(r"(?m)^ *from \.(\.)?", source)
@@ -35,8 +31,7 @@ def upward(order: list[str], package: str, source: str) -> list[str]:
     """The packages that a file of `package` imports from above."""
     if package == ALONE:
         return [*imported(source, alone=True)]
-    from_alone = ALONE if package not in READ_ALONE else ""
-    return [name for name in imported(source) if order.index(name) < order.index(package) or name == from_alone]
+    return [name for name in imported(source) if order.index(name) < order.index(package)]
 
 
 def test_the_table_names_every_package_once() -> None:

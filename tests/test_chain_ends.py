@@ -196,7 +196,7 @@ class Large:
 def test_the_first_checkpoint_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next job would find it too late. Rank 0 alone reads what is alike for all."""
     run = resume(model=nn.Linear(1, 1), ema=Large())
-    with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: UnpicklingError"):
+    with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: time.struct_time"):
         list(run.steps(range(1, 4)))
     run._lock.close()
     place = Path("checkpoints/step-3")

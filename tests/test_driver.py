@@ -128,7 +128,7 @@ def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusa
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(commands, "TRIES", 2)
+    monkeypatch.setattr(commands._call, "__defaults__", ("", 2))
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
         path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")

@@ -28,6 +28,7 @@ ENDS = {
     "lost peer": (75, "ended without a word"),
     "hardware": (75, "on c1)"),
     "device": (75, "failed"),
+    "busy": (75, "failed"),
     "setup": (1, "failed"),
     "memory": (1, "failed"),
     "hang": (1, "failed"),

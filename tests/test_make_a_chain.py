@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
+from local_driver import until
 from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit, writers
 from relay.chain import command as chain_command
@@ -289,6 +292,93 @@ def test_a_full_disk_is_told_and_the_older_checkpoint_stays() -> None:
         assert folder.Folder(Path("disk/checkpoints")).steps() == [1]
 
 
+class Around(torch.optim.Optimizer):
+    """An optimizer with another one inside, whose state it does not tell."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_or_missed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    net, numpys = model(), np.random.default_rng(0)
+    around = Around(torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
+    net(torch.ones(1, 2)).sum().backward()
+    around.step()
+    run = resume(model=net, optimizer=around)
+    run.after(1)
+    told = capsys.readouterr().err
+    assert "a SGD was made and is not saved" in told
+    assert "a Generator was made and is not saved; give it: resume(…, rng=rng)" in told
+
+    def drawn(folder: str, kind: type[np.random.BitGenerator]) -> list[float]:
+        its = {"a": np.random.Generator(kind(0)), "b": torch.Generator(), "c": random.Random(1)}
+        run = resume(folder, model=model(), **its)
+        numbers = [its["a"].normal(), float(torch.rand((), generator=its["b"])), its["c"].random()]
+        run.after(run.step + 1)
+        run.finish()
+        run._lock.close()
+        return numbers
+
+    for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64):
+        expected = np.random.Generator(kind(0)).normal(size=2).tolist()
+        assert [drawn(kind.__name__, kind)[0] for _ in range(2)] == expected
+    first, second = drawn("others", np.random.PCG64), drawn("others", np.random.PCG64)
+    both, python = torch.rand(2, generator=torch.Generator()).tolist(), random.Random(1)
+    assert [(first[1], second[1]), (first[2], second[2])] == [tuple(both), (python.random(), python.random())]
+    assert numpys
+
+
+class ZeroRedundancyOptimizer(torch.optim.SGD):
+    """Stands for torch's, which tells its state on no rank alone."""
+
+    def __init__(self) -> None:
+        super().__init__([nn.Parameter(torch.ones(1))])
+
+    def state_dict(self) -> Any:
+        raise RuntimeError("Optimizer state has not been consolidated on this rank")
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return io.BytesIO(b"fp8")
+
+
+@pytest.mark.parametrize(
+    ("things", "told"),
+    [
+        ({"model": nn.LazyLinear(2)}, "model: its lazy layers have no shape yet; pass a batch through it before"),
+        ({"model": Extra(1, 1)}, r"model: its state_dict holds more than tensors and plain values \(_io.BytesIO\)"),
+        ({"model": nn.Linear(1, 1), "kept": {"last": deque([1])}}, r"kept: .* plain values \(collections.deque\)"),
+        ({"model": nn.Linear(1, 1), "optimizer": ZeroRedundancyOptimizer()}, "no rank has the whole state of a Zero"),
+    ],
+    ids=["lazy", "extra state", "deque", "optimizer in shards"],
+)
+def test_what_cannot_be_saved_is_refused_before_the_training(things: dict[str, Any], told: str) -> None:
+    with pytest.raises(ChainError, match=told):
+        resume(**things)
+
+
+def test_an_optimizers_state_keeps_its_precision() -> None:
+    net = model().bfloat16()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for each in net.parameters():
+        optimizer.state[each]["master"] = each.detach().float() + 1e-6
+    masters = [optimizer.state[each]["master"].clone() for each in net.parameters()]
+    run = resume(model=net, optimizer=optimizer)
+    run.after(1)
+    run.finish()
+    run._lock.close()
+    optimizer.state.clear()
+    resume(model=net, optimizer=optimizer)
+    assert all(map(torch.equal, masters, (optimizer.state[each]["master"] for each in net.parameters())))
+
+
 def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     net, other = model(), nn.Linear(1, 1)
     optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
@@ -361,13 +451,119 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs(slurm: Path) -> None:
     assert sbatch.main(["job.sh"]) == 0
-    assert read_json(slurm)["job"] == "17"
+    assert read_json(slurm)["job"] == "17;cluster"
+    answers("squeue", "echo Welcome; case $* in *--clusters=cluster*) echo 17 17;; esac")
+    with pytest.raises(ChainError, match="job 17;cluster is queued or runs; cancel it first: scancel 17 --clusters=c"):
+        sbatch.main(["job.sh"])
+    answers("squeue", "echo Welcome")
     assert sbatch.main(["./job.sh", "--export=NONE", "--array=0-3"]) == 0  # the script's own words
     with pytest.raises(ChainError, match=r"--array=0-3: each job of an array"):
         sbatch.main(["--array=0-3", "./job.sh"])
     answers("sbatch", "echo 'Welcome!'")
     with pytest.raises(ChainError, match="no job's number in what it printed: 'Welcome!'; look with squeue"):
         sbatch.main(["job.sh"])
+
+
+def test_the_users_defaults_and_options_change_neither_what_is_waited_for_nor_what_is_asked(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_WAIT", "SBATCH_ARRAY_INX", "SLURM_CLUSTERS", "SLURM_JOB_ID", "SBATCH_PARTITION"):
+        monkeypatch.setenv(name, "1")
+    answers("sbatch", "echo $*, $(env | grep -E '^SBATCH|^SLURM') >> asked; echo 17")
+    chain = sbatch.Chain(["--dependency=afterok:3", "job.sh", "--lr=1"], ".", str(slurm.absolute()), 5)
+    assert chain.submit("--dependency=afterany:9") == "17"  # the last one counts
+    words, environment = Path("asked").read_text().strip().split(", ")
+    assert words == "--parsable --dependency=afterok:3 --dependency=afterany:9 job.sh --lr=1"
+    assert set(environment.split()) == {"SBATCH_PARTITION=1", "SBATCH_OPEN_MODE=append"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ('echo Welcome; date -d @2000000000 +"9 9+0 $SLURM_TIME_FORMAT"; echo 10 9+1 2000000060', ""),
+        ("echo 9 9_[1-3] N/A", "Slurm tells no end of job 9 (N/A)"),
+        ("echo 'Resource temporarily unavailable' >&2; exit 1", "(squeue: Resource temporarily unavailable)"),
+    ],
+    ids=["a part of a job", "no limit", "no answer"],
+)
+def test_the_jobs_end_is_found_beside_its_other_parts_or_a_line_says_that_it_is_not(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: str, told: str
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    answers("squeue", lines)
+    assert time_limit.end_time() == (None if told else 2e9)
+    assert (told or "no warning") in (capsys.readouterr().err or "no warning")
+
+
+@pytest.mark.parametrize(
+    ("sbatch_says", "status", "told"),
+    [
+        ("echo 17", 0, "warning: job 17 is still to come: scancel: Unable to contact slurm controller"),
+        ("echo QOSMaxSubmitJobPerUserLimit >&2; exit 1", 75, "sbatch: QOSMaxSubmitJobPerUserLimit; submit it again"),
+    ],
+)
+def test_what_slurm_refuses_at_the_end_is_told_and_the_trainings_status_stands(
+    slurm: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    sbatch_says: str,
+    status: int,
+    told: str,
+) -> None:
+    """The script lies where nodes cannot write, too: a second chain of it would not be noticed."""
+    chain = sbatch.Chain(["job.sh"], ".", "/proc/none/.job.sh.chain", 5)
+    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    answers("sbatch", sbatch_says)
+    answers("squeue", "")
+    answers("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert chain_command.main(["sh", "-c", f"exit {status}"]) == status
+    said = capfd.readouterr().err
+    assert told in said
+    assert ("another chain of this script would not be noticed" in said) == (status == 0)
+
+
+def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for() -> None:
+    """A shell would die at once of SIGTERM; a job that is ended signals both of them."""
+    inner = "trap 'sleep 0.5; touch saved; exit 75' TERM; kill -TERM $RELAY; while :; do sleep 0.1; done"
+    Path("both.sh").write_text(f"kill -TERM $PPID; {inner}")
+    Path("inner.sh").write_text(inner)
+    for script, after in (("inner.sh", True), ("both.sh", False)):
+        words = f"RELAY={os.getpid()} sh {script}; touch after; exit 3"
+        assert chain_command.main(["sh", "-c", words]) == 75
+        assert (Path("saved").exists(), Path("after").exists()) == (True, after)
+        for left in ("saved", "after"):
+            Path(left).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(("ends_in", "least", "most"), [(None, 0.4, 2.5), (3.5, 2.8, 6.0)])
+def test_what_does_not_end_is_killed_at_the_jobs_end(
+    monkeypatch: pytest.MonkeyPatch, ends_in: float | None, least: float, most: float
+) -> None:
+    monkeypatch.setattr(chain_command, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.2)
+    began = time.time()
+    if ends_in:
+        monkeypatch.setenv("SLURM_JOB_ID", "9")
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(began + ends_in))
+    deaf = f"trap : TERM; kill -TERM {os.getpid()}; while :; do sleep 0.1; done"
+    assert chain_command.main(["sh", "-c", deaf]) == 75
+    assert least < time.time() - began < most
+
+
+def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`#SBATCH --signal=B:USR1@60` ends the shell at once; what it has started would train on beside the next job."""
+    answers("squeue", "")
+    Path("inner.sh").write_text("trap 'touch saved; exit 75' TERM; touch begun; while :; do sleep 0.1; done")
+    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5))))
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
+    job = subprocess.Popen(["sh", "-c", f"{sys.executable} -m relay.chain sh inner.sh; true"])
+    until(Path("begun").exists, "the script runs")
+    job.send_signal(signal.SIGUSR1)
+    job.wait()
+    until(Path("saved").exists, "it has saved")
 
 
 def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:

@@ -18,7 +18,9 @@ import pytest
 import snakemake_executor_plugin_slurm as plugin
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
+from relay.base.errors import Unavailable
 from relay.driver import patches
+from relay.slurm import commands
 
 LOGGER = logging.getLogger("snakemake.logging")
 
@@ -87,18 +89,47 @@ class Watched:
         return bool(self.jobs)
 
 
-def test_a_failed_look_at_the_queue_forgets_no_job(slurm: Slurm, settings: Any) -> None:
+def test_a_failed_look_at_the_queue_forgets_no_job(
+    slurm: Slurm, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.does("squeue", "exit 1")
     assert not Watched(settings).look()
+    monkeypatch.setenv("SQUEUE_PARTITION", "another")
     with patches.applied(settings):
         watched = Watched(settings)
         assert [watched.look() for _ in range(3)] == [True, True, True]
-        slurm.does("squeue", "echo '1|RUNNING'")
+        slurm.does("squeue", "[ \"$SQUEUE_PARTITION\" ] || echo '1|RUNNING'")
         assert watched.look()
-        slurm.does("squeue", "echo '1|COMPLETED'")
+        slurm.does("squeue", "[ \"$SQUEUE_PARTITION\" ] || echo '1|COMPLETED'")
         watched.executor.workflow.executor_settings.keep_successful_logs = True
         assert not watched.look()
     assert watched.ended == ["success"]
+
+
+def test_a_greeting_is_no_job(slurm: Slurm) -> None:
+    row = "\\037".join(["7", "relay_a", "RUNNING", ".", "", "", ""])
+    slurm.does("squeue", f"echo 'Welcome to c1'; printf '{row}\\n'")
+    assert [job.id for job in commands.jobs_of(Path.cwd())] == ["7"]
+    assert commands.waiting("relay_a") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+        "slurm_load_jobs error: Transport endpoint is not connected",
+        "error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:db:6819",
+        "slurm_load_jobs error: Protocol authentication error",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "squeue: error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Message receive failure",
+        'error: munge_encode: Unable to access "/run/munge/munge.socket.2"',
+    ],
+)
+def test_what_slurm_says_where_it_is_away_is_no_refusal(slurm: Slurm, text: str) -> None:
+    slurm.does("squeue", f"echo '{text}' >&2; exit 1")
+    with pytest.raises(Unavailable):
+        commands.waiting("relay")
 
 
 def test_a_preempted_job_is_over(slurm: Slurm, settings: Any) -> None:

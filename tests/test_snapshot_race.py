@@ -12,7 +12,7 @@ from relay.run_folder import snapshot
 @pytest.mark.slow
 def test_the_snapshot_of_a_job_that_was_quicker_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quicker: list[tuple[Path, int]] = []
-    write_through = snapshot.sync_file
+    write_through = snapshot.sync
 
     def sync_file(path: Path) -> None:
         write_through(path)
@@ -21,7 +21,7 @@ def test_the_snapshot_of_a_job_that_was_quicker_is_left_alone(tmp_path: Path, mo
             frozen = snapshot.freeze(None, folder=tmp_path)
             quicker[0] = (frozen, frozen.stat().st_ino)
 
-    monkeypatch.setattr(snapshot, "sync_file", sync_file)
+    monkeypatch.setattr(snapshot, "sync", sync_file)
     # Both have the same process number here, and so the same place to write to: another job has another.
     names = iter(("slower", "quicker"))
     monkeypatch.setattr(snapshot.os, "getpid", lambda: next(names))

@@ -72,11 +72,11 @@ PHASES: dict[str, Sequence[str]] = {
     "step": ("relay.training.records:Recorder.loss",),
     "copy": ("relay.training.checkpoint:generators",),
     "write": ("relay.training.checkpoint:Checkpoints._complete", "relay.training.checkpoint:seal"),
-    "rename": ("relay.training.checkpoint:sync_directory", "relay.training.checkpoint:Checkpoints._tidy"),
+    "rename": ("relay.training.checkpoint:sync", "relay.training.checkpoint:Checkpoints._tidy"),
     "evaluation": ("relay.training.evaluation:Evaluation.measure",),
     "end": ("relay.training.records:Recorder.end",),
 }
-OF_RANK_0 = ("seal", "sync_directory", "_tidy")
+OF_RANK_0 = ("seal", "sync", "_tidy")
 REPEATED = ("step", "copy", "write", "rename")  # phases that a training comes through at each step
 ANY_TIME = "any time"
 VICTIMS = ("one rank", "launcher", "job", "all")

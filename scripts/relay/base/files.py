@@ -11,6 +11,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from relay.chain.files import sync
+
 
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, as `write_bytes` does. Raises OSError."""
@@ -34,7 +36,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -77,18 +79,3 @@ def sha256(path: Path) -> str:
     """The file's SHA-256, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames within a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file's content durable."""
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())

@@ -15,21 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay.base.ending import INTERRUPTED
+from relay.chain.launched import end_with_parent
 
 DRIVER = "TORCH_RELAY_DRIVER"  # "PID FOLDER" of a driver that runs its jobs on this machine
 LAUNCHER = "TORCH_RELAY_LAUNCHER"  # the process that started this rank
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def mark(folder: Path) -> str:
     """What a driver of this process that works on `folder` writes into `DRIVER`."""
     return f"{os.getpid()} {folder}"
-
-
-def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
-    """Be sent a signal when the parent dies, even by SIGKILL. Linux only; elsewhere trainers look for themselves."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
 
 
 def adopt_orphans() -> None:

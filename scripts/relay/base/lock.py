@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TextIO
 
 from relay.base.errors import Busy, UserError
+from relay.chain.files import NO_LOCKS
 
-# The last one is Linux's ENOTSUPP, which autofs and some NFS servers give, and Python does not name.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, 524)
 WAIT_SECONDS = 60.0  # what an interrupted trainer may need to save and end
 LOOK_SECONDS = 0.2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import math
 import os
 import shutil
 import signal
@@ -18,7 +18,9 @@ from types import FrameType
 
 from . import note, sbatch
 from .errors import STOPPED, ChainError, say, tell_in_one_line
-from .time_limit import END_TIME, seconds_of
+from .launched import end_with_parent
+from .signals import MOST_SECONDS, SIGNALS
+from .time_limit import END_TIME, end_time, seconds_of
 
 USAGE = """\
 relay-chain [--time LIMIT] [--accept] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
@@ -27,10 +29,9 @@ LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has
 """
 
 MEANWHILE_SECONDS = 60.0
-STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
-_SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
+_LOOK_SECONDS = 0.5
+# torchrun gives its processes 30 seconds to end, which would cut off the save of a large model. They end by themselves.
+SHUTDOWN = ("TORCH_ELASTICSHUTDOWN_TIMEOUT", "86400")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …"
         )
     following = sbatch.follow()
+    if following and _name(os.getppid()) != "slurmstepd":
+        end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
     status = run(words, environment, following.ask_again if following else None)
     if following:
@@ -81,7 +84,7 @@ def run(words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[
         environment.pop(note.HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0
             environment[note.HEARS] = "1"
-        environment.setdefault(*_SHUTDOWN)
+        environment.setdefault(*SHUTDOWN)
         status, signalled = _status(words, environment, meanwhile)
         told = note.read(folder / "note.json")
     finally:
@@ -91,7 +94,7 @@ def run(words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[
             say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
         return STOPPED
     # Slurm signals all of a job's processes: the command may have ended before this process was told.
-    ordered = signalled or status in [128 + number for number in STOPPING]
+    ordered = signalled or status in [128 + number for number in SIGNALS]
     return STOPPED if ordered and status else status
 
 
@@ -101,7 +104,9 @@ def _status(
     """A command's status, as a shell tells it, and whether a signal came meanwhile.
 
     The first signal is passed on, as SIGTERM, which launchers know; they take a second one as an order to end at once.
-    torchrun's ranks get it in its place.
+    Without a handler for it, those below it get it that have one: a shell would die at once, and leave its script
+    alone. torchrun's ranks get it in its place. Who listens is waited for until the job's end, and a minute longer than
+    a save may take where none is known.
     The command has a process group of its own, so that Ctrl-C comes to it once.
     """
     signalled: list[int] = []
@@ -110,7 +115,10 @@ def _status(
     def pass_on() -> None:
         if signalled and started:
             command = started.pop()
-            for process in (_is_torchrun(words) and _children(command.pid)) or [command.pid]:
+            told = _listening(command.pid)
+            if command.pid in told:  # a launcher, which tells its own
+                told = (_is_torchrun(words) and _children(command.pid)) or [command.pid]
+            for process in told or [-command.pid]:  # the whole group
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
 
@@ -120,21 +128,25 @@ def _status(
             note.announce(Path(environment[note.NOTE]))
         pass_on()
 
-    for number in STOPPING:
+    for number in SIGNALS:
         signal.signal(number, note_signal)
     try:
         # No thread is there, which could hold a lock at the fork.
-        command = subprocess.Popen(words, env=environment, process_group=0, preexec_fn=_end_with_parent)  # noqa: PLW1509
+        command = subprocess.Popen(words, env=environment, process_group=0, preexec_fn=_shield)  # noqa: PLW1509
     except OSError as error:
         raise ChainError(f"{words[0]}: {error.strerror}") from None
     started.append(command)
     pass_on()  # a signal that came before there was a command
-    ordered_at = None
-    while (status := _ended(command, MEANWHILE_SECONDS)) is None:
-        meanwhile and meanwhile()
-        ordered_at = ordered_at or (time.monotonic() if signalled else None)
-        if ordered_at and time.monotonic() - ordered_at >= float(_SHUTDOWN[1]):  # torchrun ends its processes so, too
+    last = math.inf
+    while (status := _ended(command, MEANWHILE_SECONDS)) is None or (signalled and _listening(command.pid)):
+        if signalled and last == math.inf:
+            last = max(time.time() + MOST_SECONDS + MEANWHILE_SECONDS, end_time(told=environment) or 0)
+        if time.time() > last:
             os.killpg(command.pid, signal.SIGKILL)
+        elif status is None:
+            meanwhile and meanwhile()
+        else:
+            time.sleep(_LOOK_SECONDS)
     return (128 - status if status < 0 else status), bool(signalled)
 
 
@@ -144,11 +156,29 @@ def _is_torchrun(words: Sequence[str]) -> bool:
     return name == "torchrun" or (name.startswith("python") and rest[:2] == ["-m", "torch.distributed.run"])
 
 
+def _name(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    return ""
+
+
 def _children(process: int) -> list[int]:
     """A process's children; none where the system does not tell (Linux does)."""
     with suppress(OSError):
         return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     return []
+
+
+def _listening(group: int) -> list[int]:
+    """The processes of a group that have a handler for SIGTERM; none where the system does not tell."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            told = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            process = int(told["Pid"])
+            if int(told["SigCgt"], 16) >> signal.SIGTERM - 1 & 1 and os.getpgid(process) == group:
+                found.append(process)
+    return found
 
 
 def _ended(command: subprocess.Popen[bytes], seconds: float) -> int | None:
@@ -159,12 +189,11 @@ def _ended(command: subprocess.Popen[bytes], seconds: float) -> int | None:
         return None
 
 
-def _end_with_parent() -> None:
-    """Have the command told when this process dies, even by SIGKILL (Linux only), and shield it from SIGUSR1 and 2.
+def _shield() -> None:
+    """Shield the command from SIGUSR1 and 2, and have it told when this process dies.
 
     Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,6 +10,10 @@ import shutil
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+
+# A file system without locks says one of these. The last one is Linux's ENOTSUPP, which Python does not name.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EREMOTEIO, 524)
+_NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EACCES, errno.ENOSYS, 524)  # of a folder: CIFS, FUSE
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -26,10 +31,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content durable, or the names within a folder."""
+    """Make a file's content durable, or the names within a folder, where its file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
@@ -38,6 +46,11 @@ def described(path: Path) -> dict[str, Any]:
     """A file's size in bytes, and its SHA-256 in hex. Raises OSError."""
     with path.open("rb") as stream:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+def all_described(place: Path) -> dict[str, Any]:
+    """The same of each file below a folder, by its path there."""
+    return {str(path.relative_to(place)): described(path) for path in sorted(place.rglob("*")) if path.is_file()}
 
 
 def remove(path: Path) -> None:

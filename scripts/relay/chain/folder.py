@@ -6,7 +6,6 @@ lists every other file with its size and SHA-256.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -19,15 +18,13 @@ from typing import Any, TextIO
 
 from . import writers
 from .errors import ChainError, say
-from .files import described, remove, sync, write_json
+from .files import NO_LOCKS, described, remove, sync, write_json
 
 KEPT = 2
 MANIFEST = "manifest.json"
 FORMAT = 1
 WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
 LOOK_SECONDS = 0.2
-# The last one is Linux's ENOTSUPP, which autofs and some NFS servers give, and Python does not name.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, 524)
 
 
 class Folder:
@@ -126,7 +123,7 @@ def _locked(stream: TextIO) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,36 @@ def restore(state: dict[str, Any], further: Sequence[torch.Generator] = ()) -> N
         _restore_numpy(state["numpy"])
     for each, its_state in zip(further, state["further"], strict=False):
         each.set_state(its_state)
+
+
+class Own:
+    """A generator that a script made for itself and gave to `resume`: torch's, numpy's or Python's."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+        self.numpys = getattr(generator, "bit_generator", None)  # of numpy's Generator
+
+    @classmethod
+    def holds(cls, thing: Any) -> bool:
+        """Whether it is such a generator."""
+        return isinstance(thing, (torch.Generator, random.Random)) or hasattr(thing, "bit_generator")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, as a tensor or a text."""
+        if isinstance(self.generator, torch.Generator):
+            return {"state": self.generator.get_state()}
+        state = self.numpys.state if self.numpys else self.generator.getstate()
+        return {"state": json.dumps(state, default=lambda array: array.tolist())}
+
+    def load_state_dict(self, told: dict[str, Any]) -> None:
+        """Go on from a state that `state_dict` told."""
+        if isinstance(self.generator, torch.Generator):
+            self.generator.set_state(told["state"])
+        elif self.numpys:
+            self.numpys.state = json.loads(told["state"])
+        else:
+            version, python, gauss = json.loads(told["state"])
+            self.generator.setstate((version, tuple(python), gauss))
 
 
 def _numpy() -> dict[str, Any]:

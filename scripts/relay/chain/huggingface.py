@@ -21,7 +21,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from . import note
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
-from .files import described
+from .files import all_described
 from .folder import Folder, newest_sound
 from .ranks import Ranks
 from .report import reporter
@@ -110,8 +110,8 @@ class ChainCallback(TrainerCallback):
 
     def _seal(self, args: TrainingArguments, state: TrainerState) -> None:
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        files = {str(path.relative_to(place)): described(path) for path in place.rglob("*") if path.is_file()}
-        Folder.seal(place, state.global_step, files, {"script": self._script, "world_size": args.world_size})
+        whose = {"script": self._script, "world_size": args.world_size}
+        Folder.seal(place, state.global_step, all_described(place), whose)
         if told := reporter():
             told.event("saved", state.global_step)
 

@@ -31,7 +31,7 @@ else:
 from . import note
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
-from .files import described
+from .files import all_described
 from .folder import Folder, manifest, newest_sound
 from .generators import generators
 from .lightning_loader import Loader
@@ -206,15 +206,14 @@ class ChainCallback(Checkpoint):
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
         self._saved = step
         if not self._proven:  # the next job would be too late to find it
-            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT))
+            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT, ranks.rank))
             self._proven = True
         self._interruption.saving = False
 
     def _complete(self, partial: Path, step: int) -> None:
-        files = {str(path.relative_to(partial)): described(path) for path in partial.rglob("*") if path.is_file()}
         world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
         told = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
-        self.folder.complete(partial, step, files, told)
+        self.folder.complete(partial, step, all_described(partial), told)
         if told_to := reporter():
             told_to.event("saved", step)
 
@@ -232,8 +231,13 @@ def _joined(trainer: Any) -> Ranks:
     return Ranks.join()
 
 
-def _read(trainer: Any, path: Path) -> None:
-    """Read a checkpoint as the Trainer will in the next job. Raises ChainError where that cannot be."""
+def _read(trainer: Any, path: Path, rank: int) -> None:
+    """Read a checkpoint as the Trainer will in the next job. Raises ChainError where that cannot be.
+
+    Rank 0 alone reads what is one file for all ranks: each rank of a node would need host memory for it.
+    """
+    if rank and path.is_file():
+        return
     try:
         trainer.strategy.load_checkpoint(path)
     except Exception as error:

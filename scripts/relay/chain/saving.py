@@ -29,7 +29,7 @@ from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
 from .report import reporter
-from .state import REPLICATED, State, difference
+from .state import REPLICATED, State, difference, unreadable
 
 # How far a rank's part of a save is. That of the whole save is the largest of all ranks'.
 DONE, WRITING, FAILED = 0.0, 1.0, 2.0
@@ -234,8 +234,7 @@ class Checkpoints:
                 torch.load(path := place / name, map_location="cpu", weights_only=True, mmap=mapped) for name in names
             ]
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            raise ChainError(f"{path} cannot be read by weights_only: {reason}") from None
+            raise ChainError(f"{path} cannot be read by weights_only: {unreadable(error)}") from None
         self._proven = True
         return found
 

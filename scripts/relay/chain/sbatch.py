@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from .time_limit import END_TIME
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
+LAST = "it was the last job allowed"
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
 KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
 
@@ -42,17 +43,24 @@ class Chain:
         """Submit a job, which may submit one less than this; its number. Raises ChainError with Slurm's words."""
         following = Chain(self.words, self.folder, self.record, self.left - 1)
         # What Slurm told this job is not true of the next one.
-        stale = {name for name in os.environ if name.startswith("SLURM_")} - {"SLURM_CONF"} | {NOTE, END_TIME}
+        of_job = {name for name in os.environ if name.startswith("SLURM_") and "SLURM_JOB_ID" in os.environ}
+        stale = of_job - {"SLURM_CONF"} | {NOTE, END_TIME}
         own = {name: value for name, value in os.environ.items() if name not in stale}
         own[CHAIN] = json.dumps(vars(following))
-        return slurm.number_of(slurm.call("sbatch", "--parsable", *options, *self.words, env=own, cwd=self.folder))
+        own.setdefault("SBATCH_OPEN_MODE", "append")  # a job that is started again would empty its log
+        at = _script_at(self.words, self.folder) or 0  # of two options that are alike, sbatch takes the last one
+        words = [*self.words[:at], *options, *self.words[at:]]
+        printed = slurm.call("sbatch", "--parsable", *words, env=own, cwd=self.folder)
+        if (job := slurm.number_of(printed)) is None:
+            said = " ".join(printed.split())
+            raise ChainError(f"sbatch: no job's number in what it printed: {said!r}; look with squeue")
+        return job
 
 
 def main(words: Sequence[str]) -> int:
     """Submit the first job of `[--jobs N] [options of sbatch] job.sh …`; 0. Raises ChainError."""
     most, words = _most(list(words))
-    at = next((place for place, word in enumerate(words) if Path(word).is_file()), None)
-    if at is None:
+    if (at := _script_at(words)) is None:
         raise ChainError(f"sbatch {' '.join(words)}: it names no file; write: relay-chain sbatch [--jobs N] job.sh")
     script, own = Path(words[at]), words[:at]  # what follows is the script's
     if "relay-chain" not in (text := script.read_text(encoding="utf-8", errors="replace")) and ".chain" not in text:
@@ -69,11 +77,16 @@ def main(words: Sequence[str]) -> int:
     record = script.resolve().with_name(f".{script.name}.chain")
     with _recorded(record) as told:
         if (last := told.get("job")) and _is_there(last):
-            there = f"job {last} is queued or runs; cancel it first: scancel {last}"
+            there = f"job {last} is queued or runs; cancel it first: {_cancelling(last)}"
             raise ChainError(f"{script} is a chain already: {there}")
         told |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
     say(f"job {told['job']} is submitted; each job submits the next one, {most} at most")
     return 0
+
+
+def _script_at(words: Sequence[str], folder: str = "") -> int | None:
+    """The place of the first word that is a file, which is the script; None where none is."""
+    return next((place for place, word in enumerate(words) if Path(folder, word).is_file()), None)
 
 
 def _exports(words: Sequence[str], script: str) -> str:
@@ -101,31 +114,40 @@ def _most(words: list[str]) -> tuple[int, list[str]]:
 class Following:
     """The job that comes after this one: its number, or None where no further one is allowed.
 
-    `owed`: this job, where Slurm has given no answer so far.
+    `owed`: why it could not be submitted so far.
     """
 
     chain: Chain
-    job: str | None
+    own: str
+    job: str | None = None
     owed: str = ""
 
+    def ask(self) -> None:
+        """Submit the next job, unless that has been done; where Slurm submits none, it stays owed."""
+        try:
+            self.job, self.owed = _submitted(self.chain, self.own), ""
+        except ChainError as error:
+            if not self.owed:
+                say(f"warning: the next job is not submitted yet: {error}; it is tried again while this one trains")
+            self.owed = str(error)
+
     def ask_again(self) -> None:
-        """Submit the next job, where it is owed; without an answer it stays so."""
+        """The same, where it is owed."""
         if self.owed:
-            with suppress(ChainError):
-                self.job, self.owed = _submitted(self.chain, self.owed, again=True), ""
+            self.ask()
 
     def end(self, status: int) -> None:
         """Say what follows this job's status, and cancel the next job where the training has ended or failed."""
         if status in (STOPPED, KILLED):
             self.ask_again()
-            again = (
-                f"{'Slurm gave no answer' if self.owed else 'it was the last job allowed'}; submit it again to go on"
-            )
-            say(f"job {self.job} goes on" if self.job else again)
+            say(f"job {self.job} goes on" if self.job else f"{self.owed or LAST}; submit it again to go on")
         elif self.job:
             with _recorded(Path(self.chain.record)) as told:
                 told["after"] = None
-            slurm.call("scancel", self.job)
+            try:
+                slurm.call(*_cancelling(self.job).split())
+            except ChainError as error:  # the training's own status stands
+                say(f"warning: job {self.job} is still to come: {error}; cancel it: {_cancelling(self.job)}")
 
 
 def follow() -> Following | None:
@@ -137,50 +159,54 @@ def follow() -> Following | None:
     text, own = os.environ.pop(CHAIN, None), os.environ.get("SLURM_JOB_ID")
     if text is None or own is None or os.environ.get("SLURM_PROCID", "0") != "0":
         return None
-    chain = Chain(**json.loads(text))
-    try:
-        return Following(chain, _submitted(chain, own))
-    except ChainError as error:
-        say(f"warning: the next job is not submitted yet: {error}; it is tried again while this one trains")
-        return Following(chain, None, owed=own)
+    following = Following(Chain(**json.loads(text)), own)
+    following.ask()
+    return following
 
 
-def _submitted(chain: Chain, own: str, *, again: bool = False) -> str | None:
+def _submitted(chain: Chain, own: str) -> str | None:
     """The job that comes after this one, which is submitted unless it has been; None where none is allowed.
 
-    `again`: sbatch may have submitted one, and its answer was lost.
+    The queue is asked, too: sbatch's answer may have been lost, or the record.
     """
     with _recorded(Path(chain.record)) as told:
         if told.get("after") == own:
             return str(told["job"])
         if chain.left < 1:
             return None
-        job = (_waiting_for(own) if again else None) or chain.submit(f"--dependency=afterany:{own}")
+        job = _waiting_for(own) or chain.submit(f"--dependency=afterany:{own}")
         told |= {"job": job, "after": own}
-    say(f"job {job} comes after this one; to end the chain: scancel {job} {own}")
+    say(f"job {job} comes after this one; to end the chain: {_cancelling(job)} {own}")
     return job
+
+
+def _cancelling(job: str) -> str:
+    return " ".join(["scancel", *slurm.words_for(job)])
 
 
 def _waiting_for(own: str) -> str | None:
     """The user's job that waits for this one."""
-    lines = slurm.call("squeue", "--user", str(os.getuid()), "--noheader", "--format", "%i %E").splitlines()
+    lines = slurm.call("squeue", "--user", str(os.getuid()), "--noheader", "--format", "%A %E").splitlines()
     waiting = (line.split()[0] for line in lines if re.search(rf"\bafterany:{own}\b", line))
     return next(waiting, None)
 
 
 @contextmanager
 def _recorded(path: Path) -> Iterator[dict[str, Any]]:
-    """What the record tells, for one process at a time; what is changed in it is written."""
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    """What the record tells, for one process at a time; what is changed in it is written, where it can be."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system without locks, or one that nodes only read
+            fcntl.flock(stack.enter_context(path.with_name(f"{path.name}.lock").open("a")), fcntl.LOCK_EX)
         told: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             told = json.loads(path.read_text(encoding="utf-8"))
         before = dict(told)
         yield told
-        if told != before:
-            write_json(path, told)
+        try:
+            if told != before:
+                write_json(path, told)
+        except OSError as error:  # the job is submitted, and the training goes on
+            say(f"warning: {path}: {error.strerror}: another chain of this script would not be noticed")
 
 
 def _is_there(job: str) -> bool:
@@ -189,8 +215,9 @@ def _is_there(job: str) -> bool:
     Raises ChainError where it says anything else: that is no answer, and a second chain would be one too many.
     """
     try:
-        return bool(slurm.call("squeue", "--noheader", "--jobs", job, "--format", "%i"))
+        printed = slurm.call("squeue", "--noheader", "--format", "%A %i", "--jobs", *slurm.words_for(job))
+        return any(True for _ in slurm.told_of(job, printed))
     except ChainError as error:
-        if "invalid job id" in str(error).lower():
+        if slurm.GONE.search(str(error)):
             return False
         raise

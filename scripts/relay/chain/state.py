@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .errors import ChainError
+from .generators import Own
 from .ranks import Ranks
 
 REPLICATED = "replicated.pt"
@@ -40,14 +42,21 @@ class State:
                 self.optimizers[name] = thing
             elif isinstance(thing, dict):
                 self.further[name] = Kept(thing)
+            elif Own.holds(thing):
+                self.further[name] = Own(thing)
             elif all(callable(getattr(thing, each, None)) for each in ("state_dict", "load_state_dict")):
                 self.further[name] = thing
             elif not keeps_place(thing):
                 raise ChainError(f"{name}={type(thing).__name__}: it has no state_dict and load_state_dict")
         if not self.modules:
             raise ChainError("no model was given; give it as model=…")
+        for name, optimizer in self.optimizers.items():
+            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+                raise ChainError(f"{name}: no rank has the whole state of a ZeroRedundancyOptimizer; use fully_shard")
         for name, module in self.modules.items():
-            _refuse_flat(name, module)
+            _refuse(name, module)
+            if extra := {key: own for key, own in module.state_dict().items() if not torch.is_tensor(own)}:
+                _check_readable(name, extra)
         self.sharded = [name for name, module in self.modules.items() if any(map(is_sharded, module.parameters()))]
         self.sharded += [name for name, each in self.optimizers.items() if any(map(is_sharded, parameters(each)))]
         for name, thing in self.further.items():
@@ -109,6 +118,8 @@ class State:
                 if isinstance(thing, Optimizer):
                     saved = in_order(saved, there[name].get("groups"), self._names(thing))
                 thing.load_state_dict(saved)
+                if isinstance(thing, Optimizer):
+                    keep_dtypes(thing, saved)
         for name, saved in own["groups"].items():
             for group, values in zip(self.optimizers[name].param_groups, saved, strict=True):
                 group |= values
@@ -197,6 +208,17 @@ def in_order(saved: dict[str, Any], there: list[list[str]] | None, here: list[li
     return {**saved, "param_groups": ordered}
 
 
+def keep_dtypes(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Give an optimizer's state the dtypes that it was saved with: torch has cast it to its parameters' dtype."""
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters(optimizer), strict=True):
+        its = optimizer.state[parameter] if number in saved["state"] else {}
+        for key, value in its.items():
+            before = saved["state"][number].get(key)
+            if torch.is_tensor(value) and torch.is_tensor(before) and value.dtype != before.dtype:
+                its[key] = before.to(value.device)
+
+
 def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """The module's own buffers that are saved and not sharded."""
     saved = module.state_dict()
@@ -273,7 +295,9 @@ def _shape(shape: list[int] | None) -> str:
     return "no place" if shape is None else f"shape {tuple(shape)}"
 
 
-def _refuse_flat(name: str, module: nn.Module) -> None:
+def _refuse(name: str, module: nn.Module) -> None:
+    if any(map(nn.parameter.is_lazy, [*module.parameters(), *module.buffers()])):
+        raise ChainError(f"{name}: its lazy layers have no shape yet; pass a batch through it before resume")
     inner = module.module if isinstance(module, DistributedDataParallel) else module
     if any(type(each).__name__ == "FullyShardedDataParallel" for each in inner.modules()):
         raise ChainError(f"{name}: FullyShardedDataParallel is not supported; use fully_shard (FSDP2) in its place")
@@ -289,5 +313,13 @@ def _check_readable(name: str, state: Any) -> None:
         content.seek(0)
         torch.load(content, weights_only=True)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ChainError(f"{name}: its state_dict holds more than tensors and plain values ({reason})") from None
+        raise ChainError(
+            f"{name}: its state_dict holds more than tensors and plain values ({unreadable(error)})"
+        ) from None
+
+
+def unreadable(error: Exception) -> str:
+    """Why `weights_only` does not read something, in a line: torch names a strange class after many words."""
+    text = f"{type(error).__name__}: {error}".strip()
+    found = re.search(r"GLOBAL (\S+) was not an allowed|`?(\S+?)`? (?:was|is) not an allowed", text)
+    return (found[1] or found[2]) if found else text.splitlines()[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
 from . import slurm
-from .errors import ChainError
+from .errors import ChainError, say
 
 END_TIME = "RELAY_CHAIN_END_TIME"  # Unix seconds; `relay-chain --time` sets it
 _FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
@@ -38,32 +38,39 @@ def seconds_of(limit: float | str) -> float:
     return float(limit)
 
 
-def end_time(limit: float | str | None = None) -> float | None:
+def end_time(limit: float | str | None = None, told: Mapping[str, str] = os.environ) -> float | None:
     """The earliest end of this process's time that is known, in Unix seconds; None where none is.
 
-    `limit` is the script's own, counted from the start of its process. Raises ChainError for a wrong one.
+    `limit` is the script's own, counted from the start of its process; `told` has the environment's. Raises ChainError
+    for a wrong one.
     """
-    known = [_slurm_end(), _told(END_TIME), None if limit is None else _process_start() + seconds_of(limit)]
+    known = [_told(END_TIME, told), None if limit is None else _process_start() + seconds_of(limit)]
+    known.append(_slurm_end(needed=not any(known)))
     return min((end for end in known if end is not None), default=None)
 
 
-def _told(variable: str) -> float | None:
+def _told(variable: str, told: Mapping[str, str] = os.environ) -> float | None:
     with suppress(KeyError, ValueError):
-        return float(os.environ[variable])
+        return float(told[variable])
     return None
 
 
-def _slurm_end() -> float | None:
-    """Slurm's end of the job. Versions before 22.05 do not say it in the environment: the controller is asked."""
-    if (end := _told("SLURM_JOB_END_TIME")) is not None:
+def _slurm_end(*, needed: bool) -> float | None:
+    """Slurm's end of the job; a warning where it tells none and that is `needed`.
+
+    Not all versions say it in the environment: the controller is asked.
+    """
+    job, end = os.environ.get("SLURM_JOB_ID"), _told("SLURM_JOB_END_TIME")
+    if job is None or end is not None:
         return end
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return None
-    ask = ["squeue", "--noheader", "--jobs", job, "--format", "%e"]
-    with suppress(ValueError, ChainError):
-        return datetime.fromisoformat(slurm.call(*ask, seconds=_ANSWER_SECONDS)).timestamp()  # "N/A" is no time
-    return None
+    try:
+        printed = slurm.call("squeue", "--noheader", "--jobs", job, "--format", "%A %i %e", seconds=_ANSWER_SECONDS)
+        told = next(slurm.told_of(job, printed), "no such job")
+    except ChainError as error:
+        told = str(error)
+    if (end := slurm.unix_seconds(told)) is None and needed:
+        say(f"warning: Slurm tells no end of job {job} ({told}); a signal alone stops it, or relay-chain --time LIMIT")
+    return end
 
 
 def _process_start() -> float:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import sync_file
+from relay.chain.files import sync
 from relay.datasets import manifest
 from relay.datasets.manifest import Manifest
 from relay.datasets.verified import MANIFEST
@@ -41,7 +41,7 @@ def prepare(spec: DatasetSpec, make: Callable[[Path], None], output: Path) -> Ma
         make(prepared)
         for path in prepared.rglob("*"):
             if path.is_file():
-                sync_file(path)
+                sync(path)
         made = Manifest(name=spec.name, version=spec.version, files=manifest.describe(prepared))
         manifest.write(prepared, made)
         return _publish(prepared, output, made, workspace)

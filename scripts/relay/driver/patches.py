@@ -10,6 +10,7 @@ Seen in Snakemake 9.27.1, snakemake-executor-plugin-slurm 2.8.0 and snakemake-in
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import threading
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.chain.slurm import environment
 from relay.driver.job_states import LONGEST_POLL_SECONDS, JobStates, longest_poll
 from relay.driver.waiting import News
 from relay.planning import handed
@@ -30,7 +32,9 @@ PLUGIN = "snakemake_executor_plugin_slurm"
 BEAT_SECONDS = 0.25  # how soon a driver that sleeps sees that it is to end
 SUBMISSION_PAUSE_SECONDS = 5.0
 #: What sbatch says where it reached no controller, so that nothing was submitted.
-_UNREACHED = re.compile("unable to contact slurm controller|connection refused", re.I)
+_UNREACHED = re.compile(
+    "unable to contact slurm controller|connection refused|temporarily unable to accept|no route to host", re.I
+)
 Answer = tuple[dict[str, str] | None, float | None]
 
 
@@ -80,6 +84,8 @@ def applied(settings: Any) -> Iterator[None]:
         return
     from snakemake.logging import logger
 
+    for name in os.environ.keys() - environment("sbatch").keys():  # the plugin's own calls answer by them, too
+        del os.environ[name]
     queue = settings.status_command == "squeue"
     context = Context(
         plugin=sys.modules[PLUGIN],

@@ -80,6 +80,8 @@ def only_one(link: Path) -> Iterator[int]:
         except BlockingIOError:
             print(f"environment: another job on this node is installing {link.name}; waiting for it", flush=True)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:  # a disk without locks: nobody is waited for
+            print(f"environment: {link.parent}: no lock: {error.strerror}", flush=True)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -76,6 +76,12 @@ TABLE = (
         "the limit of processes (`ulimit -u`, or a container's) is reached: take fewer threads or data_workers",
     ),
     Known(
+        Kind.SETUP,
+        "locked memory",
+        r"ibv_\w+(\(\))? failed\b.{0,20}Cannot allocate memory",
+        "jobs may lock too little memory for InfiniBand: ask your site for `ulimit -l unlimited`, also in Slurm's jobs",
+    ),
+    Known(
         Kind.MEMORY,
         "memory",
         r"(?i)can't allocate memory|cannot allocate memory|out of memory|alloc_failed|bad_alloc|unable to mmap|"
@@ -114,6 +120,19 @@ TABLE = (
         "another program has the port: start the same call again; on several nodes it follows from the job's id",
     ),
     Known(
+        Kind.BUSY,
+        "shared disk",
+        r"Stale (NFS )?file handle|Transport endpoint is not connected|Remote I/O error|Device or resource busy: ",
+        "a shared disk was away, or another node changed the file: caches of compilers belong on the node's disk "
+        "(TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR)",
+    ),
+    Known(
+        Kind.SETUP,
+        "GPU in a fork",
+        "Cannot re-initialize CUDA in forked subprocess",
+        "a data worker uses the GPU: let the data set return tensors in main memory",
+    ),
+    Known(
         Kind.SETUP,
         "network interface",
         "Unable to find address for|Unable to resolve hostname|find interface|no socket interface found|"
@@ -124,7 +143,7 @@ TABLE = (
         Kind.SETUP,
         "shared memory",
         r"shared memory segment|/dev/shm/nccl|(out of|insufficient) shared memory|signal: Bus error|"
-        r"</torch_\w+>: No space left",
+        r"</torch_\w+>: No space left|unable to write to file </torch_",
         "/dev/shm is full or too small: enlarge it (a container's --shm-size), or take fewer data_workers; for NCCL, "
         "set NCCL_SHM_DISABLE=1",
     ),
@@ -163,8 +182,9 @@ TABLE = (
     Known(
         Kind.SETUP,
         "environment",
-        "error while loading shared libraries|cannot open shared object file",
-        "a library is missing: load the modules that the environment was built with (`modules` in the site's file)",
+        r"error while loading shared libraries|cannot open shared object file|(GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found|"
+        r"undefined symbol: |Failed to find C compiler",
+        "a library or gcc is missing: load the modules that the environment was built with (`modules` of the site)",
     ),
     Known(
         Kind.DEVICE,

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import read_json_or, remove, sync_directory, write_json
+from relay.base.files import read_json_or, remove, write_json
 from relay.base.lock import exclusive
+from relay.chain.files import sync
 from relay.run_folder import chain, sealed
 from relay.run_folder.places import Places
 
@@ -117,7 +118,7 @@ def _move(folder: Path, goal: Path) -> None:
     goal.parent.mkdir(parents=True, exist_ok=True)
     remove(goal)
     folder.rename(goal)
-    sync_directory(goal.parent)
+    sync(goal.parent)
 
 
 def _clear(places: Places) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, sha256, sync_file, write_json
+from relay.base.files import read_json, sha256, write_json
+from relay.chain.files import all_described, sync
 from relay.run_folder.trust import keep_to_owner, untrusted
 from relay.spec.setting import Writers
 
@@ -33,10 +34,9 @@ def seal(
     """
     for part in parts:
         _wait_for(place / part)
-    files = {}
-    for path in sorted(p for p in place.rglob("*") if p.is_file()):
-        sync_file(path)
-        files[str(path.relative_to(place))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    files = all_described(place)
+    for name in files:
+        sync(place / name)
     told = {"step": step, "world_size": world_size, "run": run, "chain": chain, "files": files}
     write_json(place / MANIFEST, told)
     keep_to_owner(place)

@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import read_json_or, remove, sync_file, write_json
+from relay.base.files import read_json_or, remove, write_json
+from relay.chain.files import sync
 from relay.run_folder.trust import keep_to_owner, make_own, untrusted
 from relay.spec.identity import beside, data_beside
 from relay.spec.messages import show
@@ -88,10 +89,10 @@ def freeze(strategy_file: Path | None, task_file: str = "", script: Script | Non
         path.write_bytes(content)
         if executable:
             path.chmod(0o755)
-        sync_file(path)
+        sync(path)
     if told := _commit():
         (partial / COMMIT).write_text(json.dumps(told) + "\n", encoding="utf-8")  # whole once `partial` is renamed
-        sync_file(partial / COMMIT)
+        sync(partial / COMMIT)
     keep_to_owner(partial)
     # Looked at again: another job may have made it meanwhile, and may run it already.
     if frozen.exists() and (problem := changed_since(frozen)):

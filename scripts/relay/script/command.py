@@ -15,6 +15,7 @@ from pathlib import Path
 
 from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
+from relay.chain.command import SHUTDOWN
 from relay.chain.note import NOTE
 from relay.chain.report import PLACE
 from relay.datasets.vision import needs_help
@@ -27,8 +28,6 @@ from relay.spec.run import Training
 from relay.spec.script import MEETING, Script, file_argument, filled, options_given, started_by_torchrun
 
 PYTHONS = ("python", "python3")
-# torchrun's default of 30 seconds would cut off the save of a large model.
-SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,17 @@ from datetime import datetime
 from pathlib import Path
 
 from relay.base.errors import NoCluster, NoNode, Unavailable, UserError
+from relay.chain.slurm import GONE, environment, number_of, told_of, unix_seconds
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
 PAUSE_SECONDS = 5.0
 # Messages of a controller that is down or busy; the request itself is right. The last one is scontrol's.
 _TRANSIENT = re.compile(
-    "unable to contact|timed out|connection refused|socket|zero bytes|in standby mode|unexpected message received", re.I
+    "unable to contact|timed out|connection (refused|reset)|socket|zero bytes|in standby mode|unexpected message|"
+    "temporarily un|transport endpoint|(send|receive) failure|no route to host|network is unreachable|persistent conn|"
+    "not responding|rate limit|authentication (error|credential)|munge",
+    re.I,
 )
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
@@ -33,7 +37,6 @@ _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAI
 _ENDED |= {"REVOKED", "TIMEOUT"}
 _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _IDS_PER_CALL = 500  # well below the length of a command line
-_UNKNOWN_JOB = "Invalid job id"
 # What `sbatch --test-only` answers, with a failure, where sbatch itself would queue the job.
 _NOT_NOW = re.compile("nodes are busy|node not available|not available now|not usable now", re.I)
 # Its answer to a job that no node can take, and to one whose nodes are away. Only the first is refused.
@@ -60,7 +63,7 @@ class QueuedJob:
     @property
     def starts_at(self) -> float | None:
         """When it started, or is expected to, in seconds since 1970; None where Slurm does not say."""
-        return _seconds(self.start)
+        return unix_seconds(self.start)
 
     @property
     def condition(self) -> str:
@@ -85,7 +88,7 @@ def available() -> bool:
 def end_time(job_id: str) -> float | None:
     """The end of the job's time limit, in seconds since 1970; None for a pending job, and for one without a limit."""
     text = _of_job(job_id, "%e")
-    return _seconds(text) if text else None
+    return unix_seconds(text) if text else None
 
 
 def state(job_id: str) -> str | None:
@@ -97,12 +100,10 @@ def _of_job(job_id: str, field: str) -> str | None:
     try:
         told = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"])
     except UserError as error:
-        if _UNKNOWN_JOB in str(error):
+        if GONE.search(str(error)):
             return None
         raise
-    # One job of an array has the array's id too: Slurm then lists all of them. It is named by its own id, or as 12_3.
-    lines = (line.split() for line in told.splitlines())
-    return next((words[2] for words in lines if len(words) > 2 and job_id in words[:2]), None)
+    return next(told_of(job_id, told), None)
 
 
 def seconds_remembered() -> float | None:
@@ -120,22 +121,23 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r", "%S"])
     # All states are asked for, because the names of unfinished states differ between versions.
-    command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
-    lines = _call(command, tries=tries).stdout.splitlines()
-    jobs = [QueuedJob(*line.replace("(null)", "").split(_SEPARATOR)) for line in lines if line.strip()]
+    jobs = [QueuedJob(*row) for row in _mine("--states=all", "%i %j %T %Z %k %r %S", tries)]
     place = folder.resolve()
     return [job for job in jobs if job.state not in _ENDED and Path(job.folder).resolve() == place]
 
 
 def waiting(name: str) -> list[WaitingJob]:
     """The user's jobs of this name that have not started, or are suspended; oldest first. Tried once."""
-    fields = _SEPARATOR.join(["%i", "%T", "%r"])
-    command = ["squeue", "--noheader", "--me", f"--name={name}", "--sort=i", f"--format={fields}"]
-    lines = _call(command, tries=1).stdout.splitlines()
-    jobs = [WaitingJob(*line.split(_SEPARATOR)) for line in lines if line.strip()]
-    return [job for job in jobs if waits(job.state)]
+    return [job for row in _mine(f"--name={name}", "%i %T %r", 1) if waits((job := WaitingJob(*row)).state)]
+
+
+def _mine(which: str, fields: str, tries: int) -> list[list[str]]:
+    """What squeue tells of each of the user's jobs; oldest first. A greeting of the site's has not these fields."""
+    form = fields.replace(" ", _SEPARATOR)
+    printed = _call(["squeue", "--noheader", "--me", which, "--sort=i", f"--format={form}"], tries=tries).stdout
+    rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
+    return [row for row in rows if len(row) == len(fields.split())]
 
 
 def waits(state: str) -> bool:
@@ -158,7 +160,7 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
             raise NoNode(f"{error}; {away}") from None
         raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
-    seconds = _seconds(match.group(1)) if match else None
+    seconds = unix_seconds(match.group(1)) if match else None
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
 
 
@@ -166,7 +168,8 @@ def _away(partition: str | None) -> str:
     """How many nodes are down, drained or reserved, in words; '' where all are there."""
     named = [f"--partition={partition}"] if partition else ["--all"]
     lines = _output(["sinfo", "--noheader", "--Node", "--format=%N %T", *named]).splitlines()
-    states = dict(line.split() for line in lines if line.strip())  # a node has a line for each of its partitions
+    # A node has a line for each of its partitions.
+    states = dict(words for line in lines if len(words := line.split()) == 2)
     away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
     count = sum(bool(_AWAY.match(state)) for state in states.values())
     of = f" of partition {partition}" if partition else ""
@@ -186,7 +189,7 @@ def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
 def waited(shown: Mapping[str, str]) -> dict[str, float]:
     """When a job was `submitted` and `started`, and `ends`, in seconds since 1970, as far as `show_job` tells."""
     names = {"submitted": "SubmitTime", "started": "StartTime", "ends": "EndTime"}
-    known = {name: _seconds(shown.get(key, "")) for name, key in names.items()}
+    known = {name: unix_seconds(shown.get(key, "")) for name, key in names.items()}
     return {name: seconds for name, seconds in known.items() if seconds is not None}
 
 
@@ -202,7 +205,7 @@ def cancel(ids: Sequence[str], tries: int = TRIES) -> None:
         try:
             _call(["scancel", *ids[start : start + _IDS_PER_CALL]], tries=tries)
         except UserError as error:
-            if _UNKNOWN_JOB not in str(error):
+            if not GONE.search(str(error)):
                 raise
 
 
@@ -220,10 +223,9 @@ def submit(script: str, flags: Sequence[str]) -> str:
         printed = _call(["sbatch", "--parsable", *flags], script, tries=1).stdout
     except Unavailable as error:
         raise Unavailable(f"{error}; look with `squeue --me` whether it was submitted all the same") from None
-    found = re.findall(r"(?m)^(\d+)(?:;\S+)?$", printed)  # beside a greeting of the site's
-    if len(found) != 1:
+    if (job := number_of(printed)) is None:
         raise UserError(f"sbatch: no job's number in what it printed: {printed.strip()!r}; look with `squeue --me`")
-    return str(found[0])
+    return job.partition(";")[0]
 
 
 def keep_configuration() -> None:
@@ -236,22 +238,6 @@ def restore_configuration() -> None:
     """Set SLURM_CONF to the value that `keep_configuration` kept, unless SLURM_CONF is set."""
     if KEPT_CONFIGURATION in os.environ:
         os.environ.setdefault("SLURM_CONF", os.environ[KEPT_CONFIGURATION])
-
-
-def _seconds(text: str) -> float | None:
-    """A time as Slurm prints it, in seconds since 1970; None for N/A, Unknown, NONE and the like."""
-    if text.isdigit():
-        return float(text)
-    try:
-        return datetime.fromisoformat(text).timestamp()  # versions that ignore SLURM_TIME_FORMAT print local time
-    except ValueError:
-        return None
-
-
-def _environment() -> dict[str, str]:
-    """The environment of Slurm's commands: times in seconds since 1970, without the user's defaults for the output."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SCANCEL_", "SINFO_"))}
-    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
 def _output(command: Sequence[str]) -> str:
@@ -287,7 +273,7 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
             text=True,
             errors="replace",
             timeout=seconds,
-            env=_environment(),
+            env=environment(program),
         )
     except FileNotFoundError:
         raise UserError(f"{program}: no such command on PATH; load Slurm's module, or log in to the cluster") from None

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import remove, sync_directory, write_json
+from relay.base.files import remove, write_json
 from relay.base.lock import exclusive
+from relay.chain.files import sync
 from relay.run_folder import attempts, chain, proofs
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST, damage, manifest, sound, steps
@@ -127,7 +128,7 @@ def _take(its: Places, places: Places, step: int, writers: Writers) -> None:
         raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
     write_json(partial / MANIFEST, manifest(partial) | {"run": places.run_id, "chain": None})
     partial.rename(final)
-    sync_directory(places.work)
+    sync(places.work)
 
 
 def _origin(source: Run, its: Places, step: int) -> dict[str, Any]:

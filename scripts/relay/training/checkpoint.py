@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from relay.base import room
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
-from relay.base.files import read_json_or, remove, sync_directory, sync_file, write_json_over
+from relay.base.files import read_json_or, remove, write_json_over
+from relay.chain.files import sync
 from relay.process.generators import generators, restore_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain, trust
@@ -104,7 +105,7 @@ class Checkpoints:
         content = io.BytesIO()  # where a disk is full, torch's own writing tells no reason
         torch.save(state | {"step": step}, content)
         path.write_bytes(content.getbuffer())
-        sync_file(path)
+        sync(path)
         written.result()
         seen = {str(part.relative_to(partial)) for part in (path, *partial.rglob("*.distcp"))}
         parts = self._meet(seen)
@@ -113,7 +114,7 @@ class Checkpoints:
             final = self.directory / f"step-{step}"
             remove(final)  # a damaged one of the same step, passed over at the start
             partial.rename(final)
-            sync_directory(self.directory)
+            sync(self.directory)
             self._tidy(step)
             longest = max(self.longest_save_seconds, time.monotonic() - began)
             with suppress(OSError):  # a hint: the checkpoint is complete without it
