@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -440,7 +441,7 @@ def test_deepspeed_leaves_alone_what_is_not_trained_knows_all_names_and_clips(
 class Moved(nn.Module):
     """A module that changes a buffer of its child's after the child was called, or within it."""
 
-    class Child(nn.Module):
+    class Child(ABC, nn.Module):  # as torch's FakeQuantize
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("seen", torch.zeros(()))

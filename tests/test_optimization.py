@@ -57,6 +57,20 @@ def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_
 
 
 @pytest.mark.usefixtures("in_the_project")
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"learning_rate_schedule": "scheduler"}, "scheduler needs a method scheduler(), and lenet-digits has none"),
+        ({"learning_rate_schedule": "step", "learning_rate_step_epochs": 5}, "step needs learning_rate_step_gamma"),
+        ({"learning_rate_step_gamma": 0.5}, "has no effect with learning_rate_schedule constant; use step"),
+    ],
+)
+def test_what_a_schedule_lacks_is_the_reason_why_it_is_skipped(asked: dict[str, Any], why: str) -> None:
+    (skipped,) = planned(CPU | asked).skipped
+    assert why in skipped.reasons[0]
+
+
+@pytest.mark.usefixtures("in_the_project")
 def test_a_gate_has_the_values_and_the_learning_rate_that_no_batch_scales() -> None:
     asked = DDP | {"momentum": 0.5, "global_batch_size": 128, "learning_rate_scaling": "linear"}
     (gate,) = planned(asked).gates.values()

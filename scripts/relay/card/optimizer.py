@@ -31,6 +31,7 @@ READS = {
     "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
     "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
 }
+OTHER = "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random numbers"
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
@@ -47,7 +48,8 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         raise mistake(
             kind,
             "optimizer",
-            "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`",
+            "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`; a "
+            "model that model() has kept may have others: tell them apart by what they are, such as each.ndim",
         )
     if strange := len(held - given):
         raise mistake(
@@ -68,7 +70,11 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
     }
     _see_parts(bound, made, list(parameters.values()), seen)
-    scope = seen.card["optimizer_scope"] = _scope(bound, list(parameters.values()))
+    scope = _scope(bound, list(parameters.values()))
+    if scope == "other":
+        seen.card["dependent"] = OTHER.format(place(kind, "optimizer"))
+    else:
+        seen.card["optimizer_scope"] = scope
     if scope in READS:
         seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
 
@@ -163,7 +169,7 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
     """What a step reads to change a number: "element", "tensor" or "model", as `Card.optimizer_scope` has it.
 
     Seen of small tensors that take the parameters' places, with gradients that any clipping would clip. "element", too,
-    where that cannot be tried, or draws random numbers: then the gates decide.
+    where that cannot be tried: then the gates decide. "other": the same step taken again is another one.
     """
     trained = [each for each in parameters if each.requires_grad]
     half = len(trained) // 2
@@ -173,7 +179,7 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
     except Exception:  # such as one that has made the state of its parameters already
         return "element"
     if not _same(whole, again):
-        return "element"
+        return "other"
     if not _same(whole, parts):
         return "model"
     try:

@@ -146,22 +146,16 @@ def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[
 def _hold(module: nn.Module) -> None:
     """Let a module compute with a copy of its buffers, which it may change: the next pass begins with the same."""
     kind = type(module)
-    module.__class__ = type(kind.__name__, (_Held, kind), {"__module__": kind.__module__})
 
-
-class _Held:
-    """Mixed into a module whose forward pass changes its buffers."""
-
-    _buffers: dict[str, torch.Tensor | None]
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """As the module's own."""
+    def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         kept = dict(self._buffers)
         self._buffers.update({name: None if each is None else each.clone() for name, each in kept.items()})
         try:
-            return super().forward(*arguments, **keywords)  # type: ignore[misc]
+            return kind.forward(self, *arguments, **keywords)
         finally:
             self._buffers.update(kept)
+
+    module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "forward": forward})
 
 
 def _statistics(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
