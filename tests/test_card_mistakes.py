@@ -197,6 +197,11 @@ MISTAKES = {
         "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`; a",
         "def optimizer",
     ),
+    "two optimizers": (
+        returns(OPTIMIZER, "torch.optim.SGD(parameters[:2]), torch.optim.Adam(parameters[2:])"),
+        "optimizer() returned tuple; a step has one loss and one backward pass; allowed: a torch.optim.Optimizer, with",
+        "def optimizer",
+    ),
     "a scheduler": (
         changed(OPTIMIZER, SCHEDULER),
         "optimizer() makes a scheduler; each step is taken at the rate that the task's scheduler or schedule says; all",

@@ -185,7 +185,7 @@ COMPILED = """
     def loss(self, outputs, batch):
         return F.cross_entropy(outputs, batch["y"])
 """
-# Computed again in the backward pass, by torch's own two ways.
+# Computed again in the backward pass, by torch's own two ways; one part twice, as ALBERT's.
 AGAIN = (
     IMAGES
     + """
@@ -201,6 +201,7 @@ AGAIN = (
 
             def forward(self, x):
                 x = checkpoint(self.first, x, use_reentrant=False)
+                x = checkpoint(self.second, x, use_reentrant=True)
                 return self.out(checkpoint(self.second, x, use_reentrant=True))
 
         return Whole()

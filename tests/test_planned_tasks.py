@@ -155,6 +155,12 @@ def test_gradients_within_a_forward_pass_are_not_for_shards(own: Path) -> None:
     assert reason.endswith("takes gradients (torch.autograd.grad), which read them later; use ddp")
 
 
+def test_norms_that_compute_on_gpus_alone_are_not_for_cpus(own: Path) -> None:
+    config = asked(CPU, task="my_task.py")
+    seen(config, synced=("norm",))
+    assert reasons(config) == ["SyncBatchNorm (norm) computes on GPUs alone, device is cpu; use BatchNorm there"]
+
+
 def test_numbers_that_are_not_torchs_leave_nothing_to_prove(own: Path) -> None:
     seen(asked(CPU, task="my_task.py"), outside=("numpy",))
     assert reasons(asked(CPU, task="my_task.py")) == [
