@@ -402,6 +402,11 @@ DEPENDENT = {
         "a sample's loss depends on how far its batch is padded",
         "def model",
     ),
+    "draws that cannot be fixed": (
+        changed(FORWARD, f"{FORWARD} * torch.distributions.Beta(2.0, 2.0).sample()"),
+        "the model draws random numbers by _sample_dirichlet, which differ between processes",
+        "",
+    ),
     "joined samples": (
         added(
             "def collate_fn(self, samples):\n"

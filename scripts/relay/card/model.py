@@ -199,8 +199,8 @@ def _see_changed(task: Computable, seen: Seen) -> None:
     pairs = zip(task.model.named_parameters(), task.again.parameters(), strict=True)
     if changed := [name for (name, one), other in pairs if not _same(one, other)]:
         seen.card["dependent"] = (
-            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding does "
-            f"({place(type(task.bound.own), 'model')}): each process changes those that its samples read"
+            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding or initial values "
+            f"from data do ({place(type(task.bound.own), 'model')}): each process changes them by its own samples"
         )
 
 

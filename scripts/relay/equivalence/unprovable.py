@@ -22,12 +22,8 @@ def unprovable(data: TrialData) -> str | None:
         return reason
     task = data.task(TRIAL)
     model = task.model()
-    if task.stilled.unknown:
-        names = ", ".join(sorted(task.stilled.unknown))
-        return f"the model draws random numbers by {names}, which differ between processes and cannot be fixed"
-    if task.stilled.moving:
-        names = ", ".join(task.stilled.moving)
-        return f"a module changes buffers of another one ({names}): they follow from each process's part of the batch"
+    if reason := task.stilled.unrepeatable:
+        return reason
     batch = Identified(data.first, data.indices(0)[: batches.count(data.first)])
     try:
         with task.computing():

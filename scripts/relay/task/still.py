@@ -44,6 +44,15 @@ class Stilled:
     buffers: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
 
+    @property
+    def unrepeatable(self) -> str:
+        """Why a divided batch is another training, whatever the model computes of it; '' for nothing."""
+        if self.unknown:
+            names = ", ".join(sorted(self.unknown))
+            return f"the model draws random numbers by {names}, which differ between processes and cannot be fixed"
+        told = f"a module changes buffers of another one ({', '.join(self.moving)})"
+        return f"{told}: they follow from each process's part of the batch" if self.moving else ""
+
 
 def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
     """Switch dropout off and freeze all buffers; BatchNorm's on the statistics of the batch that `compute` computes.
