@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from relay.card.data import close
 from relay.card.model import Computable, computed
-from relay.card.seen import Seen, several
+from relay.card.seen import Seen
+from relay.card.words import several
 from relay.process.generators import drawn_from
 from relay.task import batches, finite
 from relay.task.batches import Batch

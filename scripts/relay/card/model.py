@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
-from relay.card.seen import Seen, several
+from relay.card.seen import Seen
 from relay.card.watch import Watch
+from relay.card.words import several
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from, start_drawing
 from relay.task import batches

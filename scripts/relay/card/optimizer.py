@@ -6,13 +6,15 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from relay.card.model import Computable
-from relay.card.seen import Seen, several
+from relay.card.seen import Seen
+from relay.card.words import several
 from relay.process.generators import drawn_from
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
@@ -39,22 +41,19 @@ PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group 
 def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
     """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
     kind, parameters = type(bound.own), dict(model.named_parameters())
+    wrong = partial(mistake, kind, "optimizer")
     with calling(kind, "optimizer"):
         made = bound.optimizer(parameters.values())
     held = {id(each) for group in made.param_groups for each in group["params"]}
     given = set(map(id, parameters.values()))
     left = [name for name, each in parameters.items() if each.requires_grad and id(each) not in held]
     if not held & given:
-        raise mistake(
-            kind,
-            "optimizer",
+        raise wrong(
             "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`; a "
             "model that model() has kept may have others: tell them apart by what they are, such as each.ndim",
         )
     if strange := len(held - given):
-        raise mistake(
-            kind,
-            "optimizer",
+        raise wrong(
             f"optimizer() holds {strange} parameters that are none of the model's; allowed: those that it was given; a "
             "module of the model may have the loss's, and the model then returns its loss",
         )
@@ -63,7 +62,7 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
             f"{place(kind, 'optimizer')}: optimizer() leaves out {several(left)}, which are never trained then"
         )
     if any("initial_lr" in group for group in made.param_groups):  # where torch's schedulers keep the first rate
-        raise mistake(kind, "optimizer", f"optimizer() makes a scheduler; {SCHEDULED}")
+        raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
     _see_scheduler(bound, seen)
     seen.optimizer = type(made).__name__.lower()
     seen.card["optimizer_options"] = {
@@ -71,10 +70,8 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
     }
     _see_parts(bound, made, list(parameters.values()), seen)
     scope = _scope(bound, list(parameters.values()))
-    if scope == "other":
-        seen.card["dependent"] = OTHER.format(place(kind, "optimizer"))
-    else:
-        seen.card["optimizer_scope"] = scope
+    told = {"dependent": OTHER.format(place(kind, "optimizer"))} if scope == "other" else {"optimizer_scope": scope}
+    seen.card |= told
     if scope in READS:
         seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
 

@@ -146,9 +146,8 @@ class Tracer(TorchFunctionMode):
         given = self._argument(args), self._argument(kwargs)
         if function is torch.Tensor.__setitem__:
             function = set_item
-        is_plain = self.ambient == self.base and printable(function)
-        call = self.graph.call_function if is_plain else self._under
-        node = call(function if is_plain else self._constant(function), *given)
+        plain = self.ambient == self.base and printable(function)
+        node = self.graph.call_function(function, *given) if plain else self._under(self._constant(function), *given)
         self._write(node, found if tensors_in(found) else changed[0], changed)
         return found
 

@@ -180,11 +180,9 @@ def _opens(part: Any) -> bool:
 
 
 def _opened(whole: Any) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
-    if isinstance(whole, Mapping | Distribution):
-        held = whole if isinstance(whole, Mapping) else vars(whole)
-    else:
-        held = {field.name: getattr(whole, field.name) for field in fields(whole)}
-    return list(held.values()), (type(whole), tuple(held))
+    kind, whole = type(whole), vars(whole) if isinstance(whole, Distribution) else whole
+    held = whole if isinstance(whole, Mapping) else {field.name: getattr(whole, field.name) for field in fields(whole)}
+    return list(held.values()), (kind, tuple(held))
 
 
 def _keyed(whole: Any) -> tuple[list[tuple[Any, Any]], tuple[type, tuple[str, ...]]]:
