@@ -21,6 +21,9 @@ BENCHMARK_OPTIONS ?=
 NAME ?=
 
 BIN := .venv/bin
+# Tests with this mark, while stacks are built; tests of a stack wait for it.
+beside_builds = $(BIN)/python tests/support/all_stacks.py $(TESTED) & stacks=$$!; \
+	$(BIN)/pytest -m "$(1)" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS); tests=$$?; wait $$stacks; exit $$tests
 DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 DEMO_torch := config/demo.yaml
 DEMO_all := config/demo.yaml config/stacks.yaml
@@ -31,7 +34,7 @@ TESTED := $(or $(STACKS),all)
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 $(if $(DEMO),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
 endif
-ifneq ($(filter gpu-check stacks test test-quick,$(MAKECMDGOALS)),)
+ifneq ($(filter gpu-check stacks test test-long test-quick,$(MAKECMDGOALS)),)
 $(foreach name,$(filter-out torch all $(FURTHER),$(TESTED)),$(error STACKS: '$(name)' is not allowed; allowed: torch, all, or some of: $(FURTHER)))
 endif
 SNAKEFILES := $(wildcard Snakefile) workflow
@@ -76,14 +79,13 @@ stacks: install-dev  ## Make the environments of the stacks that tests use (buil
 	@$(BIN)/python tests/support/all_stacks.py $(TESTED)
 
 test: lint  ## Check style and types, then run all tests but the long campaigns (STACKS=torch: fewer)
-	@$(BIN)/python tests/support/all_stacks.py $(TESTED) & stacks=$$!; \
-	$(BIN)/pytest -m "not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS); tests=$$?; wait $$stacks; exit $$tests
+	@$(call beside_builds,not long)
 
 test-quick: install-dev  ## Run the quick tests: the inner loop, about 3 minutes on 2 cores
 	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-long: install-dev  ## Run the long campaigns alone, and the combinations that make test leaves out
-	$(BIN)/pytest -m long $(PYTEST_OPTIONS)
+	@$(call beside_builds,long)
 
 benchmark: install-dev  ## Measure what the project says of its own speed, on an idle machine: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/run.py $(BENCHMARK_OPTIONS)

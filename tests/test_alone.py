@@ -22,8 +22,3 @@ def test_each_setting_has_its_speed_and_whether_it_is_proven(full: Tree) -> None
     assert "19,900 ±13 % images/s in 3 repeats; proven to train the same as one process" in told
     assert any(re.search("41,000 .* NOT proven: probably .*: algorithm: losses differ by 0.25", line) for line in told)
     assert any(line.startswith("failed: repeats 2 and 3: RuntimeError") for line in told), told
-
-
-def test_what_nothing_can_prove_is_not_called_proven(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 100.0], verdict={"equivalent": False, "unprovable": "the loss is no mean"})
-    assert shown(tree, "cpu")[0].endswith(" in 2 repeats; measured, not proven: because the loss is no mean")

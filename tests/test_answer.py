@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from relay.comparison import answer_words as words
+from relay.comparison.advice import Warned, warnings
 from relay.comparison.answer import Answer, answers
 from relay.comparison.answer_files import recommendation
 from relay.comparison.candidates import Compared
 from relay.comparison.inputs import read_inputs
+from relay.comparison.measured import setting_results
 from relay.comparison.table import comparison_rows
 from results_tree import REFUSED, Tree
 
@@ -147,43 +152,12 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.certainty(answer_of(tree))
 
 
-def test_a_cpu_that_beats_the_gpu(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="cores", cpus_per_task=4)
-    tree.setting("single_gpu", [800.0, 802.0, 798.0], name="gpu", **ON_GPU)
-    found = answer_of(tree)
-    assert (best(found), found.certainty) == ("cores", "winner")
-    assert of(found, "gpu").relation == "slower"
-    assert "no GPU" in words.sentence(found)
-
-
-def test_a_gpu_that_is_hardly_faster_is_not_asked_for(tree: Tree) -> None:
-    """It counts as 12 cores: beside 4 of them, it has to be 0.7 × 12 / 4 = 2.1 times as fast."""
-    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="cores", cpus_per_task=4)
-    tree.setting("single_gpu", [1900.0, 1902.0, 1898.0], name="gpu", **ON_GPU)
-    found = answer_of(tree)
-    assert (best(found), of(found, "gpu").relation) == ("cores", "does not pay")
-    assert (
-        ", is 1.90 times as fast (between 1.89 and 1.91): 1.5 s and 0.0049 core-hours, beside 2.8 s and 0.0031 "
-        "core-hours. A GPU is worth it where an hour of it costs less than 11 hours of a CPU core; here it counts as "
-        "12."
-    ) in told(found)
-
-
 def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
     """On two nodes it is 1.2 times as fast as on one."""
     for nodes, speed in ((1, 1000.0), (2, 1200.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("ddp", speeds, name=f"nodes-{nodes}", nodes=nodes, devices_per_node=2, **ON_GPU)
     assert best(answer_of(tree)) == "nodes-1"
-
-
-def test_the_rules_of_the_plan_decide(tree: Tree) -> None:
-    """With a lower efficiency wanted, more cores pay."""
-    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one", cpus_per_task=1)
-    tree.setting("cpu", [1300.0, 1302.0, 1298.0], name="two", cpus_per_task=2)
-    assert best(answer_of(tree)) == "one"
-    tree.rules = {"least_efficiency": 0.6}
-    assert best(answer_of(tree)) == "two"
 
 
 def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_too(tree: Tree) -> None:
@@ -203,27 +177,6 @@ def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_t
 
 SLOW_TO_START = {"attempts": 1, "startup_seconds": 600.0, "loading_seconds": 0.0, "allocated_seconds": 612.0}
 QUICK_TO_START = {"attempts": 1, "startup_seconds": 9.0, "loading_seconds": 0.0, "allocated_seconds": 22.2}
-
-
-def test_who_ends_the_whole_training_first_is_recommended_and_beyond_which_length_another_would_be(tree: Tree) -> None:
-    """10 % more samples a second do not make up for 591 s of a start, in a training of 12 s."""
-    tree.setting("cpu", [110.0, 110.2, 109.8], name="slow", threads=2, summary=SLOW_TO_START | {"train_seconds": 12.0})
-    tree.setting("cpu", [100.0, 100.2, 99.8], name="quick", summary=QUICK_TO_START | {"train_seconds": 13.2})
-    answer = answer_of(tree)
-    assert answer.best is not None
-    assert answer.best.run.setting_id == "quick"
-    (other,) = answer.others
-    assert other.ratio.value == pytest.approx((28.16 + 9) / (25.6 + 600), rel=0.01)
-    (line,) = [each for each in words.reasons(answer) if "would end first" in each]
-    assert line.startswith("For more than 460 epochs, ")  # 591 s, by the 1.28 s that each takes less
-
-
-def test_a_chain_has_no_start_that_it_takes_once(tree: Tree) -> None:
-    """Its jobs begin as often as it needs: for fewer epochs it takes a start as well."""
-    tree.setting("cpu", [110.0, 110.2, 109.8], name="one-job", threads=2, summary=QUICK_TO_START)
-    tree.setting("cpu", [80.0, 80.2, 79.8], name="chain", summary=QUICK_TO_START | {"attempts": 2})
-    tree.rules = {"epochs": 600}
-    assert "would end first" not in told(answer_of(tree))
 
 
 def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
@@ -273,12 +226,6 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
         assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 28 s, of 0.00027" in words.certainty(answer)
 
 
-def test_a_deadline_that_a_repeat_may_miss_is_a_doubt(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 104.0, 96.0])
-    tree.rules = {"deadline_hours": 28.5 / 3600}
-    assert "resident) may take 31 s, of 0.00791667 h" in answer_of(tree).limits[0]
-
-
 def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one")
     tree.setting("single_gpu", [9000.0, 9002.0, 8998.0], name="gpu", **ON_GPU)
@@ -303,3 +250,67 @@ def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_agai
     assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.certainty(
         answer
     )
+
+
+# Warnings with advice: each is given where its figure says so, with that figure, and not otherwise
+
+STEADY = [1000.0, 1001.0, 999.0]
+
+
+def warned(tree: Tree) -> list[Warned]:
+    """The warnings, with the settings' ids in place of their names."""
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    results = setting_results(inputs, comparison_rows(inputs))
+    ids = {each.name: each.row["setting"] for each in results}
+    return [replace(found, setting=ids[found.setting]) for found in warnings(results)]
+
+
+def only(tree: Tree, setting: str) -> Warned:
+    (found,) = [each for each in warned(tree) if each.setting == setting]
+    return found
+
+
+def with_job(tree: Tree, identities: list[str], **asked: Any) -> None:
+    """The runs' specifications, as jobs of a cluster have them."""
+    for identity in identities:
+        tree.give_job(identity, **asked)
+
+
+def test_a_sound_comparison_has_no_warning(tree: Tree) -> None:
+    ids = tree.setting("cpu", STEADY)
+    with_job(tree, ids, memory_mb=1200, minutes=5)
+    assert warned(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers", "advice"), [("dataloader", 2, "data_workers (2 now)"), ("resident", 0, "fewer processes")]
+)
+def test_loader_bound(tree: Tree, loader: str, workers: int, advice: str) -> None:
+    tree.setting("cpu", STEADY, name="x", loader=loader, data_workers=workers, summary={"data_wait_fraction": 0.31})
+    found = only(tree, "x")
+    assert (found.kind, "31 %" in found.figure, advice in found.advice) == ("loader-bound", True, True)
+
+
+def test_a_noisy_node_is_named_and_its_repeat_counts(tree: Tree) -> None:
+    ids = tree.setting("cpu", [1000.0, 1001.0, 700.0, 999.0], name="x")
+    path = tree.root / "runs" / ids[2] / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hosts": ["node7"]}))
+    found = only(tree, "x")
+    assert (found.kind, found.figure) == (
+        "noisy node",
+        "repeat 3 ran at 0.70 times the speed of the others, on node7",
+    )
+    assert tree.rows()[0]["samples_per_second"] < 930
+
+
+def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
+    ids = tree.setting("cpu", STEADY, name="x", summary={"train_seconds": 3.0, "allocated_seconds": 30.0})
+    with_job(tree, ids, memory_mb=16000, minutes=60)
+    memory, time = warned(tree)
+    assert (memory.kind, time.kind) == ("memory asked for and not used", "time asked for and not used")
+    needed = math.ceil((302 + 512) * 1.25)
+    assert "16,000 MB" in memory.figure
+    assert f"of which {needed:,} MB would do" in memory.figure
+    assert memory.advice.startswith("set memory_mb_per_node to what the neediest setting needs")
+    assert time.figure == "60 minutes, of which a job used 0.25, and 2 would do"
+    assert time.advice.startswith("set runtime_minutes to what the longest setting needs")

@@ -103,15 +103,6 @@ def test_the_block_asks_for_everything_that_the_job_declares() -> None:
     assert script(job).splitlines()[-1] == "exec python train.py --run 'a b'"
 
 
-def test_no_name_becomes_a_line_of_the_script(tmp_path: Path) -> None:
-    made = BatchScript(
-        name="a\ntouch b", job=Job(memory_mb=1, minutes=5, account="e\ntouch f"), jobs=1, command=["true"],
-        folder=tmp_path, output=tmp_path / "x.log", comments=["c\ntouch d"],
-    )  # fmt: skip
-    assert "#SBATCH --job-name=a_touch_b" in made.render().splitlines()
-    assert not [line for line in made.render().splitlines() if line.startswith("touch")]
-
-
 @pytest.mark.parametrize(("task", "status", "expected"), [(1, 75, 0), (3, 75, 75)])
 def test_a_chains_job_that_has_saved_in_time_has_done_its_part(
     tmp_path: Path, task: int, status: int, expected: int

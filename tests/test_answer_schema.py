@@ -41,11 +41,3 @@ def test_a_winner_with_all_that_can_be_beside_it(tree: Tree) -> None:
     tree.fail(failed, "RuntimeError: out of memory")
     tree.skip("fsdp", "needs two devices")
     assert checked(tree) == "winner"
-
-
-def test_a_tie_a_doubt_and_a_task_without_classes(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, accuracies=[None] * 3, task="linear-random10")
-    tree.setting("cpu", STEADY, accuracies=[None] * 3, task="linear-random10", loader="dataloader")
-    assert checked(tree) == "tie"
-    tree.setting("cpu", [1000.0], accuracies=[None], task="linear-random10", threads=2)
-    assert checked(tree) == "unclear"

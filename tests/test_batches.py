@@ -37,13 +37,6 @@ def test_pieces_are_those_of_torch_and_join_to_the_batch(batch: Any, pieces: int
     same(batches.joined(parts), batch)
 
 
-@pytest.mark.parametrize("batch", STRUCTURES.values(), ids=STRUCTURES)
-def test_samples_are_taken_together(batch: Any) -> None:
-    chosen = torch.tensor([6, 0, 6])
-    same(batches.taken(batch, chosen), batches.joined([batches.taken(batch, slice(i, i + 1)) for i in (6, 0, 6)]))
-    assert batches.count(batches.taken(batch, slice(-1))) == 6
-
-
 def test_only_floating_point_numbers_change_their_type() -> None:
     """Tokens and labels stay whole: bfloat16 has no 257."""
     cast = batches.cast(nested(), torch.float64)

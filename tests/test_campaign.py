@@ -20,15 +20,16 @@ pytest_plugins = ["chain_runs"]
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_few_kills(bench: Bench, pytestconfig: pytest.Config) -> None:
-    campaign = Campaign(bench, pytestconfig.getoption("seed"), ("ddp, dropout", "cpu, dropout"))
-    campaign.run(4, each=3)
+    campaign = Campaign(bench, pytestconfig.getoption("seed"), ("ddp, dropout",))
+    campaign.run(2)
     print(campaign.table())
-    assert campaign.counts.total() == 4
+    assert campaign.counts.total() == 2
 
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_many_kills(bench: Bench, pytestconfig: pytest.Config) -> None:
+    """Only this kills runs of every way to divide a model, at every phase."""
     campaign = Campaign(bench, pytestconfig.getoption("seed"))
     print(f"campaign: seed {campaign.seed}")
     campaign.run(pytestconfig.getoption("kills"))

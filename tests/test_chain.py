@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -13,17 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from chain_results import assert_same, result
-from chain_runs import DDP, Bench, Chain, Ended, finish, interrupt, wait_until
+from chain_runs import DDP, Bench, Ended, interrupt, wait_until
 from own_tasks import spec
 from relay.base import lock
 from relay.base.errors import Busy
 from relay.base.files import read_json
-from relay.run_folder.places import dataset_folder
 from relay.spec.run import changed
-from relay.task.bound import BoundTask
 from relay.training import job as training_job
 from relay.training import speed
 from relay.training.job import Places
@@ -53,14 +49,6 @@ def test_a_run_that_was_never_declared_is_one_line(bench: Bench) -> None:
     assert "run.json" in one_line(ended)
 
 
-def test_a_chain_that_was_never_started_is_one_line(bench: Bench) -> None:
-    chain = bench.chain("results")
-    (chain.declared / "chain.json").unlink()
-    ended = chain.segment()
-    assert ended.status == 1
-    assert str(chain.declared / "chain.json") in one_line(ended)
-
-
 def test_a_later_segment_without_the_checkpoints_of_its_chain_is_one_line(bench: Bench) -> None:
     """They were deleted, or are those of an older start."""
     chain = bench.chain("results")
@@ -74,63 +62,18 @@ def test_a_later_segment_without_the_checkpoints_of_its_chain_is_one_line(bench:
 
 
 @pytest.mark.slow
-def test_two_processes_killed_and_started_again_end_as_if_uncut(bench: Bench) -> None:
-    strategy = bench.strategy("slow_ddp", SLOWLY, base="ddp")
-    cut, uncut = (bench.chain(name, **(DDP | strategy)) for name in ("cut", "uncut"))
-    kill_and_go_on(bench, cut, times=1)
-    found = result(cut)
-    assert len(found["generators"]) == 2
-    assert not torch.equal(*(g["torch"] for g in found["generators"])), "each rank has dropout of its own"
-    assert_same(found, result(uncut.train()))
-    check_evaluation(uncut)
-
-
-def kill_and_go_on(bench: Bench, chain: Chain, times: int) -> None:
-    """Kill everything at a random moment after each attempt's first checkpoint, then let the run end."""
-    for number in range(times):
-        known = set(chain.checkpoints())
-        job = chain.begin(attempt=number + 1)
-        wait_until(lambda known=known: set(chain.checkpoints()) - known, job)  # type: ignore[misc]
-        time.sleep(random.uniform(0, 0.7))
-        assert job.poll() is None, "the job ended too early"
-        bench.kill()
-        assert finish(job).status == -signal.SIGKILL
-        assert 0 < chain.checkpoints()[-1] < chain.run.length.total_steps
-    ended = chain.segment(attempt=times + 1)
-    assert ended.status == 0, ended.errors
-    starts = chain.started_at()
-    assert len(starts) == times + 1
-    assert starts == sorted(set(starts)), f"each attempt went on from further than the one before: {starts}"
-    assert list(chain.work.glob("partial-*")) == []
-
-
-def check_evaluation(chain: Chain) -> None:
-    """What two processes found on the test set is what its 101 samples give in a plain loop over the final model."""
-    state = torch.load(chain.results / "whole.pt", weights_only=False)["model"]
-    task = BoundTask.of(chain.run, dataset_folder(chain.results, chain.run.dataset))
-    model = task.built().eval()
-    model.load_state_dict(state)
-    inputs, targets = task.own.transform(task.datasets[1][:])
-    outputs = model(inputs)
-    last = summarise(chain.run, chain.work)["evaluations"][-1]
-    assert last["step"] == chain.run.length.total_steps
-    assert last["test_accuracy"] == (outputs.argmax(1) == targets).double().mean().item()
-    assert last["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(outputs, targets).item(), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_three_segments_are_one_long_run(bench: Bench) -> None:
+def test_two_segments_are_one_long_run(bench: Bench) -> None:
     """Bit for bit; and the code is that of the first one, whatever was edited since."""
     strategy = bench.strategy("edited")
     chain, whole = (bench.chain(name, **strategy) for name in ("segments", "whole"))
-    whole.train()
-    for first, last in ((0, 17), (17, 40), (40, 60)):
+    whole.train(forked=True)
+    for first, last in ((0, 17), (17, 60)):
         ended = chain.segment(first, last)
         assert ended.status == 0, ended.errors
         state = read_json(chain.declared / f"step-{last}.json")
         assert (state["run"], state["step"], state["generation"]) == (chain.run.id, last, "first")
         bench.strategy("edited", "raise RuntimeError('the code of today')")
-    assert chain.started_at() == [0, 17, 40]
+    assert chain.started_at() == [0, 17]
     assert_same(result(chain), result(whole))
 
 
@@ -170,19 +113,6 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_rank_is_worth_a_retry(bench: Bench) -> None:
-    """The other rank's error about its lost peer is no fault of the program's own."""
-    strategy = bench.strategy("slow_ddp", SLOWLY, base="ddp")
-    chain = bench.chain("results", total_steps=60, evaluate_every_steps=60, **(DDP | strategy))
-    job = chain.begin()
-    wait_until(chain.checkpoints, job)
-    bench.trainers()[-1].kill()
-    ended = finish(job)
-    assert ended.status == 75, ended.errors
-    assert chain.segment(0, 60, attempt=2).status == 0
-
-
-@pytest.mark.slow
 def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
     chain = bench.chain("results")
@@ -199,7 +129,6 @@ def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, m
         assert re.search(told, ended.errors)
         assert "out of memory" not in ended.errors
     assert not (chain.work / "fault.json").exists()
-    assert chain.forked(attempt=2).status == 0
 
 
 # A fault of the program's own
@@ -213,16 +142,6 @@ def test_a_stack_that_cannot_be_imported_is_a_recorded_fault(bench: Bench) -> No
     assert ended.status == 1
     assert chain.fault()["error"] == "ModuleNotFoundError: No module named 'a_framework_that_is_not_installed'"
     assert chain.segment(attempt=2).status == 1
-
-
-@pytest.mark.slow
-def test_what_the_job_did_not_get_is_one_line_with_both_numbers(bench: Bench) -> None:
-    told = "world size is 1, the run declares 2"
-    chain = bench.chain("results", devices_per_node=2)
-    ended = chain.segment()
-    assert ended.status == 1
-    assert told in one_line(ended)
-    assert chain.fault()["error"] == f"run {chain.run.id}: {told}"
 
 
 # What a chain goes on with
@@ -260,8 +179,8 @@ def test_what_a_chain_lost_is_one_line_and_a_new_start_begins_at_step_0(bench: B
 def test_a_killed_save_or_a_damaged_checkpoint_costs_only_its_steps(bench: Bench) -> None:
     """The run goes on from the one before, and ends as an uncut one."""
     chain, whole = bench.chain("results"), bench.chain("whole")
-    whole.train()
-    assert chain.segment(0, 30).status == 0
+    whole.train(forked=True)
+    assert chain.forked(0, 30).status == 0
     older, newest = chain.checkpoints()
     assert newest == 30
     shutil.copytree(chain.work / "step-30", chain.work / "partial-31")

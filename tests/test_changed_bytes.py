@@ -108,11 +108,6 @@ def refused(chain: Chain, first: int = 0) -> str:
     return str(caught.value)
 
 
-def test_a_job_looks_at_its_data_before_it_trains(chain: Chain) -> None:
-    (chain.results / "datasets").unlink()
-    assert "the dataset is not prepared" in refused(chain)
-
-
 # Code
 
 

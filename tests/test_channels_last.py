@@ -17,10 +17,8 @@ PARTED = {"schedule": "interleaved_zero_bubble", "micro_batches": 4}
     ("comparison", "config", "last"),
     [
         (CPU, {}, True),
-        (CPU | {"channels_last": False}, {}, False),
         (CPU, {"task": "resnet18-tiny"}, False),
         (PIPELINE | {"options": PARTED}, {}, False),
-        ({"strategy": "single_gpu"}, {"gpus": 1, "device": "cuda"}, False),
         ({"strategy": "single_gpu", "precision": "bf16"}, {"gpus": 1, "device": "cuda"}, True),
     ],
 )

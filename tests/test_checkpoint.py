@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemWriter
 
 from chain_runs import DROPOUT
 from checkpointed import Training, filled, names
 from own_tasks import OWN, spec
+from plans import CPU, only
+from relay.base.errors import UserError
 from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
-from relay.run_folder.sealed import complete
+from relay.run_folder import attempt_name, sealed
+from relay.run_folder.sealed import MANIFEST, complete, seal
+from relay.spec.setting import Length
 from relay.spec.tasks import TaskSpec
-from relay.training.checkpoint import Checkpoints
+from relay.training.agreement import Agreement, Moment
+from relay.training.checkpoint import DONE, WRITING, Checkpoints
 
-pytest_plugins = ["chain_runs", "checkpointed"]
+pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +37,6 @@ pytest_plugins = ["chain_runs", "checkpointed"]
     [
         DROPOUT,  # Adadelta, a schedule of steps
         spec("lenet-digits"),  # SGD with momentum
-        spec("linear-random10"),  # SGD without any state
         spec(str(OWN / "own_loss.py")),  # a tied weight, samples one by one, a loss of the model's own
     ],
     ids=lambda value: value.name,
@@ -48,19 +58,6 @@ def test_a_resumed_training_goes_on_bit_for_bit(
     assert all(torch.equal(value, wanted[name]) for name, value in second.state().items())
 
 
-def test_saving_changes_nothing(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
-    """A run with many checkpoints ends as one with none."""
-    plain, saving = Training(ranks, prepared), Training(ranks, prepared)
-    torch.manual_seed(5)
-    expected = plain.train(6)
-    torch.manual_seed(5)
-    losses = []
-    for step in range(1, 7):
-        losses += saving.train(1)
-        checkpoints.save(saving.strategy, step)
-    assert losses == expected
-
-
 def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
     filled(checkpoints, training, 2)
     shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "step-2.bak")
@@ -79,12 +76,6 @@ def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> Non
     assert watching.margin_seconds == 95  # it never shrinks
     watching.leave_room(save_seconds=20, step_seconds=55)
     assert watching.reason == "deadline"
-
-
-def test_ten_is_newer_than_nine(checkpoints: Checkpoints, training: Training) -> None:
-    filled(checkpoints, training, 1, 8, 9, 10)
-    assert names(checkpoints) == ["step-10", "step-9"]
-    assert checkpoints.resume(training.strategy, 0, 100) == 10
 
 
 def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
@@ -146,3 +137,169 @@ def test_a_parameter_without_state_has_none_after_resuming(
     states = [len(trained.strategy.optimizer.state) for trained in (first, second)]
     assert second.train(3) == expected
     assert states[1] == states[0] - 1
+
+
+# Checkpoints that are written while the training goes on
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No file of a checkpoint is written until this is set."""
+    go, write = threading.Event(), FileSystemWriter.write_data
+
+    def write_data(*given: Any) -> Any:
+        assert go.wait(60)
+        return write(*given)
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", write_data)
+    yield go
+    go.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at_which_it_began(
+    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path, held: threading.Event
+) -> None:
+    """Parameters, optimizer and generators, though all of them have moved on before the first byte was written."""
+    training.train(4)
+    checkpoints.begin(training.strategy, 4)
+    expected = training.train(3)
+    time.sleep(0.3)
+    assert checkpoints.progress == WRITING
+    assert not checkpoints.agree(WRITING)
+    assert complete(checkpoints.directory) == []
+    held.set()
+    checkpoints.finish()
+    assert checkpoints.progress == DONE
+    assert checkpoints.agree(DONE)
+    assert checkpoints.longest_save_seconds > 0.3
+    again = Training(ranks, prepared)
+    again.step = checkpoints.resume(again.strategy, 0, 10) or 0
+    assert again.step == 4
+    assert again.train(3) == expected
+
+
+def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
+    checkpoints: Checkpoints, training: Training
+) -> None:
+    filled(checkpoints, training, 2)
+    training.train(1)
+    partial = checkpoints.directory / f"partial-{attempt_name.name()}-3"
+    partial.mkdir()
+    (partial / "strategy").write_text("where a folder should be")
+    checkpoints.begin(training.strategy, 3)
+    with pytest.raises(RuntimeError, match=r"the checkpoint of step 3 could not be saved: FileExistsError.*rank 0"):
+        checkpoints.finish()
+    assert complete(checkpoints.directory) == [2]
+
+
+# Damaged checkpoints: complete or absent, and passed over with a warning
+
+
+def truncate(place: Path) -> None:
+    path = largest(place)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def change_a_byte(place: Path) -> None:
+    path = largest(place)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_the_manifest(place: Path) -> None:
+    (place / MANIFEST).write_text((place / MANIFEST).read_text()[:40])
+
+
+def largest(place: Path) -> Path:
+    return max((p for p in place.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+DAMAGES = [
+    (change_a_byte, "does not have the checksum"),
+    (cut_the_manifest, f"{MANIFEST} cannot be read"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("harm", "told"), DAMAGES)
+def test_a_damaged_newest_one_falls_back_to_the_one_before(
+    checkpoints: Checkpoints,
+    training: Training,
+    capsys: pytest.CaptureFixture[str],
+    harm: Callable[[Path], None],
+    told: str,
+) -> None:
+    """With a warning that names it; and it is replaced by the next save, not kept in place of a sound one."""
+    filled(checkpoints, training, 4)
+    expected = training.state()
+    filled(checkpoints, training, 8)
+    harm(checkpoints.directory / "step-8")
+    assert checkpoints.resume(training.strategy, 0, 100) == 4
+    assert all(torch.equal(value, expected[name]) for name, value in training.state().items())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: checkpoint of step 8 is passed over: ")
+    assert told in line
+    training.step = 4
+    filled(checkpoints, training, 6)
+    assert names(checkpoints) == ["step-4", "step-6"]
+
+
+def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Path) -> None:
+    """A manifest without it would call the checkpoint sound."""
+    (tmp_path / "rng-0.pt").write_text("mine")
+    late = threading.Timer(1.0, lambda: (tmp_path / "rng-1.pt").write_text("another node's"))
+    late.start()
+    seal(tmp_path, 5, 2, {"rng-0.pt", "rng-1.pt"})
+    assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == {"rng-0.pt", "rng-1.pt"}
+    late.join()
+
+
+def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "SHOWN_WITHIN_SECONDS", 0.1)
+    with pytest.raises(FileNotFoundError, match="another node has written it"):
+        seal(tmp_path, 5, 2, {"rng-1.pt"})
+    assert not (tmp_path / MANIFEST).exists()
+
+
+def test_all_damaged_is_an_error_and_no_fresh_start(
+    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(checkpoints, training, 4, 8)
+    for step in (4, 8):
+        truncate(checkpoints.directory / f"step-{step}")
+    with pytest.raises(UserError, match=r"run run-1: no sound checkpoint for .*; delete results/runs/run-1"):
+        checkpoints.resume(training.strategy, 0, 100)
+    assert capsys.readouterr().out.count("warning: checkpoint of step") == 2
+
+
+# Checkpoints every so many epochs or steps, counted from the run's start, beside those by the clock
+
+
+@pytest.mark.usefixtures("in_the_project")
+def test_epochs_become_steps_of_the_run() -> None:
+    run = only(CPU, checkpoint_every_epochs=1.5)
+    assert run.length.checkpoint_every_steps == round(1.5 * run.length.steps_per_epoch)
+    assert only(CPU).length.checkpoint_every_steps is None
+
+
+@pytest.mark.usefixtures("in_the_project")
+def test_they_may_be_given_in_steps_as_well_but_not_in_both() -> None:
+    assert only(CPU, checkpoint_every_steps=10).length.checkpoint_every_steps == 10
+    told = r"config: checkpoint_every_steps: 10 contradicts checkpoint_every_epochs 0.5; give one"
+    with pytest.raises(UserError, match=told):
+        only(CPU, checkpoint_every_steps=10, checkpoint_every_epochs=0.5)
+
+
+def test_one_that_has_to_wait_for_the_one_before_stays_due(ranks: Ranks) -> None:
+    length = Length(epochs=1, steps_per_epoch=40, total_steps=40, evaluate_every_steps=40, checkpoint_every_steps=4)
+    saves: Any = SimpleNamespace(progress=WRITING, agree=lambda progress: progress == DONE, longest_save_seconds=0.0)
+    agreement = Agreement(length, ranks, Interruption(deadline=None), saves, 0)
+    agreement.next_step = 100  # the clock asks for nothing
+    assert [step for step in range(1, 10) if agreement.due(step)] == [4, 8]
+    assert not agreement.reach(4).save
+    saves.progress = DONE
+    assert agreement.reach(5).save
+    agreement.saved = Moment.now(5)
+    assert not agreement.reach(6).save
+    assert agreement.reach(8).save

@@ -44,12 +44,6 @@ def test_settings_are_matched_whatever_their_names_and_their_place(two: tuple[Tr
     assert changes["resident"].ratio.value == pytest.approx(0.5)
 
 
-def test_settings_that_differ_in_what_changes_no_result_are_the_same(two: tuple[Tree, Tree]) -> None:
-    for tree, saving in zip(two, (5.0, 30.0), strict=True):
-        tree.setting("cpu", STEADY, checkpoint_minutes=saving, observed_steps=int(saving))
-    assert found(two)["resident"].change == "the same"
-
-
 def test_a_change_is_called_beyond_the_margin_and_the_noise_alone(two: tuple[Tree, Tree]) -> None:
     noisy = [1000.0, 1300.0, 1150.0]
     for tree, factor in zip(two, (1.0, 1.3), strict=True):

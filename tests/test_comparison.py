@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from results_tree import Tree, shown
+from results_tree import REFUSED, Tree, shown
 
 pytest_plugins = ["results_tree"]
 REQUIRED = ["task", "strategy", "stack", "device", "launcher", "loader", "precision", "cpus_per_task", "standing"]
@@ -26,6 +27,8 @@ def test_columns_and_pooled_figures(tree: Tree) -> None:
     assert raw[0]["equivalent"] == "true"
     row = tree.row("ddp")
     assert row["samples_per_second"] == pytest.approx(110)  # the geometric mean: 110 / 1.1, 110, 110 × 1.1
+    from scipy import stats  # which takes a second
+
     half = stats.t.ppf(0.975, 2) * math.log(1.1) / math.sqrt(3)
     assert row["samples_per_second_low"] == pytest.approx(110 * math.exp(-half))
     assert row["samples_per_second_high"] == pytest.approx(110 * math.exp(half))
@@ -49,29 +52,12 @@ def test_best_tie_slower_and_unclear(tree: Tree) -> None:
     assert {name: row["standing"] for name, row in rows.items()} == {
         "best": "fastest", "close": "tie", "half": "slower", "noisy": "unclear",
     }  # fmt: skip
+    from scipy import stats
+
     interval = stats.ttest_rel(np.log([500, 510, 490]), np.log(fast)).confidence_interval(1 - 0.05 / 3)
     half = rows["half"]
     assert half["relative_speed_low"] == pytest.approx(math.exp(interval.low))
     assert half["relative_speed_high"] == pytest.approx(math.exp(interval.high))
-
-
-def test_text_is_told_in_tokens(
-    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sample of text is 64 tokens; how settings compare does not depend on what is counted."""
-    tree.setting("ddp", [10.0, 11.0, 12.1], task="gpt-tiny", devices_per_node=2)
-    tree.setting("cpu", [5.0, 5.5, 6.05], task="gpt-tiny")
-    assert tree.compare() == 0
-    row, slower = tree.rows()
-    assert (row["unit"], row["units_per_sample"]) == ("tokens", 64)
-    assert row["samples_per_second"] == pytest.approx(11)
-    assert slower["relative_speed"] == pytest.approx(0.5)
-    out = shown(tree, capsys, monkeypatch)
-    for place in (out, tree.html, tree.headline()):
-        assert "tokens/s" in place
-        assert "images" not in place
-        assert "704" in place
-    assert "tokens per second" in tree.html
 
 
 def test_a_verdict_of_other_code_is_not_shown_as_the_runs(tree: Tree) -> None:
@@ -129,3 +115,101 @@ def test_not_proven_stands_beside_the_setting_wherever_it_is_shown(
     told_in_json = json.loads((tree.root / "answer.json").read_text())["answers"][0]
     assert told_in_json["recommended"]["unproven"] == reason
     assert told in told_in_json["certainty_in_words"]
+
+
+# Scaling efficiency: against which setting, and where there is none
+
+
+def test_strong_scaling_is_against_itself_on_the_fewest_devices(tree: Tree) -> None:
+    for devices, speed in ((2, 200.0), (4, 300.0), (8, 400.0)):
+        tree.setting("ddp", [speed, speed], devices_per_node=devices)
+    tree.setting("cpu", [150.0, 150.0])
+    rows = {(row["strategy"], row["devices_per_node"]): row for row in tree.rows()}
+    assert rows["ddp", 2]["scaling_efficiency"] is None
+    assert rows["ddp", 4]["scaling_efficiency"] == pytest.approx(0.75)
+    assert rows["ddp", 8]["scaling_efficiency"] == pytest.approx(0.5)
+    assert (rows["ddp", 8]["scaling"], rows["ddp", 8]["scaling_baseline_devices"]) == ("strong", 2)
+    assert rows["cpu", 1]["scaling_efficiency"] is None
+
+
+def test_weak_scaling_where_the_batch_grows_with_the_devices(tree: Tree) -> None:
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, global_batch_size=64)
+    tree.setting("ddp", [380.0, 380.0], devices_per_node=4, global_batch_size=128)
+    efficient = tree.rows()[0]
+    assert (efficient["scaling"], efficient["scaling_efficiency"]) == ("weak", pytest.approx(0.95))
+
+
+def test_no_efficiency_where_more_than_the_size_differs(tree: Tree) -> None:
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2)
+    tree.setting("ddp", [300.0, 300.0], devices_per_node=4, global_batch_size=96)
+    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
+
+
+def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
+    tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
+    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
+
+
+# The comparison of incomplete, damaged or empty results; and its files, which are old or new, never half
+
+
+def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
+    broken = tree.setting("ddp", [9000.0], name="broken", devices_per_node=2)[0]
+    (tree.root / "runs" / broken / "summary.json").write_text('{"run": ')
+    tree.setting("fsdp", [9000.0], name="ungated", devices_per_node=2)
+    (tree.root / "equivalence/gates/gate-ungated/verdict.json").unlink()
+    tree.setting("cpu", [100.0, 101.0])
+    assert "summary.json: is no JSON" in tree.row("ddp", partial=True)["reason"]
+    ungated = tree.row("fsdp", partial=True)
+    assert (ungated["status"], ungated["equivalent"]) == ("failed", None)
+    assert "gave no verdict" in ungated["reason"]
+    assert tree.row("cpu", partial=True)["standing"] == "fastest"
+
+
+def test_incomplete_results_are_one_line_and_lose_nothing(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    identity = tree.setting("cpu", [100.0], name="a")[0]
+    assert tree.compare() == 0
+    before = {path: path.read_bytes() for path in tree.root.glob("*.*") if path.name != "plan.json"}
+    tree.write(f"runs/{identity}/run.json", {"id": identity, "task": {}})
+    capsys.readouterr()
+    assert tree.compare() == 1
+    error = capsys.readouterr().err
+    assert "run.json: is no run of this version" in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in tree.root.glob("*.*") if path.name != "plan.json"} == before
+    assert len(before) == 10
+
+
+# A summary or a verdict with a value that none of its kind has is a failure of its own setting, in one line
+
+NAN = float("nan")
+
+
+def spoil(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"losses": None}, "'losses' is damaged (None)"),
+        ({"losses": {"steps": [1], "values": ["low"]}}, "the losses or evaluations of its summary.json are damaged"),
+        ({"samples_per_second": NAN}, "its samples_per_second is nan"),
+    ],
+)
+def test_a_damaged_summary_fails_its_setting_and_no_other(tree: Tree, values: dict[str, Any], told: str) -> None:
+    (identity,) = tree.setting("ddp", [9000.0], devices_per_node=2)
+    tree.setting("cpu", [100.0, 101.0])
+    spoil(tree.root / "runs" / identity / "summary.json", **values)
+    row = tree.row("ddp", partial=True)
+    assert (row["status"], told in row["reason"]) == ("failed", True), row["reason"]
+    assert tree.row("cpu", partial=True)["standing"] == "fastest"
+
+
+@pytest.mark.parametrize(("values", "told"), [({"parts": 7}, "gave no verdict"), ({"equivalent": "no"}, "no verdict")])
+def test_a_damaged_verdict_is_none(tree: Tree, values: dict[str, Any], told: str) -> None:
+    tree.setting("ddp", [9000.0, 9001.0], name="x", devices_per_node=2)
+    spoil(tree.root / "equivalence/gates/gate-x/verdict.json", **values)
+    row = tree.row("ddp", partial=True)
+    assert (row["status"], told in row["reason"]) == ("failed", True)

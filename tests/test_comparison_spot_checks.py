@@ -52,15 +52,6 @@ def test_a_failed_spot_check_strikes_its_setting_out(checked: Checked) -> None:
     assert "1 struck out" in checked.headline()
 
 
-def test_what_was_not_checked_counts_and_is_told(checked: Checked) -> None:
-    runs = checked.setting("cpu", [100.0, 101.0], name="one")
-    checked.found("one", runs, "passed", "not checked")
-    row = checked.row("cpu")
-    assert row["equivalent"] is True
-    assert row["reason"] == "repeat 2: not spot-checked: its files are gone"
-    assert row["spot_checks"] == "1 passed, 1 not checked"
-
-
 def test_a_verdict_on_an_earlier_start_is_none(checked: Checked) -> None:
     (run,) = checked.setting("cpu", [100.0], name="one")
     checked.found("one", [run], "failed")

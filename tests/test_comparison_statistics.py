@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from relay.comparison.statistics import (
     Estimate,
@@ -29,6 +28,8 @@ def test_geometric_mean_of_two_repeats_by_hand() -> None:
 
 
 def test_ratio_agrees_with_scipys_paired_test_of_the_common_rounds() -> None:
+    from scipy import stats  # which takes a second
+
     a, b = [100.0, 104.0, 99.0, 103.0], [131.0, 120.0, 125.0]
     estimate, among = ratio(rounds(a), rounds(b)), ratio(rounds(a), rounds(b), 19)
     found = stats.ttest_rel(np.log(a[:3]), np.log(b))
@@ -39,6 +40,8 @@ def test_ratio_agrees_with_scipys_paired_test_of_the_common_rounds() -> None:
 
 
 def test_days_agree_with_scipys_welch_test() -> None:
+    from scipy import stats  # which takes a second
+
     a, b = [100.0, 104.0, 99.0, 103.0], [131.0, 120.0, 125.0]
     estimate = ratio_of_days(a, b)
     interval = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval(0.95)
@@ -54,12 +57,6 @@ def test_one_repeat_has_no_interval_and_equal_repeats_that_of_the_floor() -> Non
     far_apart = ratio(rounds([1.0, 1e9]), rounds([1e9, 1.0]), 19)
     assert far_apart.high
     assert math.isfinite(far_apart.high)
-
-
-@pytest.mark.parametrize("speeds", [[], [0.0, 1.0], [float("nan"), 1.0]])
-def test_speeds_that_are_none_are_refused(speeds: list[float]) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        geometric_mean(speeds)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +77,8 @@ def test_standing_at_a_margin_of_three_percent(low: float | None, high: float | 
 
 def test_repeats_that_would_tell_are_the_textbooks_number() -> None:
     """The distance to the nearer edge of the band over the standard error has to reach t(97.5 %) + t(80 %)."""
+    from scipy import stats
+
     spread = 0.02
     exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # this standard deviation of the differences exactly
     found = repeats_to_tell(rounds(1000 * exact), rounds([930.0] * 3), band(0.03))
@@ -91,9 +90,3 @@ def test_repeats_that_would_tell_are_the_textbooks_number() -> None:
 
     assert found is not None
     assert (enough(found), enough(found - 1)) == (True, False)
-
-
-def test_repeats_that_would_tell_where_none_or_too_many_would() -> None:
-    assert repeats_to_tell({0: 1000.0}, rounds([900.0, 901.0]), band(0.03)) == 3
-    exact = np.exp(0.02 * np.array([-1.0, 0.0, 1.0]))
-    assert repeats_to_tell(rounds(0.97 * exact), rounds([1.0] * 3), band(0.03)) is None  # on the band's edge

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
 from relay.base.errors import UserError
+from relay.planning import shrink
 from relay.planning.comparisons import Comparison
 from relay.planning.config import Config, load
 from relay.spec.tasks import built_in
+
+pytest_plugins = ["plans"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,20 +32,9 @@ def written() -> dict[str, object]:
     return yaml.safe_load((ROOT / "config/config.yaml").read_text())
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    assert load({}) == load(None) == Config()
-    assert Config().repeats == 5
-    assert [c.strategy for c in Config().comparisons] == ["cpu", "cpu", "ddp", "single_gpu"]
-
-
 def test_the_written_defaults_are_the_defaults() -> None:
     assert load(written()) == Config()
     assert list(written()) == list(Config.model_fields)  # every key, in the model's order
-
-
-def test_the_demo_is_the_defaults_on_digits_in_shorter_runs() -> None:
-    demo = yaml.safe_load((ROOT / "config/demo.yaml").read_text())
-    assert load({**written(), **demo}) == Config(task="lenet-digits", repeats=3, epochs=15)
 
 
 REFUSED = {
@@ -54,6 +45,7 @@ REFUSED = {
     ),
     "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
     # misspelt keys, at every depth
+    "epoch: 3": "config: epoch: 3 has an unknown key; did you mean 'epochs'? config/README.md has all",
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
@@ -61,44 +53,23 @@ REFUSED = {
         "config: runtime_minutes: '2h' is not allowed; allowed: a whole number of at least 1 "
         "(this is text: write 120, without quotes)"
     ),
-    "memory_mb_per_node: 4 GB": (
-        "config: memory_mb_per_node: '4 GB' is not allowed; allowed: a whole number of at least 1 or null "
-        "(this is text: write 4096, without quotes)"
-    ),
-    "comparisons: [cpu]": (
-        "config: comparisons[0]: 'cpu' is not allowed; allowed: a block with the keys strategy, nodes, "
-        "devices_per_node, processes_per_device, cpus_per_task, threads, interop_threads, launcher and others"
-    ),
-    "comparisons: [{strategy: cpu, learning_rate: [0.1, 0.2]}]": (
-        "config: comparisons[0].learning_rate: [0.1, 0.2] is not allowed here; "
-        "allowed: beside `comparisons`, one for all of them"
-    ),
     "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
         "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
+    ),
+    'comparisons: [{command: python a.py, name: "a\\nerror: b"}]': (
+        "config: comparisons[0].name: 'a\\nerror: b' is not allowed; allowed: letters, digits, '_', '-' and '.', "
+        "a letter first"
     ),
     # YAML's accidents
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
         "(this is text: write 1.0e-05, without quotes)"
     ),
-    "repeats: true": "config: repeats: true is not allowed; allowed: a whole number of at least 1",
     # what a text program has put in place of a character
     "device: cu–da": (
         "config: device: 'cu–da' is not allowed (U+2013, en dash, stands in it: type - (or --)); did you mean 'cuda'? "
         "allowed: auto, cpu, cuda"
-    ),
-    "gate:\n \u00a0steps: 20": (
-        "config: gate.\u00a0steps: 20 has an unknown key (U+00A0, no-break space, stands in it: type a plain space); "
-        "did you mean 'steps'? allowed: seed, steps"
-    ),
-    # out of bounds
-    "epochs: .inf": (
-        "config: epochs: Infinity is not allowed; allowed: a number greater than 0 and of at most 1000000 or null"
-    ),
-    "comparisons: [{strategy: cpu, threads: [1, 0]}]": (
-        "config: comparisons[0].threads[1]: 0 is not allowed; "
-        "allowed: a whole number of at least 1 and of at most 1024 or null"
     ),
     # the wrong shape
     "segment: {minutes: 90}": ("config: segment.minutes: 90 is not allowed; allowed: at most 60 (runtime_minutes)"),
@@ -143,24 +114,53 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert [line.split(": ")[1] for line in lines] == ["epochs", "repeats", "gate.seed"]
 
 
-def test_the_schema_in_the_editor_agrees() -> None:
-    schema = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text())
-    validator = jsonschema.Draft202012Validator(schema)
-    assert validator.is_valid(written())
-    assert validator.is_valid({"comparisons": [{"strategy": "cpu", "threads": [None, 2], "loader": "resident"}]})
-    for text in (
-        "epoch: 3",
-        "comparisons: [{strategy: cpu, loader: [x]}]",
-        "task: foo",
-        "epochs: '2'",
-        "comparisons: []",
-    ):
-        assert not validator.is_valid(yaml.safe_load(text)), text
-
-
 @pytest.mark.slow
 def test_schema_defaults_and_documentation_are_in_step_with_the_code() -> None:
     """`make schema` would change none of the three files."""
     command = [sys.executable, str(ROOT / "scripts/schema.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# A comparison shrunk to a laptop: what changes, and what stays as it is
+
+
+def shrunk(*comparisons: dict[str, Any], **keys: Any) -> Config:
+    return shrink.applied(load({"shrink": True, "comparisons": list(comparisons), **keys}))
+
+
+def test_it_is_short_and_on_cpus() -> None:
+    config = shrunk({"strategy": "cpu", "repeats": 9}, epochs=30, repeats=7, device="cuda")
+    assert (config.device, config.epochs, config.repeats, config.gate.steps) == ("cpu", 1, 2, 40)
+    assert config.comparisons[0].repeats == 2
+    assert shrunk({"strategy": "cpu"}, epochs=0.5, repeats=1).repeats == 1
+
+
+def test_nodes_become_processes_of_one_machine() -> None:
+    one = {"strategy": "ddp", "nodes": [1, 2, 3], "devices_per_node": 2, "cpus_per_task": [1, 2, 8]}
+    (comparison,) = shrunk(one).comparisons
+    assert comparison.nodes == [1]
+    assert comparison.devices_per_node == [2, 4]
+    assert comparison.cpus_per_task == [1, 2]
+    assert comparison.data_workers == [None]
+
+
+def test_a_strategy_for_gpus_becomes_the_one_that_stands_for_it() -> None:
+    pipelined = {"strategy": "model_parallel_in_process", "devices_per_node": 2, "options": {"micro_batches": 4}}
+    config = shrunk({"strategy": "cpu"}, {"strategy": "single_gpu"}, {"strategy": "data_parallel"}, pipelined)
+    assert [each.strategy for each in config.comparisons] == ["cpu", "ddp", "model_parallel"]
+    assert config.comparisons[2].options == {}  # model_parallel has none
+
+
+def test_what_a_config_says_for_itself_comes_first() -> None:
+    own = {"task": "lenet-synthetic", "epochs": 3, "task_options": {"train_count": 640}}
+    config = shrunk({"strategy": "cpu"}, task="lenet-cifar10", epochs=30, task_options={"classes": 5}, shrunk=own)
+    assert (config.task, config.epochs) == ("lenet-synthetic", 3)
+    assert config.task_options == {"train_count": [640], "classes": [5]}
+
+
+def test_a_mistake_in_it_is_one_line_whether_it_is_used_or_not() -> None:
+    with pytest.raises(UserError) as caught:
+        shrink.applied(load({"shrink": False, "shrunk": {"epochs": "few"}}))
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("config: shrunk: epochs: 'few' is not allowed; allowed: a number")

@@ -84,14 +84,6 @@ def test_what_was_used_is_what_was_recorded(tmp_path: Path) -> None:
     assert costs.left(found).jobs == 7  # the gate has not given its verdict
 
 
-def test_a_plan_beyond_its_budget_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    found = made(tmp_path, max_device_hours=7.5)
-    assert found.over_budget.startswith(
-        "config: max_device_hours: 7.5 is less than the 8 that the jobs may take at most, by their time limits; lower "
-    )
-    assert len(found.runs) == 5
-
-
 def test_the_last_repeats_of_all_settings_are_left_out_down_to_two(tmp_path: Path) -> None:
     two = [CPU, CPU | {"cpus_per_task": 2}]  # 5 × 3 hours of runs; proofs of 2 + 1 + 1 + 1 hours
     proofs = costs.planned(made(tmp_path, comparisons=two)).cpu_hours - 15

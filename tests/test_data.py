@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
+import sys
 from pathlib import Path
+from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,6 +15,8 @@ from own_tasks import bound, data_of
 from relay.spec.tasks import TaskSpec
 from relay.task import batches, split
 from relay.task.data import Mapped, Resident, feeder
+from relay.task.load import task_of
+from relay.task.prepared import version_of
 from relay.task.split import Chosen, chosen
 
 pytest_plugins = ["chain_runs"]
@@ -64,12 +66,6 @@ def test_an_epoch_holds_no_sample_twice_and_the_next_is_another(count: int, batc
     assert not any(torch.equal(a, b) for a, b in itertools.pairwise(epochs))
 
 
-def test_seeds_and_epochs_do_not_share_an_order() -> None:
-    """Seed 0 in epoch 1 is not seed 1 in epoch 0, as it would be with their sum."""
-    first = {tuple(at(64, 64, seed, epoch).tolist()) for seed in range(20) for epoch in range(20)}
-    assert len(first) == 400
-
-
 @pytest.mark.parametrize(("kind", "replicas"), [("resident", 2), ("dataloader", 4)])
 def test_the_replicas_slices_unite_to_the_global_batch(prepared: Path, kind: str, replicas: int) -> None:
     """Every slice of equal length, together exactly the batch of a single process, for any world size."""
@@ -103,21 +99,79 @@ def test_all_loaders_give_the_same_bits_in_the_same_order(prepared: Path, its: T
                 assert torch.equal(one, same)
 
 
-def test_digits_are_magnified_pixel_by_pixel_into_three_channels(prepared: Path) -> None:
-    place = prepared / data_of(DIGITS, prepared).directory_name
-    stored = np.load(place / "train-inputs.npy")[:3]
-    images, labels = split_of(prepared, DIGITS).read(Chosen(torch.arange(3)))
-    assert images.shape == (3, 3, 32, 32)
-    for image, original in zip(images.numpy(), stored, strict=True):
-        for channel in image:
-            assert np.array_equal(channel, np.kron(original[0], np.ones((4, 4), np.uint8)))
-    assert np.array_equal(labels.numpy(), np.load(place / "train-targets.npy")[:3])
-    assert json.loads((place / "statistics.json").read_text())["mean"]
-
-
 @pytest.mark.parametrize("its", [DIGITS, LIKE_CIFAR, DROPOUT], ids=lambda its: its.name)
 def test_training_images_have_zero_mean_and_unit_deviation(prepared: Path, its: TaskSpec) -> None:
     data = split_of(prepared, its, "fp64")
     inputs, _ = Resident(data, CPU).fetch(Chosen(torch.arange(len(data))))
     assert inputs.mean((0, 2, 3)).abs().max() < 1e-5
     assert (inputs.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
+
+
+# A task's data are made anew when `prepare`, or any of the user's code that it calls, has changed
+
+FILE = '''
+import relay
+from shapes import circle
+
+SIZE = 8
+
+
+def draw(count):
+    """Rows."""
+    return [circle(SIZE) for _ in range(count)]
+
+
+class Task(relay.Task):
+    count = 3
+    width = 4
+
+    def prepare(self, folder):
+        (folder / "rows").write_text(str([*draw(self.count), *self.more()]))
+
+    def more(self):
+        return Kept().rows
+
+
+class Kept:
+    rows = [1]
+'''
+BESIDE = """
+def circle(size):
+    return size * 3
+"""
+
+
+def version(folder: Path, text: str = FILE, beside: str = BESIDE) -> str:
+    """That of a task whose file has this text, beside a module with that one."""
+    folder.mkdir()
+    (folder / "rows.py").write_text(text)
+    (folder / "shapes.py").write_text(beside)
+    spec = TaskSpec(name="rows", file=str(folder / "rows.py"), global_batch_size=1, learning_rate=1.0)
+    with mock.patch.dict(sys.modules), mock.patch.object(sys, "path", [*sys.path]):
+        return version_of(task_of(spec))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SIZE = 8", "SIZE = 9"),
+        ("rows = [1]", "rows = [2]"),
+        ("size * 3", "size * 4"),
+        ("count = 3", "count = 5"),
+    ],
+)
+def test_whatever_prepare_reaches_makes_other_data(tmp_path: Path, old: str, new: str) -> None:
+    before = version(tmp_path / "a")
+    assert version(tmp_path / "b", FILE.replace(old, new), BESIDE.replace(old, new)) != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""Rows."""', '"""Others."""  # a comment'),
+        ("width = 4", "width = 5"),
+    ],
+)
+def test_whatever_it_does_not_reach_leaves_them(tmp_path: Path, old: str, new: str) -> None:
+    before = version(tmp_path / "a")
+    assert version(tmp_path / "b", FILE.replace(old, new), BESIDE.replace(old, new)) == before

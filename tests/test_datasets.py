@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
-from datasets_requests import DIGITS, FILES, SYNTHETIC, make_digits, make_synthetic, names
+from datasets_requests import (
+    DIGITS,
+    FILES,
+    SYNTHETIC,
+    assert_is,
+    corrupt,
+    laid_out,
+    make_digits,
+    make_synthetic,
+    names,
+    one_line,
+    prepare_public,
+    truncate,
+)
+from datasets_server import StandIn, small_mnist
 from relay.base.errors import UserError
 from relay.datasets import arrays, generate, text
-from relay.datasets.manifest import MANIFEST
+from relay.datasets.cifar10 import read_cifar_batch
+from relay.datasets.manifest import MANIFEST, verify
 from relay.datasets.prepare import prepare
 from relay.tasks._images import STATISTICS
+
+pytest_plugins = ["datasets_requests"]
 
 # Embedded and generated data
 
 
-def test_digits_are_all_of_scikit_learns_images_split_in_proportion(tmp_path: Path) -> None:
-    from sklearn.datasets import load_digits
-
+def test_digits_are_split_as_they_always_were(tmp_path: Path) -> None:
     made = prepare(DIGITS, make_digits, tmp_path / "digits")
     assert names(tmp_path) == {"digits"}
     assert names(tmp_path / "digits") == {*FILES, MANIFEST, STATISTICS}
@@ -27,18 +44,6 @@ def test_digits_are_all_of_scikit_learns_images_split_in_proportion(tmp_path: Pa
     assert train[0].shape == (1437, 1, 8, 8)
     assert test[0].shape == (360, 1, 8, 8)
     assert (train[0].min(), train[0].max()) == (0, 255)
-    bunch = load_digits()
-    theirs = sorted(
-        (image.round().astype(int).tobytes(), label) for image, label in zip(bunch.images, bunch.target, strict=True)
-    )
-    ours = sorted(
-        (np.rint(image[0] / 255 * 16).astype(int).tobytes(), label)
-        for inputs, targets in (train, test)
-        for image, label in zip(inputs, targets, strict=True)
-    )
-    assert ours == theirs
-    shares = np.bincount(test[1]) / np.bincount(bunch.target)
-    assert np.ptp(shares) < 0.01
     # The split is part of what results are compared by: it must not move.
     assert made.files["test-targets.npy"].sha256 == "8b327f48c12dbefada47aa336ebcb04b5784c159c5350dbabf0e9ee71ad1cc40"
 
@@ -49,33 +54,14 @@ def test_digits_that_are_not_the_known_ones_are_refused() -> None:
         generate.check_digits(images, targets)
 
 
-def test_synthetic_images_repeat_byte_for_byte_and_can_be_learnt(tmp_path: Path) -> None:
+def test_synthetic_images_repeat_byte_for_byte(tmp_path: Path) -> None:
     first, second = (prepare(SYNTHETIC, make_synthetic, tmp_path / name) for name in "ab")
     assert first == second
     assert first.files["train-inputs.npy"].sha256 == "f7ddd3d4df89f65e2183b52bdad37cab31da7b74a1743bd1de28041ccadf0b59"
     inputs, targets = arrays.load(tmp_path / "a", "train")
-    test_inputs, test_targets = arrays.load(tmp_path / "a", "test")
     assert inputs.shape == (2500, 3, 16, 20)
     assert np.bincount(targets).tolist() == [500] * 5
     assert len(np.unique(inputs, axis=0)) == 2500
-    means = np.stack([inputs[targets == label].mean(axis=0) for label in range(5)]).reshape(5, -1)
-    flat = test_inputs.reshape(300, -1)
-    nearest = ((flat[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
-    assert (nearest == test_targets).mean() > 0.95
-
-
-def test_text_is_cut_into_windows_and_their_next_bytes() -> None:
-    length = 64
-    made = text.windows(length)
-    train, test = ((made[f"{split}-inputs"], made[f"{split}-targets"]) for split in arrays.SPLITS)
-    assert [array.dtype for array in (*train, *test)] == [np.uint8, np.int64] * 2
-    assert len(test[0]) * 7 == len(train[0])
-    # Put together again, every eighth window from the test split, it is the text.
-    windows = np.concatenate([train[0].reshape(-1, 7, length), test[0].reshape(-1, 1, length)], axis=1).reshape(-1)
-    following = np.concatenate([train[1].reshape(-1, 7, length), test[1].reshape(-1, 1, length)], axis=1).reshape(-1)
-    content = text.TEXT.read_bytes()
-    assert windows.tobytes() == content[:-1]
-    assert following.astype(np.uint8).tobytes() == content[1:]
 
 
 def test_the_text_is_the_frozen_one(tmp_path: Path) -> None:
@@ -89,3 +75,129 @@ def test_the_text_is_the_frozen_one(tmp_path: Path) -> None:
         text.windows(64, changed)
     with pytest.raises(UserError, match=r"missing\.txt: cannot be read: No such file"):
         text.windows(64, tmp_path / "missing.txt")
+
+
+# A dataset from a copy that the user has: extracted or packed, sound or damaged
+
+
+def test_a_copy_is_taken_extracted_or_packed(tmp_path: Path, stand_in: StandIn) -> None:
+    laid_out(stand_in, tmp_path / "extracted")
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for name, content in stand_in.archives.items():
+        (packed / name).write_bytes(content)
+    for root in (tmp_path / "extracted", packed):
+        prepare_public(stand_in, tmp_path / f"from-{root.name}", root=root)
+        assert_is(tmp_path / f"from-{root.name}", stand_in)
+    assert names(packed) == set(stand_in.archives)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (corrupt, r"corrupted: MD5 is [0-9a-f]{32}, expected [0-9a-f]{32}"),
+        (Path.unlink, r"No such file|holds no mnist"),
+    ],
+)
+def test_a_damaged_copy_is_one_line_and_leaves_nothing(tmp_path: Path, stand_in: StandIn, damage, expected) -> None:
+    folder = laid_out(stand_in, tmp_path / "root")
+    damage(folder / list(stand_in.members)[-1])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match=expected) as error:
+        prepare_public(stand_in, tmp_path / "out" / "it", root=tmp_path / "root")
+    assert list(stand_in.members)[-1] in one_line(error)
+    assert names(tmp_path / "out") == set()
+
+
+def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
+    mark = tmp_path / "called"
+    harmful = f"cos\nsystem\n(S'touch {mark}'\ntR.".encode()
+    with pytest.raises(UserError, match=r"asks for os\.system"):
+        read_cifar_batch("data_batch_1", harmful)
+    assert not mark.exists()
+
+
+# The folder of a prepared dataset: made once, whole or not at all, and checked by the jobs that read it
+
+# The prepared folder
+
+
+def test_a_second_preparation_does_nothing_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
+    out = tmp_path / "digits"
+    made = prepare(DIGITS, make_digits, out)
+    before = (out / MANIFEST).stat().st_mtime_ns
+    assert prepare(DIGITS, make_digits, out) == made
+    assert (out / MANIFEST).stat().st_mtime_ns == before
+    corrupt(out / "train-inputs.npy")
+    assert prepare(DIGITS, make_digits, out) == made
+    verify(out, full=True)
+    assert names(tmp_path) == {"digits"}
+
+
+def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"output: .* holds other files; expected a new, empty or prepared folder"):
+        prepare(DIGITS, make_digits, tmp_path)
+    assert names(tmp_path) == {"thesis.tex"}
+
+
+def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(4) as pool:
+        made = list(pool.map(prepare, [SYNTHETIC] * 4, [make_synthetic] * 4, [tmp_path / "out"] * 4))
+    assert all(one == made[0] for one in made)
+    assert verify(tmp_path / "out", full=True) == made[0]
+    assert names(tmp_path) == {"out"}
+
+
+def half_made(folder: Path) -> None:
+    """A preparation that fails when its first file is written."""
+    (folder / "first").write_text("half")
+    raise UserError("the second file is missing")
+
+
+def test_nothing_half_made_is_used(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the second file is missing"):
+        prepare(DIGITS, half_made, tmp_path / "digits")
+    assert names(tmp_path) == set()
+
+
+# What jobs read
+
+
+def test_what_a_job_writes_into_its_arrays_never_reaches_the_files(tmp_path: Path) -> None:
+    prepare(DIGITS, make_digits, tmp_path / "digits")
+    inputs, _ = arrays.load(tmp_path / "digits", "train")
+    assert isinstance(inputs, np.memmap)
+    assert inputs.flags.c_contiguous
+    inputs[:] = 0
+    inputs.flush()
+    verify(tmp_path / "digits", full=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncate, "bytes, the manifest says"),
+        (Path.unlink, "No such file"),
+    ],
+)
+def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path, damage, said) -> None:
+    prepare(DIGITS, make_digits, tmp_path / "digits")
+    path = tmp_path / "digits" / "test-inputs.npy"
+    damage(path)
+    with pytest.raises(UserError, match=said) as error:
+        verify(tmp_path / "digits")
+    assert str(path) in one_line(error)
+
+
+# `dataset_mirror: file://…`: a folder serves as a mirror, and its files are checked as those of a server
+
+
+def test_a_folder_is_taken_as_a_server_is(tmp_path: Path) -> None:
+    stand_in, folder = small_mnist(), tmp_path / "my mirror"
+    folder.mkdir()
+    for name, content in stand_in.archives.items():
+        (folder / name).write_bytes(content)
+    prepare_public(stand_in, tmp_path / "out", mirror="file://" + quote(str(folder)))
+    np.testing.assert_array_equal(arrays.load(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
+    assert {path.name for path in tmp_path.iterdir()} == {"my mirror", "out"}

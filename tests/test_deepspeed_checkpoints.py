@@ -47,18 +47,17 @@ def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "second", "processes", "limit"),
+    ("second", "processes", "limit"),
     [
-        ("zero3", "zero1", 4, 1e-12),
-        pytest.param("zero3", "zero3", 2, 0.0, marks=pytest.mark.long),
-        pytest.param("zero2", "cpu", 1, 1e-12, marks=pytest.mark.long),
-        pytest.param("zero1", "fsdp", 4, 1e-12, marks=pytest.mark.long),
+        ("zero1", 4, 1e-12),
+        pytest.param("zero3", 2, 0.0, marks=pytest.mark.long),
     ],
 )
-def test_it_goes_on(first: str, second: str, processes: int, limit: float, tmp_path: Path) -> None:
+def test_it_goes_on(second: str, processes: int, limit: float, tmp_path: Path) -> None:
+    """Only the long case goes on bit for bit."""
     (tmp_path / "text").mkdir()
     prepared("gpt-tiny", tmp_path / "text")
-    spawned(_begin, 2, first, tmp_path)
+    spawned(_begin, 2, "zero3", tmp_path)
     spawned(_go_on, processes, second, tmp_path)
     unbroken, resumed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("unbroken", "resumed"))
     assert unbroken.keys() == resumed.keys()

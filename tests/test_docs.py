@@ -37,12 +37,6 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for page in PAGES for link in broken(page)] == []
 
 
-def test_the_readme_leads_to_the_list_of_every_page() -> None:
-    assert "](docs/README.md)" in (ROOT / "README.md").read_text()
-    linked = {path for path, _ in LINK.findall((ROOT / "docs/README.md").read_text())}
-    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= {"README.md", *linked}
-
-
 def test_what_a_fork_runs_is_there() -> None:
     """Of the CI file: its targets of make, and the site's configuration, whose pages are those of the repository."""
     jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]
@@ -52,11 +46,3 @@ def test_what_a_fork_runs_is_there() -> None:
     site = ROOT / ".github/mkdocs.yml"
     assert any("mkdocs build --strict -f .github/mkdocs.yml" in command for command in commands)
     assert (site.parent / yaml.safe_load(site.read_text())["docs_dir"]).resolve() == ROOT
-
-
-def test_the_files_that_the_architecture_names_are_there() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
-    tables = text[text.index("## Where is it decided") :]
-    named = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", tables)
-    assert len(named) > 10
-    assert [name for name in named if not (ROOT / "scripts/relay" / name).is_file()] == []

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,13 +15,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from snakemake.cli import get_argument_parser
 
-from pages import PAGES, ROOT, SHELL, Block, all_blocks, block, blocks, holds, masked
-from relay.comparison import alone
+from pages import ROOT, SHELL, Block, all_blocks, block, blocks, masked
 from relay.planning import config as configs
-from relay.virtual_cluster.cluster import PACKAGES
-from results_tree import Tree, shown
 from snakemake_calls import called
 
 pytest_plugins = ["results_tree"]
@@ -40,34 +35,6 @@ HELD_ELSEWHERE = {
     "relay-chain": "tests/test_chain_page.py types the command",
     "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types it; tests/test_script_slurm.py runs the target chain",
 }
-# What is printed, by the first words of the block: the test that holds it against the product.
-DRAWN = "tests/test_docs_drawn.py"
-PRINTED = {
-    "lenet-digits": "test_the_table_has_the_columns_on_the_page",
-    "relative test": "test_the_table_has_the_columns_on_the_page",
-    "script relative": "tests/test_script_page.py",
-    "config ─▶ planning": "",  # a picture
-    "discs.py, with width 8": "tests/test_own_model_page.py",
-    "chain of": DRAWN,
-    "12:04 Preparing": DRAWN,
-    "run state trained": DRAWN,
-    "asks for, by measurement": DRAWN,
-    "device-hours: at most": DRAWN,
-    "what runs segments": "test_the_tutorials_plan_is_the_one_on_the_page",
-    "ddp (2 procs, 1 thread, resident): 6,570": "test_a_strategys_speed_is_told_as_on_the_page",
-    "The virtual cluster is up": "tests/test_virtual_cluster.py",
-    "chain = ChainCallback() trainer = Trainer(…, callbacks=[chain]) trainer.train": "tests/test_chain_huggingface.py",
-    "chain = ChainCallback() trainer = Trainer(…, callbacks=[chain]) trainer.fit": "tests/test_chain_lightning.py",
-    "#!/bin/bash #SBATCH --time=1:00:00": "tests/test_chain_sbatch.py",
-    "relay.chain: stops after step": "tests/test_chain_page.py",
-    "relay.chain: goes on from step": "tests/test_chain_page.py",
-    "def unfreeze(): optimizer.add_param_group": "tests/test_chain_ends.py",
-    "PARTITION TIMELIMIT": "tests/test_virtual_cluster.py",
-}
-
-
-def of(kind: str) -> list[Block]:
-    return [block for block in BLOCKS if block.language == kind]
 
 
 # Commands: what they call is there, and takes what they give it
@@ -82,6 +49,8 @@ def rules() -> set[str]:
 
 
 def snakemake_takes(arguments: list[str]) -> None:
+    from snakemake.cli import get_argument_parser  # which takes a second
+
     profile = [word for flag, word in pairwise(arguments) if flag == "--profile"]
     assert all((ROOT / each / "config.yaml").is_file() for each in profile), profile
     given = get_argument_parser([str(ROOT / each) for each in profile]).parse_args(arguments)
@@ -130,51 +99,16 @@ def test_what_a_command_calls_is_there() -> None:
                 assert any(" ".join(words).startswith(known) for known in HELD_ELSEWHERE), words
 
 
-def test_the_packages_of_the_virtual_cluster_are_those_on_its_page() -> None:
-    install, _ = block("docs/virtual-cluster.md", "apt-get").lines
-    assert set(PACKAGES.values()) == {word for word in install.split()[2:] if word[0] != "-"}
-
-
-def test_no_block_is_overlooked() -> None:
-    """Such as one that is indented, or that names a shell as its language."""
-    fences = sum(len(re.findall(r"(?m)^[ >]*(?:```|~~~)", (ROOT / page).read_text())) for page in PAGES)
-    assert fences == 2 * len(BLOCKS)
-    assert {block.language for block in BLOCKS} <= {"", "yaml", "python"}
-
-
 # What is printed, and files
 
 
-def test_what_is_printed_is_held_by_a_test() -> None:
-    for each in of(""):
-        if not each.is_command:
-            text = " ".join(each.text.split())
-            (by,) = [test for beginning, test in PRINTED.items() if text.startswith(beginning)]
-            assert not by or by in globals() or (ROOT / by).is_file()
-
-
-@pytest.mark.parametrize("block", of("yaml"), ids=str)
+@pytest.mark.parametrize("block", [each for each in BLOCKS if each.language == "yaml"], ids=str)
 def test_a_config_on_a_page_is_one(block: Block) -> None:
     given = yaml.safe_load(block.text)
     if block.page == "docs/torch-versions.md":  # two keys of a site's file
         return
     given.pop("strategy_folders", None)
     configs.load(given)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_the_table_has_the_columns_on_the_page(
-    page: str, full: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = masked(block(page, "strategy", "setting").text.partition("────")[0])
-    first = next(number for number, line in enumerate(head) if line.startswith("relative"))
-    assert holds(masked(shown(full, capsys, monkeypatch)), [line for line in head[first:] if line])
-
-
-def test_a_strategys_speed_is_told_as_on_the_page(tree: Tree) -> None:
-    tree.setting("ddp", [6500.0, 6600.0, 6700.0], devices_per_node=2)
-    drawn = "\n".join(alone.lines(json.loads(tree.write_plan().read_text()), tree.root, ["ddp"]))
-    assert masked(drawn) == masked(block("docs/tutorial.md", "ddp (2 procs").text)
 
 
 # Cheap commands, as their user gives them

@@ -55,20 +55,15 @@ def sampled(inputs: torch.Tensor) -> torch.Tensor:
 
 DRAWING: dict[str, Callable[[], nn.Module]] = {
     "a layer of dropout": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)),
-    "a function of dropout": lambda: Noisy(lambda x: F.dropout(x, 0.3)),
-    "dropout of channels": lambda: Noisy(lambda x: F.dropout1d(x, 0.3)),
     "alpha dropout": lambda: Noisy(lambda x: F.alpha_dropout(x, 0.3, training=True)),
     "attention with weights": lambda: Attends(weights=True),
     "attention without weights": lambda: Attends(weights=False),
     "attention's function": lambda: Noisy(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.3)),
-    "an encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True), 2),
     "a recurrent layer": Recurrent,
     "a VAE's noise": lambda: Noisy(lambda x: x + x.exp() * torch.randn_like(x)),
     "a distribution": lambda: Noisy(sampled),
     "hidden patches": lambda: Noisy(hidden),
-    "a draw for each sample": lambda: Noisy(lambda x: x * torch.randint(1, 9, (len(x), 1, 1))),
     "dropped paths": lambda: Noisy(lambda x: x * torch.empty(len(x), 1, 1).bernoulli_(0.7) / 0.7),
-    "a relaxed choice": lambda: Noisy(lambda x: F.gumbel_softmax(x, dim=-1)),
 }
 
 

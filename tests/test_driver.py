@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import drive as drive_program
-from driver_runs import JOBS, ROOT, Workplace, until
+from driver_runs import HELD, JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.driver.claim import claim
@@ -128,13 +128,14 @@ def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusa
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "TRIES", 2)
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
         path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
         with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
             commands.end_time("1")
-        assert calls.read_text().split() == ["squeue"] * commands.TRIES
+        assert calls.read_text().split() == ["squeue"] * 2
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
             commands.submit("#!/bin/sh\n", [])
@@ -214,42 +215,37 @@ def test_a_file_system_without_locks_gets_a_warning(
     assert re.fullmatch(r"warning: \S+: this file system has no locks \(No locks available\): .*\n", warning)
 
 
-@pytest.mark.slow
-def test_a_second_driver_is_refused_and_what_only_reads_is_not(place: Workplace) -> None:
-    first = place.drive(seconds=12)
-    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
-    status, printed = place.drive_to_end()
-    assert status == 1
-    assert re.findall(r"(?m)^error: .*", printed) == [
-        line for line in printed.splitlines() if "works on these results" in line
-    ]
-    assert f"another driver (pid {first.pid} on " in printed
-    assert "Traceback" not in printed
-    for reading in (["--dry-run"], ["look"]):
-        status, printed = place.drive_to_end(*reading)
-        assert status == 0, printed
-    printed, _ = first.communicate(timeout=120)
-    assert first.returncode == 0, printed
-    assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
-    assert len({job["JobName"] for job in place.submitted()}) == 1
-
-
 # Killed
 
 
-@pytest.mark.slow
-def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place: Workplace) -> None:
-    """A restart that is broken off while it waits harms no job, and the next one waits as well."""
-    killed = place.drive(seconds=25)
-    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
-    killed.kill()
-    waiting = place.drive(seconds=1)
-    assert waiting.stdout is not None
-    told = ""
-    for line in waiting.stdout:
-        told += line
+def said_while_it_waits(driver: subprocess.Popen[str]) -> str:
+    assert driver.stdout is not None
+    said = ""
+    for line in driver.stdout:
+        said += line
         if line.startswith("To cancel them instead: scancel "):
             break
+    return said
+
+
+@pytest.mark.slow
+def test_a_second_driver_is_refused_and_one_after_kill_9_waits_for_the_jobs_and_submits_none_twice(
+    place: Workplace,
+) -> None:
+    """A restart that is broken off while it waits harms no job, and the next one waits as well."""
+    killed = place.drive(seconds=HELD)
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    status, printed = place.drive_to_end()
+    assert status == 1
+    (told,) = re.findall(r"(?m)^error: .*", printed)
+    assert f"another driver (pid {killed.pid} on " in told
+    assert "works on these results" in told
+    assert "Traceback" not in printed
+    done = drive(place, "here", "look")  # in this terminal; it only reads
+    assert (done.returncode, done.stdout) == (0, "looked\n"), done.stderr
+    killed.kill()
+    waiting = place.drive(seconds=1)
+    told = said_while_it_waits(waiting)
     assert re.search(rf"(?m)^3 jobs of a driver that was killed \(pid {killed.pid} on .*\) are not over", told)
     waiting.send_signal(signal.SIGINT)
     printed, _ = waiting.communicate(timeout=30)
@@ -257,7 +253,9 @@ def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place:
     assert (waiting.returncode, printed) == (1, stopped)
     assert len(place.left()) == 3
     last = place.drive(seconds=1)
-    printed, _ = last.communicate(timeout=180)
+    printed = said_while_it_waits(last)
+    place.release()
+    printed += last.communicate(timeout=180)[0]
     assert last.returncode == 0, printed
     assert "3 jobs of an earlier driver are not over; their end is waited for" in printed
     assert len(re.findall(r"(?m)^  \d+ \w+ rule_first_wildcards_\d$", printed)) == 3
@@ -267,12 +265,21 @@ def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place:
     assert (place.folder / "last.txt").read_text() == "done\n"
 
 
+IMPATIENT = """import sys
+from relay.slurm import commands
+from snakemake.cli import main
+commands.PAUSE_SECONDS = 0.1
+main(sys.argv[1:])
+"""
+
+
 @pytest.mark.slow
 def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: Workplace) -> None:
     bin_folder = out_of_reach(place, 1, "squeue")
     os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"  # the fixture puts it back
+    words, environment = [sys.executable, "-c", IMPATIENT], os.environ | {"PYTHONPATH": f"{ROOT}/scripts"}
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *place.arguments()], cwd=place.folder, capture_output=True, text=True
+        [*words, *place.arguments()], cwd=place.folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 1
     (line,) = re.findall(r"(?m)^error: .*", done.stderr)
@@ -304,7 +311,7 @@ def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workp
 
 @pytest.mark.long
 def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
-    """Snakemake lets a local rule's program end; the second signal does not wait for it."""
+    """Only this sends two: Snakemake lets a local rule's program end, which the second signal does not wait for."""
     process = place.drive("pause.txt", "last.txt", seconds=60)
     until(lambda: {"pause.txt", *JOBS[:3]} == set(place.lines("started.txt")), "three jobs run, and a local rule")
     process.send_signal(signal.SIGINT)
@@ -335,15 +342,9 @@ def drive(
 HOSTILE = "note='; touch one; $(touch two);"
 
 
-@pytest.mark.slow
-def test_in_this_terminal_it_is_snakemake(place: Workplace) -> None:
-    done = drive(place, "here", "look")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "looked\n"
-
-
 @pytest.mark.long
 def test_in_tmux_it_outlives_the_call_and_the_end_of_the_session_cancels(place: Workplace) -> None:
+    """Only this starts tmux."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     done = drive(place, "tmux", "look", "--config", HOSTILE)
@@ -390,7 +391,7 @@ def test_without_tmux_there_is_one_line(tmp_path: Path) -> None:
 def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though Slurm does not take it back into the queue at once."""
+    """Only this has a driver that is queued again; Slurm does not take it back into the queue at once."""
     site = place.folder / "mine.yaml"
     site.write_text(
         "name: mine\ndescription: the tests' cluster\nverified: here\n"

@@ -15,7 +15,6 @@ from relay.planning.dropping import First, clearly_slower
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.table import render
-from results_tree import Tree
 from simulated_speeds import NOISES, speeds
 
 pytest_plugins = ["plans", "results_tree"]
@@ -130,21 +129,3 @@ def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tm
 
 
 # In the comparison
-
-
-def test_a_dropped_setting_is_shown_as_such_and_is_neither_recommended_nor_a_doubt(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast")
-    tree.setting("cpu", [250.0], name="slow", loader="dataloader")
-    why = "after 2 repeats: fast was 4.0 times as fast, and costs no more (drop_slower_than: 2)"
-    tree.dropped = {"slow": why}
-    assert tree.compare() == 0
-    rows = {row["setting"]: row for row in tree.rows()}
-    assert (rows["slow"]["status"], rows["slow"]["reason"], rows["slow"]["repeats"]) == ("dropped", why, 1)
-    assert rows["fast"]["status"] == "done"
-    (told,) = json.loads((tree.root / "answer.json").read_text())["answers"]
-    assert (told["certainty"], told["recommended"]["setting"]) == ("alone", "fast")
-    assert [(each["category"], each["reason"]) for each in told["left_out"]] == [("dropped", why)]
-    assert told["certainty_in_words"].startswith(
-        "cpu (1 proc, 1 thread, dataloader) was clearly slower in the first two repeats"
-    )
-    assert f"Dropped: {why}" in tree.html

@@ -39,11 +39,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
     return {name: planner.plan(config_of(name), site=site, root=ROOT, speeds=Path("none")) for name in SETS}
 
 
-def test_there_is_one_for_each_question_of_the_documents() -> None:
-    expected = "accuracy batch-and-workers cpu-or-gpu ddp-starters model-parallel mps-replicas resnet18 tf32 zero3"
-    assert list(SETS) == expected.split()
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_nothing_of_it_is_skipped_on_a_cluster_with_gpus(name: str, whole: dict[str, Plan]) -> None:
     plan = whole[name]
@@ -68,18 +63,6 @@ def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str, tmp
         assert run.dataset.name in ("synthetic", "digits", "relay-text")
         assert run.shape.world_size <= 4
         assert run.length.warmup_steps < run.length.total_steps <= STEPS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SETS)
-def test_shrunk_it_asks_the_same(name: str, whole: dict[str, Plan]) -> None:
-    """The same strategies, but for those that stand for a GPU's; and the same options and batches of a device."""
-    small = config_of(name, shrink=True).comparisons
-    twins = {"single_gpu": "cpu", "model_parallel_in_process": "model_parallel"}
-    asked = whole[name].config.comparisons
-    assert {each.strategy for each in small} == {twins.get(each.strategy, each.strategy) for each in asked}
-    for axis in ("batch_per_device", "global_batch_size", "precision", "launcher"):
-        assert {v for each in small for v in getattr(each, axis)} == {v for each in asked for v in getattr(each, axis)}
 
 
 def test_the_page_has_a_line_for_each_with_what_it_costs(whole: dict[str, Plan]) -> None:

@@ -46,6 +46,7 @@ def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, monkeypatc
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(bench: Bench, tmp_path: Path) -> None:
     chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS).train(forked=True)
     part = next((chain.work / f"step-{STEPS}").rglob("*.distcp"))
@@ -58,13 +59,3 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(bench: Bench, tm
     ):
         export(chain.run.id, chain.results, output)
     assert not output.exists()
-
-
-def test_a_run_that_is_not_there_or_not_trained_is_told(bench: Bench) -> None:
-    """No remedy tells to delete what was never made."""
-    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS)
-    output = bench.folder / "model.safetensors"
-    with pytest.raises(UserError, match=r"runs/run/run.json: cannot be read: No such file .*did you mean run-1\?"):
-        export("run", chain.results, output)
-    with pytest.raises(UserError, match=r"^run run-1: it was not trained yet; train it first: snakemake "):
-        export("run-1", chain.results, output)

@@ -7,8 +7,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
-from relay.comparison.exports import markdown
-from results_tree import REFUSED, Tree
+from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
 
@@ -18,16 +17,6 @@ def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
     kinds = {"string": str, "int64": int, "double": float, "bool": bool}
     assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
-
-
-def test_markdown_strikes_out_what_is_no_result_and_keeps_its_columns(tree: Tree) -> None:
-    tree.setting("cpu", [20.0, 21.0])
-    tree.setting("ddp", [41.0, 41.5], devices_per_node=2, options={"hook": "a|b<i>[c](d)"}, verdict=REFUSED)
-    text = markdown(tree.rows())
-    (line,) = (line for line in text.splitlines() if line.startswith("| ddp"))
-    assert "~~41.2~~" in line
-    assert r"hook=a\|b&lt;i>[c]\(d)" in line
-    assert "struck out" in line
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:

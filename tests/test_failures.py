@@ -13,34 +13,18 @@ from relay.run_folder.faults import GRACE_SECONDS
 
 pytest_plugins = ["chain_runs"]
 
-THREE = {"devices_per_node": 3}
 # Each waits for the other: rank 1's end breaks neither connection. So a stage waits for one that waits for another.
 FOR_EACH_OTHER = """if self.steps == 3:
             if self.ranks.rank == 1:
                 raise ArithmeticError('as planted')
             dist.recv(torch.zeros(1), src=2 - self.ranks.rank)"""
-IN_A_COLLECTIVE = """if self.steps == 3:
-            if self.ranks.rank == 1:
-                raise ArithmeticError('as planted')
-            dist.all_reduce(torch.zeros(1))"""
 IMPORTS = "import torch\nimport torch.distributed as dist"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("waiting", "launcher"),
-    [
-        (FOR_EACH_OTHER, "torchrun"),
-        pytest.param(IN_A_COLLECTIVE, "direct", marks=pytest.mark.long),
-        pytest.param(IN_A_COLLECTIVE, "spawn", marks=pytest.mark.long),
-    ],
-    ids=lambda value: {FOR_EACH_OTHER: "for each other", IN_A_COLLECTIVE: "in a collective"}.get(value, value),
-)
-def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
-    bench: Bench, launcher: str, waiting: str
-) -> None:
-    strategy = bench.strategy("faulty", waiting, base="ddp", imports=IMPORTS)
-    chain = bench.chain("results", **(THREE | {"launcher": launcher} | strategy))
+def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(bench: Bench) -> None:
+    strategy = bench.strategy("faulty", FOR_EACH_OTHER, base="ddp", imports=IMPORTS)
+    chain = bench.chain("results", devices_per_node=3, launcher="torchrun", **strategy)
     ended = chain.segment()
     fault = chain.fault()
     assert time.time() - fault["time"] < 60
@@ -49,10 +33,9 @@ def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
     assert (fault["rank"], fault["error"]) == (1, "ArithmeticError: as planted")
     assert "in train_step" in fault["traceback"]
     assert_told(ended, fault)
-    if waiting is FOR_EACH_OTHER:  # nothing else could have ended them
-        assert time.time() - fault["time"] > GRACE_SECONDS
-        for rank in (0, 2):
-            assert f"rank {rank} ends with rank 1: ArithmeticError: as planted" in ended.errors
+    assert time.time() - fault["time"] > GRACE_SECONDS  # nothing else could have ended them
+    for rank in (0, 2):
+        assert f"rank {rank} ends with rank 1: ArithmeticError: as planted" in ended.errors
 
 
 def assert_told(ended: Ended, fault: dict[str, Any]) -> None:
@@ -74,12 +57,11 @@ KILLED = """mark = Path(f"{mark}-{{self.ranks.rank}}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun"])
-def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench, launcher: str) -> None:
+def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench) -> None:
     """Where they wait for it in NCCL, nothing else would tell them for minutes."""
     killed = KILLED.format(mark=str(bench.folder / "mark"))
     strategy = bench.strategy("killed", killed, base="ddp", imports="import os\nfrom pathlib import Path")
-    chain = bench.chain("results", **(DDP | {"launcher": launcher} | strategy))
+    chain = bench.chain("results", **(DDP | {"launcher": "torchrun"} | strategy))
     began = time.time()
     ended = chain.segment()
     assert time.time() - began < 60
@@ -135,3 +117,57 @@ def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_
     assert "Is a directory" in fault["error"]
     assert time.time() - fault["time"] < 60
     assert chain.checkpoints() == []
+
+
+# A training whose loss is no number, or infinite, has failed: it ends with the reason, and is never `best`
+
+NAN_FROM_STEP_4 = "if self.steps == 4:\n            next(self.model.parameters()).data.fill_(float('nan'))"
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench) -> None:
+    chain = bench.chain("results", total_steps=6, **bench.strategy("mine", NAN_FROM_STEP_4))
+    ended = chain.forked()
+    assert ended.status == 1
+    fault = chain.fault()
+    assert fault["error"] == (
+        "the training loss of step 4 is nan: the training diverged; try a smaller `learning_rate`, or precision fp32 "
+        "where it is a lower one"
+    )
+    assert fault["kind"] == "Diverged"
+    assert fault["mistake"] is True  # no traceback, and no retry
+    assert chain.checkpoints() in ([], [1])  # nothing is saved that cannot be used
+    again = chain.forked(attempt=2)
+    assert again.status == 1
+    assert "not tried again" in again.errors
+
+
+# A run that computes in more threads than are declared has no speed of its own
+
+
+@pytest.mark.slow
+def test_a_strategy_that_takes_more_threads_than_declared_is_a_fault(bench: Bench) -> None:
+    more = bench.strategy("more", "torch.set_num_threads(3)", imports="import torch")
+    chain = bench.chain("results", total_steps=4, **more)
+    assert chain.forked().status == 1
+    assert chain.fault()["error"].startswith("run run-1: it computes in 3 threads, and threads is 1; leave torch.set")
+
+
+# What a strategy of one's own can have wrong: each is told with its place, once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "call"), [({}, "raise SystemExit(0)"), (DDP, "os._exit(0)")], ids=["one", "two"])
+def test_a_process_that_ends_itself_is_a_fault_and_no_lost_node(
+    bench: Bench, processes: dict[str, object], call: str
+) -> None:
+    ends = f"if self.steps == 2 and self.ranks.rank == 0:\n            {call}"
+    strategy = bench.strategy("mine", ends, base="ddp" if processes else "cpu")
+    chain = bench.chain("results", total_steps=6, **(processes | strategy))
+    assert chain.forked().status == 1
+    name = "os._exit(0)" if "_exit" in call else "sys.exit(0)"
+    assert chain.fault()["error"] == (
+        f"EndedItself: {name} was called in the middle of the work; return, or raise an error"
+    )
+    assert "in train_step" in chain.fault()["traceback"]
+    assert not (chain.declared / "step-6.json").exists()

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import bootstrap
 from relay.base.errors import UserError
-from relay.driver.first_look import check, parsed
+from relay.driver.first_look import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "workflow" / "plugins"
@@ -20,39 +19,29 @@ FILES = {
     "tab.yaml": "epochs: 1\n\tseed: 2\n",
     "open.yaml": "epochs: [1, 2\nseed: 1\n",
     "dashes.yaml": "---\n",
-    "empty.yaml": "",
-    "itself.yaml": "a: &a\n  b: *a\n",
     "tab/config.yaml": "cores: 1\n\tjobs: 2\n",
     "typo/config.yaml": "coers: 2\n",
-    "nothing/config.yaml": "",
     "mine.yaml": "epochs: 1\n",
 }
 MISTAKES = {
     "--configfile tab.yaml": "tab.yaml: line 2, column 1: is no YAML: a tab stands here; indent with spaces",
     "--configfile open.yaml": "open.yaml: line 2, column 5: is no YAML: ",
     "--configfile dashes.yaml": "dashes.yaml: is empty; allowed: keys and values",
-    "--configfile empty.yaml": "empty.yaml: is empty; allowed: keys and values",
-    "--configfile itself.yaml": "itself.yaml: is no YAML: Circular reference detected",
     "--configfile mine.yaml ddp": "--configfile: there is no file 'ddp'; a target has to stand before --configfile",
     "--configfile no.yaml": "no.yaml: cannot be read: No such file or directory",
     "--configfile tab": "tab: cannot be read: Is a directory",
-    "--config epochs": "--config: 'epochs' has no value; allowed: NAME=VALUE",
     "--config gate.steps=20": "--config: 'gate.steps' is not allowed as a name; allowed: 'gate={steps: 20}' for a key",
-    "--config =3": "--config: '' is not allowed as a name; allowed: a key of the config",
     "--directory mine.yaml": "--directory: 'mine.yaml' is a file; allowed: a folder",
     "--cores two": "--cores: Error parsing number of cores",
-    "--cores": "argument --cores/-c: expected one argument",
     "--touch": "--touch: is not allowed, because results are judged by what they hold; their times do not matter",
     "--rerun-triggers code": "--rerun-triggers: is not allowed, because results are judged by what they hold; ",
+    "--trust-io-cache": "--trust-io-cache: is not allowed, because it reads a pickle, which can run code, and saves ",
     "--delete-all-output": "--delete-all-output: is not allowed, because it would leave half of each training; ",
-    "--batch all=1/2": "--batch: is not allowed, because only `comparison` has the runs as its inputs; allowed: ",
     "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",
-    "--set-resources x": f"--set-resources: not enough values to unpack (expected 2, got 1); {HELP}",
     "--executor slrm": "argument --executor/-e: invalid choice: 'slrm' (choose from",
     "--cofigfile mine.yaml": f"option --cofigfile is unknown; did you mean '--configfile'? {HELP}",
     "--profile typo": f"option --coers, which the profile gives, is unknown; did you mean '--cores'? {HELP}",
     "--profile tab": "Couldn't parse config file: ",
-    "--profile nothing": "The config file doesn't appear to contain 'key: value' pairs",
     "--profile locl": "--profile: 'locl' is no folder with a config.yaml; did you mean 'profiles/local'? allowed: ",
 }
 
@@ -82,15 +71,6 @@ def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) ->
     assert (given.targets, given.dryrun, given.config) == (["ddp"], True, ["gate={steps: 20}"])
 
 
-@pytest.mark.parametrize(("words", "more"), [("status", ["--cores", "1"]), ("status -j2", []), ("ddp", [])])
-def test_status_needs_no_number_of_cores(
-    folder: Path, words: str, more: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", given := ["snakemake", *words.split()])
-    check(given[1:])
-    assert sys.argv == ["snakemake", *words.split(), *more]
-
-
 @pytest.mark.slow
 def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     ours = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "tab.yaml"]
@@ -99,26 +79,3 @@ def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     command, environment = [script, "-n", *ours], os.environ | {"PYTHONPATH": str(PLUGINS)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, line)
-
-
-def test_a_list_begins_with_the_targets_for_users(capsys: pytest.CaptureFixture[str]) -> None:
-    check(["--cores", "1", "--list"])
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "snakemake --profile profiles/local            the whole comparison of config/config.yaml"
-    assert told[-1] == "all rules:"
-
-
-def test_an_environment_that_is_installed_finds_the_plugin_and_offers_chains(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    for _ in range(2):
-        bootstrap.add_own(tmp_path / "venv")
-    program = "import importlib.util as u; print(u.find_spec('snakemake_logger_plugin_torch_relay').origin)"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(tmp_path / "venv" / "bin" / "python"), "-c", program]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    assert Path(found).is_relative_to(PLUGINS)
-    mine = tmp_path / "mine.py"
-    mine.write_text("import importlib.util as u, relay.chain as c; print(c.__file__, u.find_spec('relay.spec'))")
-    chained = [str(tmp_path / "venv/bin/relay-chain"), command[0], str(mine)]
-    told = subprocess.run(chained, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert told.split() == [str(tmp_path / "venv/share/torch-relay/relay/chain/__init__.py"), "None"]

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from chain_runs import Bench
 from drive import snakemake
 from relay.environments import pip
+
+pytest_plugins = ["chain_runs"]
 
 PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
 PLANTED = "open('ran', 'w')\n"
@@ -60,3 +63,19 @@ def test_nor_of_the_snakemake_that_a_job_starts(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "ran").exists()
     assert (tmp_path / "made.txt").read_text() == "True"
+
+
+# Files of a user that have the name of a library are in no job's way
+
+OWN = "raise SystemExit('the user's own file was imported')\n"
+
+
+@pytest.mark.slow
+def test_a_job_imports_nothing_from_the_folder_in_which_it_was_started(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("numpy", "sympy", "relay"):
+        (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    ended = bench.chain("results", total_steps=2).segment()
+    assert (ended.status, "the user's own" in ended.errors) == (0, False), ended.errors

@@ -44,10 +44,3 @@ def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
     ]
     assert "no run of this call can be used" not in printed
     assert printed.splitlines()[-1].startswith("error: /")
-
-
-def test_a_file_in_the_place_of_snakemakes_notes_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".snakemake").touch()
-    assert unwritable(tmp_path) == (
-        f"{tmp_path}/.snakemake: is in the place of the folder where Snakemake keeps its notes: move it away"
-    )

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import test_gate_between
-from gate_runs import FEW_STEPS, FOLDER, Gates, planned
+from gate_runs import FEW_STEPS, Gates, planned
 from relay.base.ending import INTERRUPTED
 from relay.equivalence.job import run_reference
 from relay.launch.launcher import launch
@@ -24,37 +23,23 @@ def test_one_reference_serves_all_strategies_of_a_task() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "devices"),
-    [pytest.param("cpu", 1, marks=pytest.mark.long), ("ddp", 2), pytest.param("ddp", 4, marks=pytest.mark.long)],
-)
-def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> None:
-    verdict = gates.verdict(strategy, devices, start=launch)
+def test_a_right_strategy_passes(gates: Gates) -> None:
+    verdict = gates.verdict("ddp", 2, start=launch)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
     assert {part["name"] for part in verdict["parts"]} == PARTS
     assert all(part["passed"] and part["figure"] <= part["limit"] for part in verdict["parts"])
     assert verdict["max_loss_difference"] <= 1e-9
     assert "100 steps" in verdict["parts"][0]["what"]
-    assert verdict["samples_per_rank"] == [16 / devices] * devices
+    assert verdict["samples_per_rank"] == [8.0, 8.0]
     (own,) = verdict["own_batches"]
     assert (own["global_batch_size"], own["learning_rate"], own["problems"]) == (64, 0.02, [])
-    assert own["samples_per_rank"] == [64 / devices] * devices
+    assert own["samples_per_rank"] == [32.0, 32.0]
     assert {part["name"] for part in own["parts"]} == TRIALS - SCALED
     assert "2 steps" in own["parts"][0]["what"]
-    assert verdict["strategy_source"] == source_digest(strategy_sources(find()[strategy]))
-    if devices > 1:
-        gradients = 62_006 * 8  # LeNet's parameters, in float64
-        ring = 2 * (devices - 1) / devices * gradients  # what a ring's all-reduce sends from each rank
-        assert all(0.95 * ring < count < 1.1 * ring for count in verdict["bytes_sent_per_step"])
-
-
-@pytest.mark.slow
-def test_a_right_strategy_of_a_further_folder_passes(gates: Gates) -> None:
-    verdict = gates.verdict("right_own_loop", steps=FEW_STEPS)
-    assert verdict["problems"] == []
-    assert verdict["equivalent"] is True
-    assert verdict["strategy_source"] == source_digest(strategy_sources(FOLDER / "right_own_loop.py"))
+    assert verdict["strategy_source"] == source_digest(strategy_sources(find()["ddp"]))
+    ring = 62_006 * 8  # LeNet's parameters in float64: what a ring's all-reduce of two sends from each rank
+    assert all(0.95 * ring < count < 1.1 * ring for count in verdict["bytes_sent_per_step"])
 
 
 # Wrong strategies are caught
@@ -86,9 +71,6 @@ class Planted:
 
 WRONG = [
     # What the algorithm's own comparison in float64 sees
-    Planted("wrong_average_skipped", fails=TRIALS),
-    Planted("wrong_sum", fails=TRIALS),
-    Planted("wrong_learning_rate", fails=ALGORITHM),
     Planted("wrong_single_bias", fails=ALGORITHM),
     Planted(
         "wrong_stops_early",
@@ -98,14 +80,10 @@ WRONG = [
             f"division of work: step {FEW_STEPS - 1}: 0 samples reached the loss",
         ),
     ),
-    Planted("wrong_nan_loss", fails={"algorithm: losses"}, passes={"algorithm: parameters", *SMOOTH}),
     # What only a scaled loss sees
     Planted("wrong_clipping", fails=SCALED, passes={*ALGORITHM, "own precision: losses"}),
-    Planted("wrong_clipping", fails=SCALED, passes=PARTS - SCALED, options=(("max_norm", 1e6),)),
     # What only the run's own precision sees
     Planted("wrong_fp16_compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
-    Planted("wrong_bf16_compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
-    Planted("wrong_autocast", fails=SMOOTH, passes=ALGORITHM | SCALED),
     # What no number shows: who did the work
     Planted(
         "wrong_alone", fails=TRIALS, says=("division of work: rank 0 sent 0 bytes a step; expected 49605 or more",)
@@ -116,48 +94,17 @@ WRONG = [
         says=("division of work: samples should be divided, but a rank has 100%",),
     ),
     Planted(
-        "wrong_whole_batch_undeclared",
-        passes=PARTS,
-        says=("division of work: nothing is divided: a rank has all samples, parameters, gradients, optimizer",),
-    ),
-    Planted(
-        "wrong_division_claimed",
-        passes=PARTS,
-        says=("division of work: optimizer should be divided, but a rank has 100%",),
-    ),
-    Planted(
         "wrong_samples_twice",
         fails=ALGORITHM,
         says=(
             "division of work: step 0: 16 samples reached the loss, the global batch has 16: 2 more than once, 2 never",
         ),
     ),
-    Planted(
-        "wrong_same_slice",
-        fails=ALGORITHM,
-        says=(
-            "division of work: not exactly one process reports for each replica",
-            "division of work: step 0: 16 samples reached the loss, the global batch has 16: 8 more than once, 8 never",
-        ),
-    ),
-    Planted(
-        "wrong_last_sample_dropped",
-        fails=ALGORITHM,
-        says=(
-            "division of work: step 0: 14 samples reached the loss, the global batch has 16: 0 more than once, 2 never",
-        ),
-    ),
-    Planted("wrong_threads", passes=PARTS, says=("threads: rank 0 computes in 3, declared are 1",)),
     # What no number shows: modes and names
     Planted(
         "wrong_mode",
         passes=PARTS,
         says=("evaluation: it leaves the model in another mode",),
-    ),
-    Planted(
-        "wrong_evaluation_mode",
-        passes=PARTS,
-        says=("algorithm: it trains in evaluation mode, where dropout is off",),
     ),
     Planted(
         "wrong_names",
@@ -170,29 +117,8 @@ WRONG = [
 ]
 
 
-def test_every_wrong_strategy_has_its_test() -> None:
-    tested = {planted.strategy for planted in WRONG} | {"wrong_killed"}
-    tested.add("wrong_pipeline_static_graph")  # in test_pipelines.py: it takes four processes
-    tested |= {"wrong_beyond_eight", "wrong_no_room", "wrong_work_whole_when_large"}  # in test_own_batches.py
-    tested |= {"wrong_clips_its_slice", "wrong_clips_its_stage"}  # in test_odd_models.py
-    tested.add("wrong_dropout_on_all_gpus")  # in test_pretended_gpu.py
-    tested |= {planted.strategy for planted in (*test_gate_between.WRONG, *test_gate_between.WRONG_TOO)}
-    assert tested == {path.stem for path in FOLDER.glob("wrong_*.py")}
-
-
-# Further ways into the same parts: in the long tests.
-TOO = {
-    *("wrong_sum", "wrong_learning_rate", "wrong_clipping-1000000.0", "wrong_bf16_compression", "wrong_same_slice"),
-    *("wrong_whole_batch_undeclared", "wrong_division_claimed", "wrong_last_sample_dropped", "wrong_evaluation_mode"),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "planted",
-    [pytest.param(each, marks=[pytest.mark.long] * (f"wrong_{each}" in TOO)) for each in WRONG],
-    ids=str,
-)
+@pytest.mark.parametrize("planted", WRONG, ids=str)
 def test_a_wrong_strategy_is_caught(gates: Gates, planted: Planted) -> None:
     verdict = gates.verdict(planted.strategy, steps=FEW_STEPS, options=dict(planted.options))
     assert verdict["equivalent"] is False

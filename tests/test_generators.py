@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,3 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
     assert damage(place) is None
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
         checkpoints.resume(training.strategy, 0, 10)
-
-
-@pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random])
-def test_states_are_alike_until_one_generator_has_drawn(draw: Callable[[], object]) -> None:
-    before = generators()
-    assert alike(before, generators())
-    draw()
-    assert not alike(before, generators())
-    assert not alike(generators(), before)

@@ -59,13 +59,6 @@ def test_gpus_are_those_that_cuda_shows(
         assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
 
 
-def test_a_site_without_partitions_is_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("name: mine\ndescription: d\nverified: never\npartitions: []\n")
-    made = planned({}, load_site(str(file), ROOT))
-    assert refusal(made, tmp_path) == f"{file}: partitions: missing; add at least one (`sinfo` lists them)"
-
-
 def test_a_name_that_a_jobs_shell_would_read_otherwise_is_told_before_anything_is_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

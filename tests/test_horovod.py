@@ -37,7 +37,7 @@ def horovod() -> Path:
 
 # The gate
 
-WRONG = '''"""Wrong: {name}."""
+WRONG = '''"""Wrong: it rounds."""
 import horovod.torch as hvd
 
 from relay.spec.requirements import Requirements
@@ -51,42 +51,32 @@ class Wrong(horovod.Horovod):
 
     def build(self, **options):
         super().build(**options)
-        {fault}
+        self.optimizer._compression = hvd.Compression.fp16
 '''
-FAULTS = {
-    "sums": "self.optimizer.op = hvd.Sum",
-    "rounds": "self.optimizer._compression = hvd.Compression.fp16",
-    "forgets": "self.optimizer._requires_update.clear(); self.optimizer._make_hook = None; "
-    "self.optimizer.synchronize = lambda: setattr(self.optimizer, '_synchronized', True)",
-}
-SEEN_BY = {"sums": "algorithm: parameters", "rounds": "smooth twin: parameters", "forgets": "algorithm: parameters"}
 
 
 @pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
-    verdict = gates.verdict("horovod", 2, steps=20)
+    verdict = gates.verdict("horovod", 2, steps=FEW_STEPS)
+    assert verdict["equivalent"], verdict["problems"]
+
+
+@pytest.mark.long
+def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates) -> None:
+    """Only this has four processes, which add up parts of a batch and small groups of gradients."""
+    options = {"accumulation": 2, "bucket_mb": 0.01}
+    verdict = gates.verdict("horovod", 4, steps=FEW_STEPS, options=options)
     assert verdict["equivalent"], verdict["problems"]
 
 
 @pytest.mark.slow
-@pytest.mark.long  # parts of a batch, and a compression
-@pytest.mark.parametrize("options", [{"accumulation": 2, "bucket_mb": 0.01}, {"compression": "fp16"}], ids=str)
-def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates, options: dict[str, Any]) -> None:
-    verdict = gates.verdict("horovod", 4, steps=20, options=options)
-    assert verdict["equivalent"], verdict["problems"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault", [*(pytest.param(each, marks=pytest.mark.long) for each in ("sums", "forgets")), "rounds"]
-)
-def test_the_gate_sees_one_that(gates: Gates, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_sees_one_that_rounds(gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = dict(strategies.load("horovod").requirements.options)
-    (tmp_path / f"hvd_{fault}.py").write_text(WRONG.format(name=fault, options=options, fault=FAULTS[fault]))
+    (tmp_path / "hvd_rounds.py").write_text(WRONG.format(options=options))
     monkeypatch.setattr(gate_runs, "FOLDER", tmp_path)
-    verdict = gates.verdict(f"hvd_{fault}", 2, steps=FEW_STEPS)
+    verdict = gates.verdict("hvd_rounds", 2, steps=FEW_STEPS)
     assert not verdict["equivalent"]
-    assert any(SEEN_BY[fault] in problem for problem in verdict["problems"]), verdict["problems"]
+    assert any("smooth twin: parameters" in problem for problem in verdict["problems"]), verdict["problems"]
 
 
 # Its parts
@@ -114,6 +104,7 @@ def _starts(ranks: Ranks, folder: Path) -> None:
     torch.save(strategy.model.state_dict(), folder / f"rank-{ranks.rank}.pt")
 
 
+@pytest.mark.slow
 def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> None:
     spawned(_starts, 2, tmp_path)
     first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2))
@@ -164,19 +155,10 @@ def begun(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        pytest.param({"its": ADAM, "devices_per_node": 3}, marks=pytest.mark.long),
-        pytest.param({"precision": "fp16", "options": {"accumulation": 2}}, marks=pytest.mark.long),
-    ],
-    ids=["dropout", "AdamW on three", "fp16 in parts"],
-)
-def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench, values: dict[str, Any]) -> None:
+def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
     """Dropout draws masks: a step that was replayed, or a batch that was skipped, would show."""
-    uncut = result(begun(bench, "uncut", **values).train(forked=True))
-    cut = begun(bench, "cut", "SIGTERM", cut=CUT, **values)
+    uncut = result(begun(bench, "uncut").train(forked=True))
+    cut = begun(bench, "cut", "SIGTERM", cut=CUT)
     ended = cut.forked()
     assert ended.status == 75, ended.errors
     assert f"stopped at step {CUT} of {STEPS}" in ended.errors
@@ -186,30 +168,25 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench, values: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["cpu", pytest.param("ddp", marks=pytest.mark.long)])
-def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench, target: str) -> None:
+def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench) -> None:
     from relay.training.adoption import adopt
 
     given = begun(bench, "given", its=ADAM)
-    assert given.segment(0, CUT).status == 0
-    several = {"launcher": "torchrun", "devices_per_node": 2} if target == "ddp" else {}
-    taking = given.planned("taking", strategy=target, stack="torch", **several)
+    assert given.forked(0, CUT).status == 0
+    taking = given.planned("taking", strategy="cpu", stack="torch")
     adopt(given.results, given.run.id, taking.run.id)
-    assert taking.segment().status == 0
+    assert taking.forked().status == 0
     uncut = begun(bench, "uncut", its=ADAM).train(forked=True)
     assert difference(result(taking), result(uncut)) < 1e-5
 
 
 # How its processes end
 
-# What torchrun does is the same for every strategy; horovodrun starts nobody but Horovod.
-LAUNCHERS = [pytest.param("torchrun", marks=pytest.mark.long), "horovodrun"]
-
 
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", ["horovodrun"])
-def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench, launcher: str) -> None:
-    cut = begun(bench, "killed", "SIGKILL", cut=CUT, launcher=launcher)
+def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench) -> None:
+    """Only this kills a rank that horovodrun has started."""
+    cut = begun(bench, "killed", "SIGKILL", cut=CUT, launcher="horovodrun")
     ended = finish(cut.begin())
     assert ended.status == 75, ended.errors
     assert bench.processes() == []
@@ -225,8 +202,9 @@ def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
     assert not is_a(Kind.LOST_PEER, RuntimeError(mismatch))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
+    """Only this kills horovodrun."""
     long = begun(bench, "long", total_steps=4000, pause=0.02, launcher="horovodrun")
     job = long.begin()
     wait_until(long.checkpoints, job)

@@ -23,11 +23,11 @@ def _asked_for() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_it_trains_from_its_wheel_on_every_shape(cluster: MiniSlurm, tmp_path: Path) -> None:
+def test_it_trains_from_its_wheel_by_every_launcher(cluster: MiniSlurm, tmp_path: Path) -> None:
     """No other test starts Horovod under Slurm."""
     comparisons = [
-        {"strategy": "horovod", "nodes": 2, "launcher": ["srun", "torchrun"], "devices_per_node": [1, 2]},
-        {"strategy": "horovod", "devices_per_node": 2, "launcher": ["srun", "torchrun", "spawn", "horovodrun"]},
+        {"strategy": "horovod", "nodes": 2, "launcher": ["srun", "torchrun"]},
+        {"strategy": "horovod", "devices_per_node": 2, "launcher": ["spawn", "horovodrun"]},
     ]
     debian_packages.require()
     site = site_file(tmp_path, environment=WHEELS, network_interface="eth0")

@@ -11,9 +11,9 @@ import pytest
 
 import preloaded
 from plans import planned
-from relay.planning.largest_models import TARGET, refusals, searches, shown
+from relay.planning.largest_models import searches, shown
 from relay.probe import job
-from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model, state_bytes
+from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model
 from relay.probe.tries import Tries
 from relay.spec.probe import Limits
 from short_tasks import prepare_at_hand
@@ -57,20 +57,6 @@ def test_what_grows_faster_than_it_did_at_first_is_found_by_halving() -> None:
     assert 64 <= search.largest <= 70 < search.too_large <= search.largest + max(1, search.largest // 16)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "devices", "bytes_each"),
-    [
-        ("ddp", 2, 16),
-        ("zero1", 2, 12),
-        ("zero3", 4, 4),
-        ("fsdp", 4, 4),
-    ],
-)
-def test_the_formula_divides_what_the_strategy_divides(strategy: str, devices: int, bytes_each: float) -> None:
-    (search,) = searches(planned({"strategy": strategy, "devices_per_node": devices}, **GPT)).values()
-    assert state_bytes(search.probe) == bytes_each
-
-
 @pytest.mark.parametrize(("strategy", "devices"), [("single_gpu", 1), ("model_parallel_in_process", 2)])
 def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> None:
     """The batch stays that of all devices, also of those that one process has."""
@@ -81,17 +67,6 @@ def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> 
 
 
 # What is searched
-
-
-def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None:
-    made = planned({"strategy": "cpu"}, task="lenet-digits")
-    assert searches(made) == {}
-    (line,) = refusals(made, {TARGET})
-    assert line.startswith(
-        "config: task: lenet-digits has no depth to search over; allowed for largest_model: tasks with an option depth"
-    )
-    assert refusals(made, {"all"}) == []
-    assert refusals(planned({"strategy": "cpu"}, **GPT), {TARGET}) == []
 
 
 # What the page shows

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
-import relay
 from chain_runs import Bench
 from own_tasks import spec
 from relay.base.errors import UserError
-from relay.card.look import Data, look
-from relay.task import finite
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped, Streamed
-from relay.task.split import Chosen, Split, chosen
-from trial_runs import gate_of, reference_of, spec_of
+from relay.task.split import Chosen, Split
 
 pytest_plugins = ["chain_runs"]
 
@@ -112,33 +106,6 @@ def test_a_late_sample_is_told_with_its_number_file_and_line(mistake: str, worke
         assert "\n" not in str(raised.value)
 
 
-def test_the_card_reads_samples_from_all_over_the_set(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="sample 999 of the training set: ValueError"):
-        look("points", str(written(tmp_path, BROKEN, 999)), {}, Data(datasets=tmp_path))
-
-
-def samples(**parts: torch.Tensor) -> Any:
-    return parts
-
-
-@pytest.mark.parametrize(
-    ("batch", "told"),
-    [
-        (samples(x=torch.tensor([1.0, torch.nan]), y=torch.tensor([1, 2])), "batch['x'] is nan in sample 9 "),
-        (samples(x=torch.full((2, 3), -torch.inf)), ""),  # a mask
-        (
-            samples(x=torch.full((2, 3), -torch.inf), y=torch.ones(2) / 0 * 0),
-            "batch['y'] is nan in samples 4, 9 ",
-        ),
-    ],
-)
-def test_what_is_not_finite_in_a_batch_is_named(batch: Any, told: str) -> None:
-    split = Split(relay.Task(), TensorDataset(torch.zeros(10)), 5, torch.float32)
-    found = finite.reason(batch, torch.tensor([9, 4] if "samples" in told else [4, 9]), split)
-    assert told in found
-    assert bool(told) == bool(found)
-
-
 @pytest.mark.slow
 def test_a_run_names_the_sample_that_made_its_loss_nan(bench: Bench, tmp_path: Path) -> None:
     processes = {"launcher": "torchrun", "devices_per_node": 2, "strategy": "ddp"}
@@ -150,15 +117,3 @@ def test_a_run_names_the_sample_that_made_its_loss_nan(bench: Bench, tmp_path: P
     assert " is nan, because batch[0] is nan in sample 77 of the training set; mend the data" in told
     assert "diverged" not in told
     assert chain.fault()["mistake"] is True
-
-
-def test_a_reference_blames_neither_the_loss_nor_its_learning_rate(tmp_path: Path) -> None:
-    late = int(chosen(1000, 16, 1, 3).positions[2])
-    task = spec_of("points", str(written(tmp_path, NAN, late)))
-    run = gate_of(task, tmp_path / "data", "ddp", 2, steps=5)
-    with pytest.raises(UserError) as raised:
-        reference_of(run, tmp_path / "data", tmp_path)
-    assert "loss of step 4 is not finite" in str(raised.value)
-    assert f"because batch[0] is nan in sample {late} of the training set" in str(raised.value)
-    assert "mean" not in str(raised.value)
-    assert "learning_rate" not in str(raised.value)

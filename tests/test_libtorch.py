@@ -16,15 +16,11 @@ import debian_packages
 import preloaded
 from chain_runs import DROPOUT, Bench, Chain
 from plans import ROOT
-from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.comparison import libtorch as page
 from relay.environments import login_node
 from relay.libtorch import program
-from relay.libtorch.failures import explained
 from relay.libtorch.job import SOURCES, run_libtorch
-from relay.planning.config import load
-from relay.planning.planner import plan
 from relay.spec.run import LibTorch, Setting
 from relay.spec.site import Site, load_site
 
@@ -76,22 +72,6 @@ def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path)
     assert told["difference"] > 30 * told["limit"]
 
 
-# As the Alliance's page shows it: no handler was there to catch it.
-UNCAUGHT = """terminate called after throwing an instance of 'c10::Error'
-  what():  Given groups=1, weight of size [256, 1, 3, 3], expected input[16, 10, 16, 16] to have 1 channels
-Exception raised from check_shape_forward at aten/src/ATen/native/Convolution.cpp:496 (most recent call first):
-frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in libc10.so)"""
-
-
-def test_the_likely_cause_is_told() -> None:
-    told = explained(UNCAUGHT)
-    assert told.startswith("Given groups=1, ")
-    assert "another shape" in told
-    assert "\n" not in told
-    assert "frame #" not in told
-    assert explained("relay_libtorch: something new\nframe #0: main") == "something new"
-
-
 TINY = """
 cmake_minimum_required(VERSION 3.18)
 project(tiny LANGUAGES CXX)
@@ -126,28 +106,3 @@ def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     assert b"/cvmfs/cuda/extras/CUPTI/lib64" in made.read_bytes()
     assert (tmp_path / "told").read_text() == "8.0"
     assert program.program(tmp_path / "sources", ["-DCMAKE_CXX_FLAGS=-DSTATUS=0"]) != made
-
-
-def test_a_flag_that_cannot_be_had_on_the_node_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = {"link_flags": ["-L$EBROOTCUDA/lib64"]}
-    monkeypatch.delenv("EBROOTCUDA", raising=False)
-    with pytest.raises(UserError, match=r"libtorch.link_flags: .* the variable EBROOTCUDA is not set there; name the"):
-        program.cmake_options(flags)
-    monkeypatch.setenv("EBROOTCUDA", "/a; rm -r b")
-    with pytest.raises(UserError, match=r"is '-L/a; rm -r b/lib64', which is not allowed; allowed: a flag such as"):
-        program.cmake_options(flags)
-
-
-def test_a_flag_that_a_shell_would_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"libtorch.link_flags\[1\]: '-lb; rm -r c' is not all"):
-        site_with(tmp_path, libtorch={"link_flags": ["-L/a", "-lb; rm -r c"]})
-    with pytest.raises(UserError, match=r"torch_cuda_arch_list: 'Ampere' is not allowed; .* such as 8.0;9.0"):
-        site_with(tmp_path, torch_cuda_arch_list="Ampere")
-
-
-def test_one_setting_of_each_task_is_run_and_rather_one_of_the_driver_own_stack() -> None:
-    several = [{"strategy": "horovod", "devices_per_node": 2}, {"strategy": "ddp", "devices_per_node": 2}]
-    made = plan(load({"device": "cpu", "repeats": 2, "comparisons": several}), gpus=0)
-    (planned,) = made.libtorch.values()
-    assert (planned.strategy.name, planned.shape.world_size) == ("ddp", 1)
-    assert made.libtorch_run(planned.id).repeat == 0

@@ -10,7 +10,7 @@ import torch
 
 from chain_results import assert_same, result
 from chain_runs import Bench, Chain
-from gate_runs import Gates
+from gate_runs import FEW_STEPS, Gates
 from relay import strategies
 from stacks import provide
 
@@ -29,7 +29,7 @@ def lightning() -> Path:
 
 @pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
-    verdict = gates.verdict("lightning_ddp", 2, steps=20)
+    verdict = gates.verdict("lightning_ddp", 2, steps=FEW_STEPS)
     assert verdict["equivalent"], verdict["problems"]
 
 
@@ -69,10 +69,19 @@ def begun(bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, **v
 
 @pytest.mark.long
 def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
-    """No other test cuts Lightning short. Dropout draws masks: a step that was replayed or skipped would show."""
-    uncut = result(begun(bench, "uncut").train(forked=True))
+    """No other test cuts Lightning short, or has it keep its own checkpoint beside the run's.
+
+    Dropout draws masks: a step that was replayed or skipped would show.
+    """
+    options = dict(strategies.load("lightning_ddp").requirements.options) | {"model_checkpoint": True}
+    chain = begun(bench, "uncut", options=options).train(forked=True)
+    uncut = result(chain)
+    weights = torch.load(chain.work / f"step-{STEPS}" / "strategy" / "lightning.ckpt", weights_only=True)["state_dict"]
+    ours = uncut["state"]["model"]
+    assert set(weights) == {f"network.{name}" for name in ours}
+    assert_same({name: weights[f"network.{name}"] for name in ours}, ours)
     for number, told in (("SIGTERM", f"stopped at step {CUT} of {STEPS}"), ("SIGKILL", "status -9")):
-        cut = begun(bench, number.lower(), number, cut=CUT)
+        cut = begun(bench, number.lower(), number, cut=CUT, options=options)
         ended = cut.forked()
         assert ended.status == 75, ended.errors
         assert told in ended.errors
@@ -81,13 +90,3 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
         assert cut.started_at()[0] == 0
         assert 0 < cut.started_at()[1] <= CUT
         assert_same(result(cut), uncut)
-
-
-@pytest.mark.slow
-def test_its_own_checkpoint_lies_beside_the_runs(bench: Bench) -> None:
-    options = dict(strategies.load("lightning_ddp").requirements.options) | {"model_checkpoint": True}
-    chain = begun(bench, "kept", options=options).train(forked=True)
-    weights = torch.load(chain.work / f"step-{STEPS}" / "strategy" / "lightning.ckpt", weights_only=True)["state_dict"]
-    ours = result(chain)["state"]["model"]
-    assert set(weights) == {f"network.{name}" for name in ours}
-    assert_same({name: weights[f"network.{name}"] for name in ours}, ours)

@@ -68,13 +68,4 @@ def test_no_line_is_too_wide_and_there_are_not_too_many(plain: None, width: int,
     assert max(len(line) for line in found) <= width
 
 
-def test_where_not_all_runs_fit_those_that_run_and_the_sums_are_kept(plain: None) -> None:
-    many = [stands(number, "queued") for number in range(2, 42)]
-    found = lines(View(Runs([*many, RUNNING])), height=12)
-    assert len(found) == 12
-    assert "running" in found[1]
-    assert found[-2].startswith("runs: 1 running, 40 queued; ")
-    assert found[-1] == "jobs: 3 of 14 done, 0 under way"
-
-
 # When it is shown

@@ -13,8 +13,6 @@ from living import words
 from local_driver import LocalDriver, until
 
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
-DIRECT = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "direct"}]}
-SPAWNED = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "spawn"}]}
 
 Place = Callable[[dict[str, Any]], LocalDriver]
 
@@ -40,45 +38,13 @@ def training(driver: LocalDriver) -> Any:
     return process
 
 
-def goes_on(driver: LocalDriver) -> str:
-    """A further call trains on from the newest checkpoint; all that it printed, when it is ended."""
-    (saved, *_) = driver.steps()
-    process = driver.start(driver.trained)
-    until(lambda: driver.steps()[0] > saved or process.poll() is not None or _resumed(driver, saved), "it goes on")
-    assert process.poll() is None, process.communicate()[0]
-    process.send_signal(signal.SIGTERM)
-    return driver.ended(process)
-
-
 def _resumed(driver: LocalDriver, step: int) -> bool:
     return any(f'"start": {step},' in path.read_text() for path in driver.work.glob("records/*.jsonl"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "number"),
-    [
-        (DDP, signal.SIGTERM),
-        pytest.param(DIRECT, signal.SIGHUP, marks=pytest.mark.long),  # another launcher, and another signal
-    ],
-    ids=["term-torchrun", "hup-direct"],
-)
-def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
-    driver = place(config)
-    process = training(driver)
-    process.send_signal(number)
-    printed = driver.ended(process)
-    assert process.returncode == 1, printed
-    assert f"{signal.Signals(number).name}: the jobs save and end" in printed
-    assert printed.endswith("Stopped. What is finished or saved is kept. Give the same command again to continue.\n")
-    assert "Traceback" not in printed
-    assert "stopped at step" in driver.log()
-    assert driver.steps(), driver.log()
-    assert driver.processes() == []
-
-
 @pytest.mark.long
 def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place) -> None:
+    """Only this sends two signals to a driver on this machine."""
     driver = place(DDP)
     process = training(driver)
     process.send_signal(signal.SIGINT)
@@ -91,26 +57,32 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [DDP, pytest.param(SPAWNED, marks=pytest.mark.long)],  # its processes are the job's own children
-    ids=["torchrun", "spawn"],
-)
-def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
-    driver = place(config)
+def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place) -> None:
+    """And ends at SIGTERM once its training has saved."""
+    driver = place(DDP)
     process = training(driver)
     process.kill()
     process.communicate()
     until(lambda: driver.processes() == [], "no process is left")
     assert "stopped at step" in driver.log(), driver.log()
-    printed = goes_on(driver)
+    (saved, *_) = driver.steps()
+    process = driver.start(driver.trained)
+    until(lambda: process.poll() is not None or _resumed(driver, saved), "it goes on")
+    assert process.poll() is None, process.communicate()[0]
+    process.send_signal(signal.SIGTERM)
+    printed = driver.ended(process)
+    assert process.returncode == 1, printed
+    assert "SIGTERM: the jobs save and end" in printed
+    assert printed.endswith("Stopped. What is finished or saved is kept. Give the same command again to continue.\n")
     assert "LockException" not in printed
     assert "Traceback" not in printed
+    assert driver.log().count("stopped at step") == 2
+    assert driver.processes() == []
 
 
 @pytest.mark.long
 def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> None:
-    """A rank is stopped, so that the training cannot end before the next call has seen it."""
+    """Only this calls again while a killed driver's ranks live: one of them is stopped."""
     driver = place(DDP)
     process = training(driver)
     rank = next(p for p in driver.processes() if {"relay.launch.worker", "-u"} <= set(words(p)))

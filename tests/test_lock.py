@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from relay.base import files, lock
+from relay.base import lock
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
 from relay.run_folder.sealed import MANIFEST, seal
@@ -71,16 +70,6 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "part").write_text("written by a rank")
     seal(tmp_path, 1, 1)
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "part", tmp_path / MANIFEST)} <= synced
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "it.json"
-    for value in ({"a": list(range(1000))}, {"b": 1}):
-        files.write_json(path, value)
-        assert json.loads(path.read_text()) == value
-    files.write_text(path, "a\r\nb\n")
-    assert path.read_bytes() == b"a\r\nb\n"
-    assert [found.name for found in path.parent.iterdir()] == ["it.json"]
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, 
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.signals import SIGNALS, Interruption
-from relay.chain.state import Kept
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,10 +68,7 @@ def own_sampler() -> DataLoader[float]:
     return DataLoader(Numbers(), 2, sampler=RandomSampler(Numbers(), replacement=True, generator=drawn))
 
 
-LOADERS = {
-    "shuffled": lambda: DataLoader(Numbers(), 2, shuffle=True),
-    "own sampler": own_sampler,
-}
+LOADERS = {"own sampler": own_sampler}
 REREAD = {"workers that draw": lambda: DataLoader(Numbers(), 2, shuffle=True, num_workers=2)}
 
 
@@ -95,9 +91,9 @@ def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
     return seen
 
 
-# One stop within an epoch for each, for one of them also at an epoch's end.
+# Within an epoch, and at its end.
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "stop"), [*((kind, 4) for kind in (*LOADERS, *REREAD)), ("shuffled", 6)])
+@pytest.mark.parametrize(("kind", "stop"), [("own sampler", 6), ("workers that draw", 4)])
 def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> None:
     make = {**LOADERS, **REREAD}[kind]
     uncut = trained(make, None)
@@ -130,31 +126,6 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     monkeypatch.setenv(note.ACCEPT, "1")
     seen = [[int(sample) for sample in batch] for _, batch, *_ in trained(lambda: sized(3), None)]
     assert seen == [[6, 7, 8], [9, 10, 11], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
-
-
-def test_what_an_open_umask_has_made_is_gone_on_with() -> None:
-    before = os.umask(0)
-    try:
-        parts = [len(trained(lambda: DataLoader(Numbers(), 2), stop)) for stop in (4, None)]
-    finally:
-        os.umask(before)
-    assert parts == [4, 8]
-
-
-@pytest.mark.slow
-def test_epochs_with_something_to_do_at_their_end() -> None:
-    seen = []
-    for _ in range(3):
-        run = resume(model=model())
-        with pytest.raises(Stopped) if len(seen) < 4 else pytest.MonkeyPatch.context():
-            for epoch in run.epochs(2):
-                for step, _ in run.steps([10, 20]):
-                    seen.append(step)
-                    if step in (1, 3):
-                        signal.raise_signal(signal.SIGUSR1)
-                    run.after(step)
-                seen.append(f"end of epoch {epoch}")
-    assert seen == [1, 2, "end of epoch 0", 3, 4, "end of epoch 1"]
 
 
 @pytest.mark.slow
@@ -199,12 +170,6 @@ def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
     for step, save in ((4, True), (5, True), (6, False), (8, True)):
         assert agreement.reach(step, 0.0, 1.0).save == save
         agreement.done(step, saved=step == 5)
-
-
-def test_what_is_kept_in_a_dict_within_a_dict_comes_back_on_its_device() -> None:
-    here: dict[str, Any] = {"ahead": {"x": torch.zeros(2, device="meta")}}
-    Kept(here).load_state_dict({"ahead": {"x": torch.ones(2), "y": 3}})
-    assert (here["ahead"]["x"].device.type, here["ahead"]["y"]) == ("meta", 3)
 
 
 # Damage
@@ -254,7 +219,7 @@ def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A checkpoint is its user's alone. A mount, or an earlier version, may have left it open to a group."""
-    monkeypatch.setattr(writers, "_is_private", lambda _: False)
+    monkeypatch.setattr(writers, "_own", lambda _: False)
     before = os.umask(0o002)
     try:
         saved()
@@ -359,12 +324,6 @@ def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -
     assert time_limit.seconds_of(limit) == seconds
 
 
-@pytest.mark.parametrize("limit", ["1:2:3:4", float("nan")])
-def test_other_limits_are_refused(limit: float | str) -> None:
-    with pytest.raises(ChainError, match="is not allowed; allowed"):
-        time_limit.seconds_of(limit)
-
-
 def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time_limit.end_time() is None
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 1000))
@@ -416,10 +375,9 @@ def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
     assert chain_command.main(["sh", "-c", "kill -USR1 $$; kill -USR2 $$; exit 3"]) == 3
 
 
-@pytest.mark.parametrize("told", ["#SBATCH --time=5 --array=0-3", "#SBATCH -a 1,2%1"])
-def test_an_array_is_refused_of_which_each_job_would_submit_an_array(told: str) -> None:
-    Path("job.sh").write_text(f"#!/bin/sh\n{told}\nrelay-chain python train.py -a 3\n")
-    with pytest.raises(ChainError, match=r"(--array=0-3|-a 1,2%1): each job of an array would submit an array"):
+def test_an_array_is_refused_of_which_each_job_would_submit_an_array() -> None:
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH -a 1,2%1\nrelay-chain python train.py -a 3\n")
+    with pytest.raises(ChainError, match=r"-a 1,2%1: each job of an array would submit an array"):
         sbatch.main(["job.sh"])
 
 
@@ -470,22 +428,12 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     assert Path("submitted").exists() is submits
 
 
-@pytest.mark.parametrize(
-    ("told", "words"), [("--export=NONE", []), ("--time=5 --export NONE", []), ("", ["--export", "NONE"])]
-)
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch, told: str, words: list[str]
-) -> None:
+@pytest.mark.parametrize(("told", "words"), [("--time=5 --export=NONE", []), ("", ["--export", "NONE"])])
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path, told: str, words: list[str]) -> None:
     Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py\n")
     with pytest.raises(ChainError, match=r"--export[= ]NONE: it hands"):
         sbatch.main([*words, "job.sh"])
     assert read_json(slurm)["job"] == "7"
-    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
-    assert sbatch.main(["--export=ALL,A=1", "job.sh"]) == 0
-    assert read_json(slurm)["job"] == "17"
-
-
-# It stands alone
 
 
 # The command
@@ -502,7 +450,6 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     [
         ("bin/torchrun train.py", True),
         ("python3 -u -m torch.distributed.run train.py", True),
-        ("srun torchrun train.py", False),
         ("./run.sh torchrun", False),
         ("python train.py -m torch.distributed.run", False),
     ],
@@ -528,32 +475,6 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     caught = command("sh", "-c", note, folder=tmp_path)
     assert caught.returncode == 75
     assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr
-
-
-@pytest.mark.slow
-def test_a_script_that_catches_system_exit_and_goes_on_ends_with_75(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("""
-import os, signal, torch
-from relay.chain import resume
-run = resume(model=torch.nn.Linear(1, 1))
-for step, _ in run.steps(range(9)):
-    os.kill(os.getpid(), signal.SIGTERM)
-    try:
-        run.after(step)
-    except SystemExit:
-        print("caught")
-print("never")
-""")
-    done = command(sys.executable, "script.py", folder=tmp_path)
-    assert (done.returncode, done.stdout) == (75, "caught\n")
-    assert "the script went on after step 1, where it was stopped: let SystemExit pass" in done.stderr
-
-
-@pytest.mark.slow
-def test_an_uncaught_mistake_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("from relay.chain import resume\nresume(model=3)")
-    done = command(sys.executable, "script.py", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "relay.chain: model=int: it has no state_dict and load_state_dict\n")
 
 
 @pytest.mark.slow

@@ -51,16 +51,6 @@ def test_a_gpus_readings_are_told_in_their_units(nvml: FakeNvml) -> None:
     }  # fmt: skip
 
 
-def test_what_a_gpu_refuses_is_left_out_and_not_asked_again(nvml: FakeNvml) -> None:
-    nvml.refused, nvml.hopper = ("GetPowerUsage", "GetUtilizationRates"), False
-    (found,) = seen("a")
-    assert {name for name, value in found.items() if value is None} == {
-        "utilisation", "power_watts", "sm_activity", "tensor_activity"
-    }  # fmt: skip
-    assert nvml.asked.count("GetPowerUsage") == 1
-    assert nvml.asked.count("GetMemoryInfo") == 2
-
-
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"
 PARENT = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {BUSY!r}]); child.wait()"
 

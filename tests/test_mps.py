@@ -162,8 +162,8 @@ def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
     said = line(first)
     assert " ".join(said).startswith("mps: no MPS: ")
     assert "no permission" in " ".join(said)
+    assert [line(replica) for replica in (first, second)] == [["in", "None", "None"]] * 2
     for replica in (first, second):
-        assert line(replica) == ["in", "None", "None"]
         replica.communicate("\n", timeout=30)
     until(lambda: not node.processes())
 

@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from gate_runs import planned
 from own_tasks import OWN, bound, spec
+from relay.base.errors import UserError
+from relay.equivalence import float32
+from relay.equivalence.trials import OWN_OPTIMIZER, trials
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 
-LENET, UNET, GPT2 = (str(OWN / f"{name}.py") for name in ("lenet_random", "unet", "gpt2"))
+LENET, UNET = (str(OWN / f"{name}.py") for name in ("lenet_random", "unet"))
 
 
 def task(name: str, precision: str = "fp32", **settings: Any) -> BoundTask:
@@ -74,3 +78,31 @@ def test_a_compiled_model_trains_the_same() -> None:
     first, second = gradients(plain, one, batch), gradients(compiled, other, batch)
     assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in first)
     assert torch._dynamo.utils.counters["frames"]["ok"] >= 1  # it was compiled indeed
+
+
+# The reference's float32 arithmetic is held against its own in float64, and the optimizer's state is float32
+
+CPU = torch.device("cpu")
+
+
+def test_plain_sgd_needs_no_second_twin() -> None:
+    assert OWN_OPTIMIZER.name not in {trial.name for trial in trials(planned("cpu")[0])}
+
+
+def test_float32_that_is_float32_passes() -> None:
+    float32.check("fp32", CPU)
+
+
+def test_float32_that_is_lowered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast in the place of a variable: it lowers float32 alone, too."""
+    convolved = torch.nn.functional.conv2d
+
+    def lowered(inputs: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=inputs.dtype == torch.float32):
+            return convolved(inputs, *others, **named).to(inputs.dtype)
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", lowered)
+    with pytest.raises(UserError, match="away from those in float64; allowed is 1e-05"):
+        float32.check("fp32", CPU)
+    for no_float32 in ("fp64", "tf32"):
+        float32.check(no_float32, CPU)

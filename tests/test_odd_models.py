@@ -16,14 +16,12 @@ import preloaded
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.equivalence.job import run_gate
-from relay.equivalence.trial_task import TrialData
-from relay.equivalence.unprovable import unprovable
 from relay.task import batches
 from relay.task.bound import BoundTask
 from relay.task.still import still
 from stacks import provide
 from test_any_model import HEAD
-from trial_runs import CPU, gate_of, reference_of, spec_of, verdict_of
+from trial_runs import gate_of, reference_of, spec_of, verdict_of
 
 IMAGES = """
     def datasets(self, folder):
@@ -49,36 +47,6 @@ FIXED = (
         return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(400, 1), nn.ReLU(), nn.Linear(1, 3))
 """
 )
-# As the head of a language model.
-TIED = (
-    IMAGES
-    + """
-    def model(self):
-        first, last = nn.Linear(12, 3), nn.Linear(12, 3)
-        last.weight = first.weight
-
-        class Tied(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first, self.last = first, last
-
-            def forward(self, x):
-                return self.last(torch.tanh(self.first(x)) @ self.first.weight)
-
-        return Tied()
-"""
-)
-# An embedding computes no products, and may be a stage.
-BAGS = """
-    def datasets(self, folder):
-        return [TensorDataset(torch.arange(6 * n).view(n, 6) % 50, numbers(n, 2)) for n in (64, 16)]
-
-    def model(self):
-        return nn.Sequential(nn.EmbeddingBag(50, 6, mode="mean"), nn.Linear(6, 2))
-
-    def loss(self, outputs, batch):
-        return F.mse_loss(outputs, batch[1])
-"""
 PRICES = """
     learning_rate = 1e-3
 
@@ -165,7 +133,6 @@ BACKBONE = (
 """
 )
 # As libraries return a model that they have read from a file.
-EVALUATING = BACKBONE.replace("return Whole()", "return Whole().eval()").replace("self.backbone.eval()", "pass")
 # Compiled in the user's file, of another type, with batches that are dicts.
 COMPILED = """
     def datasets(self, folder):
@@ -317,39 +284,21 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
 @pytest.mark.parametrize(
     ("text", "strategy", "card"),
     [
-        pytest.param(SPECTRAL, "ddp", {}, id="spectral norm, ddp"),
-        pytest.param(SPECTRAL, "pipeline", {}, id="spectral norm, pipeline", marks=pytest.mark.long),
+        pytest.param(SPECTRAL, "ddp", {}, id="spectral norm"),
         pytest.param(FIXED, "pipeline", {}, id="few trained parameters, pipeline", marks=pytest.mark.long),
-        pytest.param(FIXED, "model_parallel", {}, id="few trained parameters, model_parallel", marks=pytest.mark.long),
-        pytest.param(BAGS, "pipeline", {}, id="a stage without products", marks=pytest.mark.long),
         pytest.param(PRICES, "ddp", {}, id="losses of 1e10", marks=pytest.mark.long),
-        pytest.param(CONSTANTS, "ddp", {}, id="constants in float32", marks=pytest.mark.long),
+        pytest.param(CONSTANTS, "ddp", {}, id="constants in float32"),
         pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
-        pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode", marks=pytest.mark.long),
         pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
-        pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline", marks=pytest.mark.long),
-        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass, ddp", marks=pytest.mark.long),
         pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
-        pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
         pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
-        pytest.param(CLIPPED, "ddp", {}, id="clipped, ddp"),
-        pytest.param(CLIPPED, "fsdp_tensor_parallel", {"processes": 4}, id="clipped, fsdp_tensor_parallel"),
-        *(
-            pytest.param(CLIPPED, strategy, {"processes": count}, id=f"clipped, {strategy}", marks=pytest.mark.long)
-            for strategy, count in (
-                ("cpu", 1),
-                ("fsdp", 2),
-                ("tensor_parallel", 2),
-                ("pipeline", 2),
-                ("pipeline_ddp", 4),
-            )
-        ),
+        pytest.param(CLIPPED, "fsdp", {}, id="clipped, fsdp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
-        pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica", marks=pytest.mark.long),
     ],
 )
 def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], tmp_path: Path) -> None:
+    """Each model is odd in another way, as only its case is."""
     verdict = judged(tmp_path, text, strategy, **card)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
@@ -408,7 +357,9 @@ def test_a_strategy_that_cannot_compute_it_says_where_and_what_helps(
 
 @pytest.mark.long
 def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_path: Path) -> None:
-    """At its own learning rate, another order of the sums moves it by more than the limit."""
+    """Only this has a model whose rounding is above the limit: at its own learning rate, another order of the sums
+    moves it by more than the limit.
+    """
     right = judged(tmp_path, CHAOTIC, "right_parameter_averaging")
     assert right["problems"] == []
     assert "as trained: the learning rate is divided by 1000" in right["notes"]
@@ -418,23 +369,10 @@ def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "strategy"),
-    [
-        pytest.param(FIXED, "zero3", id="not trained-zero3"),
-        pytest.param(TIED, "zero1", id="tied-zero1"),
-        pytest.param(FIXED, "zero1", marks=pytest.mark.long, id="not trained-zero1"),
-        pytest.param(TIED, "zero3", marks=pytest.mark.long, id="tied-zero3"),
-        pytest.param(CLIPPED, "zero2", marks=pytest.mark.long, id="clipped-zero2"),
-        pytest.param(CLIPPED, "zero3_offload_nvme", marks=pytest.mark.long, id="clipped-zero3_offload_nvme"),
-    ],
-)
-def test_deepspeed_leaves_alone_what_is_not_trained_knows_all_names_and_clips(
-    strategy: str, text: str, tmp_path: Path
-) -> None:
+def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
     debian_packages.require()
     provide("deepspeed")
-    verdict = judged(tmp_path, text, strategy)
+    verdict = judged(tmp_path, FIXED, "zero3")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
 
@@ -508,26 +446,3 @@ def test_parameters_that_cannot_be_trained_are_refused(made: str, says: str, tmp
     file.write_text(f"{HEAD}{IMAGES}\n    def model(self):\n        return {made}\n")
     with pytest.raises(UserError, match=says):
         BoundTask(spec_of(file.stem, str(file)), 1, "fp32", 1, 1, folder=tmp_path).model()
-
-
-def test_what_moves_between_modules_is_named_as_unprovable(tmp_path: Path) -> None:
-    file = tmp_path / "moving.py"
-    parent = """
-    def model(self):
-        class Parent(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.norm, self.last = nn.Identity(), nn.Linear(12, 3)
-                self.norm.register_buffer("mean", torch.zeros(12))
-
-            def forward(self, x):
-                self.norm.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
-                return self.last(self.norm(x) - self.norm.mean)
-
-        return Parent()
-"""
-    file.write_text(HEAD + IMAGES + parent)
-    run = gate_of(spec_of("moving", str(file)), tmp_path / "data", "ddp", 2, batch=8)
-    reason = unprovable(TrialData(run, tmp_path / "data", CPU))
-    assert reason is not None
-    assert "changes buffers of another one (norm.mean)" in reason

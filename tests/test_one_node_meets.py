@@ -18,7 +18,6 @@ import pytest
 from relay.launch.command_lines import command, free_port
 from relay.process import meeting
 from relay.process.ranks import _store
-from stacks import provide
 from test_processes import run
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -37,18 +36,16 @@ def main(arguments):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("launcher", ["direct", pytest.param("horovodrun", marks=pytest.mark.long)])
-def test_no_other_user_and_no_other_node_reaches_it(tmp_path: Path, launcher: str) -> None:
+def test_no_other_user_and_no_other_node_reaches_it(tmp_path: Path) -> None:
     shutil.copytree(SCRIPTS / "relay", tmp_path / "relay")
     (tmp_path / "relay" / "does.py").write_text(ROLE)
-    python = str(provide("horovod")) if launcher == "horovodrun" else sys.executable
-    words = command(run(launcher=launcher), [python], ["does", str(tmp_path)])
+    words = command(run(launcher="direct"), [sys.executable], ["does", str(tmp_path)])
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         told = started.stdout.readline()
         try:
-            address, port, folder = json.loads(told.partition(">:")[2] or told)  # horovodrun names the rank before
+            address, port, folder = json.loads(told)
             every = psutil.Process(started.pid).children(recursive=True)
             listening = [
                 one.laddr.ip

@@ -18,10 +18,8 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from chain_results import assert_same, result
-from chain_runs import Bench
 from gate_runs import Gates
-from plans import CPU, DDP, planned
+from plans import CPU, planned
 from relay.planning.table import words_by_id
 from relay.task.bound import BoundTask
 from relay.task.user import Task
@@ -68,14 +66,6 @@ def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_
 def test_what_a_schedule_lacks_is_the_reason_why_it_is_skipped(asked: dict[str, Any], why: str) -> None:
     (skipped,) = planned(CPU | asked).skipped
     assert why in skipped.reasons[0]
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_a_gate_has_the_values_and_the_learning_rate_that_no_batch_scales() -> None:
-    asked = DDP | {"momentum": 0.5, "global_batch_size": 128, "learning_rate_scaling": "linear"}
-    (gate,) = planned(asked).gates.values()
-    assert (gate.task.optimizer_options, gate.task.learning_rate) == ({"momentum": 0.5}, 0.02)
-    assert [own.learning_rate for own in gate.own_batches] == [0.04]
 
 
 # The learning rate of a step
@@ -134,8 +124,6 @@ def test_a_scheduler_of_the_tasks_own_is_followed() -> None:
 # Every strategy takes them
 
 SGD = {"momentum": 0.5, "weight_decay": 0.05, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
-PLAIN = {"momentum": 0, "weight_decay": 0.05, "learning_rate_schedule": "step"}
-PLAIN |= {"learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.5}
 
 
 OWN = """\
@@ -156,23 +144,3 @@ def test_the_gate_sees_a_strategy_that_takes_no_schedule(gates: Gates, tmp_path:
     (tmp_path / "own_schedule.py").write_text(OWN)
     verdict = gates.verdict("own_schedule", 2, steps=4, folders=[tmp_path], **SGD)
     assert any("algorithm: parameters" in problem for problem in verdict["problems"]), verdict["problems"]
-
-
-# A chain of segments
-
-STEPS, CUT = 8, 5
-
-
-@pytest.mark.slow
-def test_a_run_in_two_segments_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
-    """The cut is within an epoch, after the warm-up, and after the learning rate's first step."""
-    schedule: dict[str, Any] = {"kind": "step", "warmup_epochs": 0.5, "every_epochs": 1, "gamma": 0.5}
-    spec = replace(
-        shipped("lenet-digits").task, optimizer_options={"momentum": 0.5, "weight_decay": 0.05}, schedule=schedule
-    )
-    length = {"total_steps": STEPS, "steps_per_epoch": 4, "evaluate_every_steps": STEPS}
-    cut, uncut = (bench.chain(name, spec, **length) for name in ("cut", "uncut"))
-    assert cut.forked(0, CUT).status == 0
-    assert cut.forked(CUT, STEPS).status == 0
-    assert cut.started_at() == [0, CUT]
-    assert_same(result(cut), result(uncut.train(forked=True)))

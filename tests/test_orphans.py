@@ -26,20 +26,15 @@ pytest_plugins = ["chain_runs", "checkpointed"]
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SOON_SECONDS = 30.0  # an orphan that waits for its peers waits ten times as long
-BEFORE_IT_IS_TIED, JOINING = "relay.process.cpus", "relay.process.ranks:Ranks.join"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("launcher", "at"), [("torchrun", BEFORE_IT_IS_TIED), ("direct", JOINING)])
-def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(
-    bench: Bench, launcher: str, at: str
-) -> None:
+def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(bench: Bench) -> None:
     """The one that is stopped there, and the one that waits for it; the next attempt then finds the place free."""
     assert TIMEOUT.total_seconds() >= SOON_SECONDS * 10
-    chain = bench.chain("results", total_steps=6, **DDP | {"launcher": launcher})
-    # torchrun's ranks are new processes, and no forks of it
-    anew = {} if launcher == "direct" else {"OMP_PROC_BIND": "false"}
-    hook = Hook(at, str(bench.folder / "stopped"), "SIGSTOP", rank=1)
+    chain = bench.chain("results", total_steps=6, **DDP)
+    anew = {"OMP_PROC_BIND": "false"}  # torchrun's ranks are new processes, and no forks of it
+    hook = Hook("relay.process.cpus", str(bench.folder / "stopped"), "SIGSTOP", rank=1)
     python = interpreter(bench.folder / "python")
     job = chain.begin(python=python, **hook.environment(), **anew)
     wait_until(hook.happened, job)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -37,42 +36,11 @@ def test_a_run_with_another_torch_than_its_verdict_is_not_proven(tree: Tree) -> 
     assert "proven with other versions" in tree.html
 
 
-def test_a_run_on_other_data_than_its_verdict_is_not_proven(tree: Tree) -> None:
-    tree.setting("ddp", SPEEDS, summary={"dataset": "0" * 12}, verdict={"dataset": "1" * 12})
-    assert "dataset 11111111, not 00000000" in tree.row("ddp")["reason"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"versions": OLDER}, "torch 2.12.0+cpu, not 2.13.0+cpu"),
-        ({"dataset": "b" * 12}, "dataset bbbbbbbb, not aaaaaaaa"),
-        ({"training_source": "c" * 64}, "training code cccccccc, not dddddddd"),
-    ],
-)
-def test_rows_of_other_versions_say_so(tree: Tree, changed: dict[str, Any], told: str) -> None:
-    usual = {"dataset": "a" * 12, "training_source": "d" * 64}
-    for place in range(2):
-        tree.setting("ddp", SPEEDS, name=f"usual-{place}", threads=place + 1, devices_per_node=2, summary=usual)
-    assert [row["warning"] for row in tree.rows()] == [None, None]
-    verdict = {"versions": changed.get("versions", SAME)}
-    tree.setting("cpu", SPEEDS, name="other", summary=usual | changed, verdict=verdict)
-    warnings = {row["setting"]: row["warning"] for row in tree.rows()}
-    assert warnings == {"usual-0": None, "usual-1": None, "other": f"of another version than other rows: {told}"}
-    assert told in tree.headline()
-
-
 @pytest.mark.slow
 def test_a_verdict_says_what_it_was_made_with(gates: Gates, tmp_path: Path) -> None:
     verdict = judged(gates, own_strategy(tmp_path / "strategies", "right")).verdict
     assert verdict["versions"]["torch"] == torch.__version__
     assert verdict["dataset"] == digest(gates.digits)
-
-
-def test_a_damaged_reference_is_told_and_no_fault_of_the_strategy(tmp_path: Path) -> None:
-    (tmp_path / "reference.pt").write_bytes(b"PK\x03\x04 a cut one")
-    with pytest.raises(UserError, match=r"reference.pt: is damaged \(.*\); remove it, and start the same call again"):
-        reference_file.read(tmp_path / "reference.pt")
 
 
 def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import csv
 import math
 import random
+from functools import cache
+from typing import Any
 
 import pytest
 
 from chain_runs import DIGITS, short_run
-from relay.comparison.inputs import Record
+from relay.comparison.inputs import Record, read_inputs
+from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.outliers import outliers
-from results_tree import Tree, shown
+from relay.comparison.quality import Goal, seconds_to, stated_accuracy
+from relay.comparison.table import comparison_rows
+from relay.spec.run import Run
+from results_tree import REFUSED, Tree, shown
 
 pytest_plugins = ["results_tree"]
 
-RUN = short_run(DIGITS)
 SPEEDS = [100.0, 101.0, 102.0]
 USUAL = ([0.960, 0.964, 0.957], [0.962, 0.958, 0.966], [0.955, 0.961, 0.963])
 
@@ -56,19 +61,6 @@ def test_no_number_is_far_from_all() -> None:
     assert "wrong" in outliers(alike)
 
 
-def test_other_batches_and_learning_rates_are_no_peers(tree: Tree) -> None:
-    settings(tree, *USUAL)
-    tree.setting("cpu", SPEEDS, accuracies=[0.7, 0.71, 0.7], global_batch_size=512)
-    assert warned(tree) == {}
-
-
-def test_what_is_struck_out_warns_of_nothing(tree: Tree) -> None:
-    settings(tree, *USUAL)
-    refused = {"equivalent": False, "problems": ["as planted"]}
-    tree.setting("cpu", SPEEDS, accuracies=[0.1, 0.1, 0.1], verdict=refused)
-    assert warned(tree) == {}
-
-
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_noise_is_never_warned_of(repeats: int) -> None:
     """300 comparisons of six settings: seeds that move all settings alike, and as much noise of each run's own."""
@@ -79,8 +71,50 @@ def test_noise_is_never_warned_of(repeats: int) -> None:
         assert outliers({name: records(values) for name, values in drawn.items()}) == {}, comparison
 
 
+@cache
+def a_run() -> Run:
+    return short_run(DIGITS)
+
+
 def records(accuracies: list[float]) -> list[Record]:
     return [
-        Record(run=RUN, gate="", segments=1, summary={"test_accuracy": accuracy}, error="", verdict=None)
+        Record(run=a_run(), gate="", segments=1, summary={"test_accuracy": accuracy}, error="", verdict=None)
         for accuracy in accuracies
     ]
+
+
+# The time to a stated accuracy, and the curve that a setting is shown beside
+
+
+def learnt(*accuracies: float) -> dict[str, Any]:
+    """A summary's evaluations: one after each epoch of 22 steps."""
+    return {
+        "evaluations": [
+            {"step": 22 * epoch, "test_loss": 0.1, "test_accuracy": value} for epoch, value in enumerate(accuracies, 1)
+        ]
+    }
+
+
+def plotted(tree: Tree) -> dict[str, SettingResult]:
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    return {each.row["setting"]: each for each in setting_results(inputs, comparison_rows(inputs))}
+
+
+def test_the_time_is_that_of_a_job_up_to_the_first_evaluation_that_found_it(tree: Tree) -> None:
+    """Its start takes 10 s, and the four epochs 0.75 s each beside their steps."""
+    held = {"attempts": 1, "startup_seconds": 10.0, "train_seconds": 8.8, "allocated_seconds": 21.8}
+    long = {"total_steps": 88, "epochs": 4.0}
+    tree.setting("cpu", [640.0], name="one", summary=learnt(0.5, 0.91, 0.90, 0.95) | held, **long)
+    record = plotted(tree)["one"].records[0]
+    assert seconds_to(record, Goal("test_accuracy", 0.9)) == pytest.approx(11.5 + 44 * 64 / 640)
+    assert seconds_to(record, Goal("test_accuracy", 0.95)) == pytest.approx(13 + 88 * 64 / 640)
+    assert seconds_to(record, Goal("test_accuracy", 0.96)) is None
+
+
+def test_the_accuracy_is_what_all_reach_unless_the_config_states_one(tree: Tree) -> None:
+    tree.setting("cpu", [640.0], name="one", summary=learnt(0.5, 0.958))
+    tree.setting("ddp", [640.0], name="two", devices_per_node=2, summary=learnt(0.934, 0.92))
+    tree.setting("ddp", [640.0], name="wrong", devices_per_node=4, summary=learnt(0.1), verdict=REFUSED)
+    settings = list(plotted(tree).values())
+    assert stated_accuracy(settings, None) == 0.93
+    assert stated_accuracy(settings, 0.95) == 0.95

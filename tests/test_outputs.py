@@ -14,7 +14,6 @@ from preloaded import spawned
 from relay import strategies
 from relay.card.look import Data, look
 from relay.card.words import in_words
-from relay.equivalence.figures import apart, leaves_of
 from relay.process.ranks import Ranks
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
@@ -103,18 +102,6 @@ def test_outputs_are_joined_and_cut_along_their_samples() -> None:
     assert joined.loss == whole.loss
     compared = batches.of_samples(whole, ALONG)
     assert [each.shape for each in compared] == [(6,), (6, 3, 1), ()]
-
-
-def test_a_sample_may_have_several_rows() -> None:
-    assert batches.first(torch.arange(12), 2, 4).tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_what_belongs_to_no_sample_is_not_compared() -> None:
-    """Nor is it a fault where nothing else is there; a strategy that predicts nothing has one."""
-    table = leaves_of(torch.ones(7), {"outputs": None})
-    assert batches.joined([table, table]) == table == []
-    assert apart(table, table) == 0
-    assert apart([], [torch.ones(1)]) == float("inf")
 
 
 @pytest.mark.slow

@@ -9,10 +9,8 @@ import pytest
 
 from gate_runs import FEW_STEPS, Gates
 from relay.base.ending import INTERRUPTED
-from relay.base.files import read_json
 from relay.equivalence.verdict import CAUSES, Part, Verdict, all_problems, of_batch
 from relay.spec.run import OwnBatch
-from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
 SMALL, LARGE = (OwnBatch(global_batch_size=size, learning_rate=0.02) for size in (16, 64))
@@ -48,24 +46,6 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
     assert not list(gates.results.rglob("unfinished.json"))
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_parameters_that_are_averaged_round_more_than_gradients_and_are_right(gates: Gates) -> None:
-    verdict = gates.verdict("right_parameter_averaging", steps=FEW_STEPS)
-    assert verdict["problems"] == []
-    assert of_batch(verdict, LARGE)["problems"] == []
-
-
-@pytest.mark.slow
-def test_who_computes_a_large_batch_is_counted(gates: Gates) -> None:
-    verdict = gates.verdict("wrong_work_whole_when_large", steps=FEW_STEPS)
-    assert verdict["problems"] == []
-    assert of_batch(verdict, LARGE)["problems"] == [
-        "batch 64: division of work: step 0: rank 0 computes 100.0% (forward 100.0%) of what one process computes for "
-        "the whole batch; its slice is 50.0% of it"
-    ]
-
-
 def two_batches() -> dict[str, Any]:
     """The verdict of a gate whose larger batch failed."""
     verdict = Verdict("a-gate")
@@ -90,27 +70,9 @@ def test_a_run_is_judged_by_the_shared_parts_and_those_of_its_own_batch() -> Non
     assert all_problems(verdict) == [problem]
 
 
-def test_a_fault_that_is_shared_strikes_out_every_batch() -> None:
-    verdict = Verdict("a-gate", problems=["division of work: nothing is divided"])
-    verdict.of_batch(SMALL)
-    told = verdict.as_dict()
-    assert told["own_batches"][0]["equivalent"] is False
-    assert of_batch(told, SMALL)["equivalent"] is False
-
-
 @pytest.mark.parametrize("changed", [{"global_batch_size": 32}, {"learning_rate": 0.08}])
 def test_a_batch_at_which_no_step_was_trained_is_not_proven(changed: dict[str, Any]) -> None:
     own = OwnBatch(**({"global_batch_size": 16, "learning_rate": 0.02} | changed))
     found = of_batch(two_batches(), own)
     assert found["equivalent"] is False
     assert found["problems"] == [f"batch {own.global_batch_size}: the gate has trained no step at it"]
-
-
-def test_the_report_strikes_out_the_batch_that_failed_and_no_other(tree: Tree) -> None:
-    for own in (SMALL, LARGE):
-        tree.setting("ddp", [100.0], name=f"ddp-{own.global_batch_size}", global_batch_size=own.global_batch_size,
-                     devices_per_node=2, verdict=two_batches())  # fmt: skip
-    rows = {row["global_batch_size"]: row for row in tree.rows()}
-    assert (rows[16]["equivalent"], rows[64]["equivalent"]) == (True, False)
-    assert rows[64]["reason"].startswith(f"batch 64: {CAUSES['algorithm']}algorithm: losses")
-    assert read_json(tree.root / "equivalence/gates/gate-ddp-16/verdict.json")["equivalent"] is False

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from plans import CPU, ROOT, planned
 from relay.base.errors import UserError
-from relay.environments import login_node, node, overlay, wheelhouse
+from relay.environments import login_node, node, overlay
 from relay.environments.locks import lock_of
-from relay.planning import stacks, table
+from relay.planning import table
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.identity import lock_lines
-from relay.spec.site import Site, load_site
+from relay.spec.site import Site
 from small_wheels import lock_entry, only, write_wheel
-from tiny_stack import prepared
 
 OWN = {"packages": {"torch": ["tiny-audio"]}}
 TORCH = "2.13.0"  # the lock's
@@ -82,19 +80,6 @@ def test_it_is_recorded_once_and_holds_while_the_list_is_the_same(
     assert [run.id for run in planned_with(record=False, **OWN).runs] == [run.id for run in first.runs]
 
 
-@pytest.mark.slow
-def test_other_versions_are_another_run(index: Path) -> None:
-    plain, own = planned_with(), planned_with(**OWN)
-    write_wheel(index, "tiny-audio", "1.1", "numpy")
-    _, lock = recorded(own)
-    lock.unlink()
-    renewed = planned_with(**OWN)
-    assert "tiny-audio==1.1" in lock_lines(recorded(renewed)[1])
-    assert len({each.runs[0].id for each in (plain, own, renewed)}) == 3
-    # A reference trains the user's task, which may import them.
-    assert len({*plain.references, *own.references, *renewed.references}) == 3
-
-
 @pytest.mark.parametrize(
     ("packages", "told"),
     [
@@ -134,39 +119,3 @@ def test_here_it_is_an_environment_above_the_drivers(index: Path, tmp_path: Path
     assert done.stdout.split()[0] == "1.0"
     assert done.stdout.split()[1].startswith(TORCH)
     assert overlay.place(lock) != overlay.place(ROOT / "envs/torch.txt")
-
-
-SITE = {
-    "name": "mine",
-    "description": "a test",
-    "verified": "here",
-    "partitions": [{"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}],
-}
-
-
-def site_of(folder: Path, **environment: Any) -> Site:
-    (folder / "mine.yaml").write_text(yaml.safe_dump(SITE | {"environment": environment}))
-    return load_site(str(folder / "mine.yaml"), ROOT)
-
-
-@pytest.mark.slow
-def test_on_nodes_it_comes_from_the_wheelhouse(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project whose stack is one small package, and the user's own beside it."""
-    base = write_wheel(index, "tiny-base", "1.0")
-    write_wheel(index, "tiny-audio", "2.0", "tiny-base")
-    project = tmp_path / "project"
-    (project / "envs").mkdir(parents=True)
-    (project / "envs" / "torch.txt").write_text(lock_entry(base))
-    (project / "envs" / "driver.txt").write_text("")
-    (project / "envs" / "torch.in").touch()
-    site = site_of(tmp_path, mode="wheels")
-    found = stacks.find(load(OWN), site, project, {"torch"}, record=True)
-    asked = login_node.asked(site, found.plain, project)
-    monkeypatch.setattr(login_node, "ROOT", project)
-    record = login_node.prepare(asked, lock_of(project, found.plain))
-    assert record["wheels"] == ["tiny_audio-2.0-py3-none-any.whl", "tiny_base-1.0-py3-none-any.whl"]
-    assert Path(asked["wheelhouse"]).parent == wheelhouse.FOLDER
-    asked["wheelhouse"] = str(Path(asked["wheelhouse"]).resolve())
-    (tmp_path / "disk").mkdir()
-    _, python = prepared(asked, tmp_path / "disk")
-    subprocess.run([python, "-c", "import tiny_audio, tiny_base"], check=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import inspect
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +16,6 @@ from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
-from snakemake.scheduling.greedy import Scheduler, SchedulerSettings
-from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from relay.driver import patches
@@ -122,52 +119,6 @@ def test_a_forgotten_job_is_over(slurm: Slurm, settings: Any) -> None:
         watched = Watched(settings)
         assert [watched.look(), watched.look()] == [True, False]
     assert watched.ended == ["error"]
-
-
-def test_a_job_that_waits_is_mentioned(slurm: Slurm, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
-    slurm.does(
-        "squeue", """case "$*" in *%r*) printf '1\\037PENDING\\037JobHeldUser\\n';; *) echo '1|PENDING';; esac"""
-    )
-    assert Watched(settings).look()
-    assert "JobHeldUser" not in caplog.text
-    with patches.applied(settings):
-        assert Watched(settings).look()
-    assert "1 job does not start: PENDING (JobHeldUser): release with `scontrol release 1`" in caplog.text
-
-
-@pytest.mark.parametrize(("remembered", "longest"), [(60, 30), (300, 180)])
-def test_the_queue_is_looked_at_as_often_as_slurm_forgets(
-    slurm: Slurm, settings: Any, remembered: int, longest: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slurm.does("squeue", "echo '1|RUNNING'")
-    slurm.does("scontrol", f"echo 'MinJobAge = {remembered} sec'")
-    watched = Watched(settings)
-    watched.executor.next_seconds_between_status_checks = 175
-    assert watched.look()
-    assert watched.executor.next_seconds_between_status_checks == 180
-    with patches.applied(settings):
-        assert watched.look()
-        assert watched.executor.next_seconds_between_status_checks == longest
-    assert ("warning: " in capsys.readouterr().err) == (longest == 30)
-
-
-def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
-    jobs = [SimpleNamespace(priority=priority, scheduler_resources={"_nodes": 1}, input=[]) for priority in (1, 3, 2)]
-    greedy = object.__new__(Scheduler)
-    greedy.settings = SchedulerSettings()
-    assert list(greedy.select_jobs(jobs, jobs, {"_nodes": 100}, {})) == jobs
-    assert "needrun = set(self.open_jobs)" in inspect.getsource(JobScheduler.schedule)
-
-    handed: list[Any] = []
-    scheduler, executor = object.__new__(JobScheduler), SimpleNamespace(run_jobs=handed.extend)
-    scheduler.run(jobs, executor=executor)
-    assert handed == jobs
-    handed.clear()
-    with patches.applied(settings):
-        scheduler.run(jobs, executor=executor)
-        scheduler._executor = executor  # what the plugin gets
-        scheduler.run(jobs)
-    assert [job.priority for job in handed] == [3, 2, 1, 3, 2, 1]
 
 
 def submitting(settings: Any) -> Watched:

@@ -12,11 +12,10 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.utils._pytree import tree_leaves
 
-from gate_runs import Gates, planned
+from gate_runs import FEW_STEPS, Gates, planned
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec import requirements
 from relay.spec.schedules import SCHEDULES
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
@@ -24,7 +23,6 @@ from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from short_tasks import STEPS, task
 
-FILES = requirements.find()
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -150,6 +148,7 @@ def check(world_size: int, cases: list[Case], folder: Path) -> None:
 
 @pytest.mark.long
 def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
+    """Only this trains by every schedule on two processes."""
     cases: list[Case] = [("pipeline", "lenet-digits", {"schedule": schedule}, {}) for schedule in SCHEDULES]
     parted = [
         ("pipeline", "gpt-tiny", {"schedule": schedule}, {"recompute": True})
@@ -172,8 +171,6 @@ def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
 OWN_MODELS: list[tuple[str, dict[str, Any]]] = [
     ("unet", {"schedule": "1f1b"}),
     ("unet", {"schedule": "interleaved_zero_bubble", "cut_before": "down2, middle, up1"}),
-    ("unet", {"schedule": "zbv_zero_bubble", "micro_batches": 2}),
-    ("lstm", {"schedule": "gpipe"}),
     ("table", {"schedule": "dualpipe_v"}),
 ]
 
@@ -187,40 +184,23 @@ def test_two_processes_split_a_model_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_four_processes_split_a_deep_network_as_one_has_it(tmp_path: Path) -> None:
+    """Only this trains by every schedule on four."""
     deep = "gpt-deep-tiny"  # 11 layers with parameters for up to 8 stages
     cases: list[Case] = [("pipeline", deep, {"schedule": name, "micro_batches": 8}, {}) for name in SCHEDULES]
     cases += [("pipeline_ddp", deep, {"schedule": name, "stages": 2}, {}) for name in SCHEDULES]
     check(4, [*cases, ("model_parallel", deep, {}, {})], tmp_path)
 
 
-@pytest.mark.long
-def test_pipelines_of_four_stand_side_by_side(tmp_path: Path) -> None:
-    names = ("1f1b", "interleaved_1f1b", "zbv_zero_bubble")
-    check(8, [("pipeline_ddp", "gpt-deep-tiny", {"schedule": s, "stages": 4}, {}) for s in names], tmp_path)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "devices", "options"),
-    [
-        pytest.param("model_parallel", 2, {"cut_before": "fc1"}, marks=pytest.mark.long),
-        ("pipeline", 2, {"schedule": "1f1b"}),
-        pytest.param("pipeline_ddp", 4, {"schedule": "gpipe", "cut_before": "fc1"}, marks=pytest.mark.long),
-        pytest.param("right_split_in_process", 2, {"micro_batches": 4}, marks=pytest.mark.long),
-    ],
-)
-def test_the_gate_passes_what_splits_the_layers(
-    gates: Gates, strategy: str, devices: int, options: dict[str, Any]
-) -> None:
-    verdict = gates.verdict(strategy, devices, steps=10, options=options)
+def test_the_gate_passes_what_splits_the_layers(gates: Gates) -> None:
+    verdict = gates.verdict("pipeline", 2, steps=FEW_STEPS, options={"schedule": "1f1b"})
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
-    if devices == 4:
-        assert verdict["samples_per_rank"] == [0.0, 8.0, 0.0, 8.0]  # halves of the proof batch, at the last stages
 
 
 @pytest.mark.long
 def test_the_gate_fails_stages_whose_static_graph_averages_too_early(gates: Gates) -> None:
+    """Only this plants a fault in a pipeline with replicas."""
     verdict = gates.verdict("wrong_pipeline_static_graph", 4, steps=10, options={"schedule": "gpipe"})
     assert verdict["equivalent"] is False
     failed = {part["name"] for part in verdict["parts"] if not part["passed"]}

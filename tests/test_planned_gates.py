@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, edit, planned, strategy_folder
-from relay.base.errors import UserError
 from relay.spec.run import OwnBatch
 
 pytest_plugins = ["plans"]
@@ -61,10 +60,8 @@ def test_settings_that_differ_in_their_batch_share_a_gate_that_trains_at_each() 
     ("comparison", "batch"),
     [
         (CPU, 16),
-        (CPU | {"global_batch_size": 8}, 8),
         (DDP | {"devices_per_node": 4, "options": {"accumulation": 8}}, 32),
         (DDP | {"devices_per_node": 3, "global_batch_size": 96}, 18),
-        ({"strategy": "pipeline", "devices_per_node": 2, "options": {"micro_batches": 32}}, 32),
     ],
 )
 def test_the_proof_batch_is_small_and_divided_as_the_runs_own(comparison: dict[str, Any], batch: int) -> None:
@@ -84,31 +81,6 @@ def test_a_strategys_own_need_bears_on_the_proof_batch(tmp_path: Path) -> None:
         )
     (gate,) = planned({"strategy": "mine"}, strategy_folders=[folder]).gates.values()
     assert gate.batch.global_batch_size == 40
-
-
-def test_a_function_of_needs_runs_nothing_where_it_is_defined(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = strategy_folder(tmp_path / "own", "mine", "processes='one', needs=('many',)")
-    with (tmp_path / "own/mine.py").open("a") as file:
-        file.write("\n\ndef other(a=print('ran')):\n    pass\n\n\n@print\ndef many(a, b, c):\n    return None\n")
-    with pytest.raises(UserError, match=r"many: a function of `needs` has no decorators and no defaults"):
-        planned({"strategy": "mine"}, strategy_folders=[folder])
-    assert "ran" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("axis", "references"),
-    [
-        ({"global_batch_size": [8, 64]}, 2),
-        ({"precision": ["fp32", "fp64"]}, 2),
-        ({"devices_per_node": [2, 4]}, 1),
-    ],
-)
-def test_what_bears_on_equivalence_has_its_own_gate(axis: dict[str, Any], references: int) -> None:
-    found = planned(DDP | axis)
-    assert len(found.gates) == 2
-    assert len(found.references) == references
 
 
 def test_a_gate_is_run_again_when_its_code_or_the_strategy_changes(tmp_path: Path, project: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT
-from relay.base.files import write_json
 from relay.planning.cards import Looks
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
@@ -58,19 +57,6 @@ def seen(config: Config, **changes: Any) -> Looked:
 
 def reasons(config: Config) -> list[str]:
     return [reason for skipped in planned(config).skipped for reason in skipped.reasons]
-
-
-@pytest.mark.slow
-def test_a_call_after_an_edit_says_that_its_runs_are_new(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = asked(CPU, task="my_task.py")
-    seen(config)
-    write_json(own / "results" / "plan.json", planned(config).to_json())
-    planned(config).prepare()
-    assert "changed since the last call" not in capsys.readouterr().err
-    (own / "helper.py").write_text("FEATURES = 12\n")
-    seen(config)
-    planned(config).prepare()
-    assert "changed since the last call: its 1 runs are new. Earlier results stay in" in capsys.readouterr().err
 
 
 def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> None:
@@ -159,14 +145,3 @@ def test_norms_that_compute_on_gpus_alone_are_not_for_cpus(own: Path) -> None:
     config = asked(CPU, task="my_task.py")
     seen(config, synced=("norm",))
     assert reasons(config) == ["SyncBatchNorm (norm) computes on GPUs alone, device is cpu; use BatchNorm there"]
-
-
-def test_numbers_that_are_not_torchs_leave_nothing_to_prove(own: Path) -> None:
-    seen(asked(CPU, task="my_task.py"), outside=("numpy",))
-    assert reasons(asked(CPU, task="my_task.py")) == [
-        "the model draws random numbers from numpy, which no other process repeats; `unproven: measure` has it "
-        "measured all the same"
-    ]
-    found = planned(asked(CPU, task="my_task.py", unproven="measure"))
-    assert len(found.runs) == 1
-    assert not found.spot_checks

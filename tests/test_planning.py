@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
-from plans import CPU, DDP, only, planned, strategy_folder
-from relay.planning import costs, table
+from plans import CPU, DDP, planned, reasons, strategy_folder
+from relay.base.errors import UserError
+from relay.planning import costs, settings, table
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.process.ranks import Ranks, backends
 from short_tasks import shipped
 
 pytest_plugins = ["plans"]
@@ -15,31 +20,6 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 # What runs
-
-
-def test_a_run_is_resolved_to_the_last_value() -> None:
-    run = only(DDP | {"cpus_per_task": 3, "loader": "dataloader", "data_workers": 2}, epochs=2)
-    assert (run.strategy.file, run.stack, run.strategy.divides) == (
-        "scripts/relay/strategies/ddp.py",
-        "torch",
-        ("samples",),
-    )
-    assert (run.shape.device, run.shape.backend, run.shape.launcher) == ("cpu", "gloo", "direct")
-    assert (run.shape.processes_per_node, run.shape.world_size, run.shape.devices) == (2, 2, 2)
-    assert (run.shape.cpus_per_task, run.shape.threads, run.shape.interop_threads) == (3, 3, 1)
-    assert (run.feeding.loader, run.feeding.data_workers, run.computation.precision) == ("dataloader", 2, "fp32")
-    assert (run.dataset.name, run.dataset.train_count, run.batch.global_batch_size) == ("digits", 1437, 64)
-    assert (run.length.steps_per_epoch, run.length.total_steps, run.length.evaluate_every_steps) == (22, 44, 22)
-
-
-def test_axes_expand_to_every_combination() -> None:
-    table = planned(
-        CPU | {"cpus_per_task": [1, 2], "loader": ["resident", "dataloader"], "global_batch_size": [32, 64]}
-    )
-    found = {(run.shape.cpus_per_task, run.feeding.loader, run.batch.global_batch_size) for run in table.runs}
-    assert found == {(c, loader, b) for c in (1, 2) for loader in ("resident", "dataloader") for b in (32, 64)}
-    assert len(table.runs) == len({run.id for run in table.runs}) == 8
-    assert len({table.gate(run) for run in table.runs}) == 1  # whatever the batch, the CPUs and the loader
 
 
 def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
@@ -71,18 +51,6 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
     assert rates[2, "none"] == rates[2, "linear"] == rates[2, "square_root"] == rates[8, "none"] == own
     assert rates[8, "linear"] == pytest.approx(4 * own)
     assert rates[8, "square_root"] == pytest.approx(2 * own)
-
-
-def test_what_is_asked_for_twice_runs_once() -> None:
-    found = planned(CPU, CPU | {"threads": 1, "repeats": 2}, CPU | {"loader": ["resident", "resident"]})
-    assert len(found.runs) == 2
-    assert found.warnings == [
-        f"{found.runs[0].setting_id} is in comparisons[0] and comparisons[1]: runs once, 2 repeats",
-        f"{found.runs[0].setting_id} is in comparisons[0] and comparisons[2]: runs once, 2 repeats",
-    ]
-    with_segments = planned(CPU, CPU | {"segment": {"steps": 50}})
-    assert with_segments.warnings[0].endswith("runs once, 1 repeats, with the segment of the former")
-    assert with_segments.segments(with_segments.runs[0]) == [440]
 
 
 # Devices
@@ -133,3 +101,63 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
     (row,) = [line for line in text.splitlines() if line.startswith("ddp ")]
     assert row.split()[-6:] == ["4", "3", "12", "440", "6", "0"]
+
+
+# What is skipped, and why
+
+
+# What is refused
+
+
+# A plan is counted before it is expanded
+
+MANY = list(range(1, 1001))
+
+
+def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def expand(*_: object) -> None:
+        raise AssertionError("expanded")
+
+    monkeypatch.setattr(settings, "expand", expand)
+    comparison = {"strategy": "cpu", "cpus_per_task": MANY, "threads": MANY, "loader": ["resident", "dataloader"]}
+    config = load({"repeats": 3, "comparisons": [{"strategy": "cpu"}, comparison]})
+    with pytest.raises(UserError) as caught:
+        plan(config)
+    assert str(caught.value) == (
+        "config: comparisons: 6,000,003 runs are not allowed; allowed: at most 10,000 (most_jobs); the most are of "
+        "comparisons[1], cpu: 1,000 cpus_per_task × 1,000 threads × 2 loader × 3 repeats = 6,000,000; "
+        "give fewer values, or raise most_jobs"
+    )
+
+
+# The library by which processes communicate: an axis; refused where the device, the strategy or torch has it not
+
+
+@pytest.mark.slow
+def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> None:
+    found = planned(DDP | {"backend": [None, "gloo"]}, gpus=2)
+    assert [run.setting.shape.backend for run in found.settings] == ["nccl", "gloo"]
+    assert (len(found.gates), len(found.references)) == (2, 1)
+
+
+NO_MPI = "which PyTorch's own packages are not, and this is no cluster (environment.torch_mpi); use gloo"
+REFUSED = {
+    "backend nccl needs a GPU for each process, device is cpu; use gloo": (DDP | {"backend": "nccl"}, 0),
+    "fsdp works with nccl or gloo, backend is mpi": (DDP | {"strategy": "fsdp", "backend": "mpi"}, 2),
+    f"backend mpi needs a torch that was built with MPI, {NO_MPI}": (DDP | {"backend": "mpi"}, 0),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_had_is_skipped_with_the_reason(reason: str) -> None:
+    comparison, gpus = REFUSED[reason]
+    assert reasons(comparison, gpus=gpus) == [reason]
+
+
+def test_torch_is_asked_what_it_was_built_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    if dist.is_mpi_available():
+        pytest.skip("NOT RUN: this torch was built with MPI")
+    assert "gloo" in backends()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"backend: 'mpi' is not allowed; this torch is built with .*gloo"):
+        Ranks.join("cpu", "mpi")

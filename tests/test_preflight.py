@@ -13,15 +13,21 @@ from typing import Any
 
 import pytest
 
-from planned_preflights import FACTS, recorded
+from planned_preflights import FACTS, planned, recorded
 from preflight_runs import says
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.planning.config import load
+from relay.planning.one_gpu import Sharing
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
 from relay.preflight import job
-from relay.preflight.checks import check_all, explain, prevent_joining
+from relay.preflight.checks import check_all, explain
 from relay.preflight.findings import Finding
 from relay.preflight.page import page, show
+from relay.process import one_gpu
 from relay.run_folder import attempt_name
+from relay.spec.run import Preflight
 
 TRAPS = json.loads((FACTS / "traps.json").read_text())["traps"]
 
@@ -69,19 +75,6 @@ def test_a_recorded_trap_is_found_with_its_remedy(trap: dict[str, Any]) -> None:
     assert says(finding(facts, trap["check"]), trap["severity"], *trap["says"])
 
 
-@pytest.mark.parametrize("known", ["nothing of torch", "nobody"])
-def test_checks_bear_with_what_is_not_known_yet(known: str) -> None:
-    """A rank that ended before torch was loaded, or before anything, is no error of the checks."""
-    facts = recorded() | {"complete": False, "allreduce": [], "job": None}
-    late = ("torch", "cuda", "torchvision", "bound_affinity", "memory_limit_mb", "joined", "kernel", "device_index")
-    late += ("nccl", "seen", "clock_ahead_seconds")
-    facts["ranks"] = [{k: v for k, v in rank.items() if k not in late} for rank in facts["ranks"]]
-    if known == "nobody":
-        facts["ranks"] = []
-    assert [found.line for found in check_all(facts) if found.severity == "stop"] == []
-    assert prevent_joining(facts) == []
-
-
 @pytest.mark.parametrize(
     ("error", "check", "remedy"),
     [
@@ -90,8 +83,6 @@ def test_checks_bear_with_what_is_not_known_yet(known: str) -> None:
             "one GPU for each rank",
             "gloo",
         ),
-        ("RuntimeError: CUDA error: invalid device ordinal", "visible GPUs", "--gpus-per-node, bound to no task"),
-        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040)", "driver", "older CUDA"),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "GPU memory", "nvidia-smi"),
     ],
 )
@@ -112,21 +103,6 @@ def written(folder: Path, name: str, *findings: Finding, failed: bool = False) -
     if failed:
         write_json(folder / name / "problems.json", [found.line for found in findings])
     return folder / name
-
-
-def test_the_page_names_what_failed_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fault = Finding("driver", False, "stop", "it is too old", "ask for a newer one")
-    remark = Finding("libaio", False, "note", "not there", "none needed")
-    written(tmp_path, "one", remark)
-    written(tmp_path, "two", fault, remark, failed=True)
-    write_json(tmp_path / "three" / "problems.json", ["it could not start"])
-    assert show(tmp_path) == 1
-    printed = capsys.readouterr().out
-    assert "stop: driver: it is too old [two]" in printed
-    assert printed.index("stop:") < printed.index("note:")
-    assert printed.count("note: libaio: not there") == 1
-    assert "it could not start" in printed
-    assert printed.splitlines()[-1].startswith("Verdict: NO: 2 of 3")
 
 
 def test_a_planned_preflight_that_did_not_run_is_no_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,3 +143,109 @@ def test_ranks_that_cannot_join_each_other_are_a_problem_and_lost_ones_none(tmp_
     assert says(found, "stop", "could not join each other at 10.1.0.1:20123", "network_interface", "firewalls")
     assert left(tmp_path, error, joined=True) == []
     assert left(tmp_path) == []
+
+
+# What a strategy requires of each node: from its file through the plan to the preflight's check
+
+MPS = {"strategy": "mps", "devices_per_node": 1, "processes_per_device": 2}
+# Like ddp in all but what it requires of the nodes.
+LIKE_DDP = """
+from relay.strategies.base import Requirements
+from relay.strategies.ddp import DDP
+
+
+class LikeDDP(DDP):
+    requirements = Requirements(least_devices=2, divides=("samples",), node_needs={needs})
+"""
+
+
+def findings(facts: dict[str, Any]) -> dict[str, Finding]:
+    return {found.check: found for found in check_all(facts)}
+
+
+def preflight_of(made: Plan, strategy: str) -> Preflight:
+    """The preflight that the strategy's runs wait for."""
+    (name,) = {made.preflight(run) for run in made.runs_of(strategy)}
+    return made.preflights[name]
+
+
+def like_ddp(folder: Path, needs: str) -> dict[str, Any]:
+    """The config's part that finds a strategy `like_ddp` with these needs."""
+    (folder / "like_ddp.py").write_text(LIKE_DDP.format(needs=needs))
+    return {"strategy_folders": [str(folder)]}
+
+
+def test_mps_planned_for_gpus_is_looked_for_and_stops_where_it_is_not() -> None:
+    facts = recorded({"comparison": MPS})
+    assert facts["run"]["node_needs"] == ("mps",)
+    assert findings(facts)["MPS"].ok
+    for rank in facts["ranks"][2:]:
+        rank["mps"]["program"] = None
+    assert says(findings(facts)["MPS"], "stop", "g2 has no nvidia-cuda-mps-control", "leave this strategy out")
+    for rank in facts["ranks"]:
+        rank["mps"]["active"] = True  # a daemon that the site keeps
+    assert findings(facts)["MPS"].ok
+
+
+def test_a_node_without_a_disk_of_its_own_stops_who_needs_one(tmp_path: Path) -> None:
+    config = like_ddp(tmp_path, '{"cuda": ("node_disk",)}')
+    site = {"environment": {"mode": "current"}}
+    for strategy, severity in (("like_ddp", "stop"), ("ddp", "note")):
+        facts = recorded({"comparison": {"strategy": strategy}, "site": site, "config": config})
+        for rank in facts["ranks"]:
+            rank["node_disk"] |= {"declared": None, "error": "Permission denied"}
+        assert says(findings(facts)["node's disk"], severity, "Permission denied")
+
+
+def test_runs_of_one_shape_do_not_fail_for_the_needs_of_another(tmp_path: Path) -> None:
+    """Nor do their gates, nor the reference that all of them share."""
+    config = like_ddp(tmp_path, '{"cuda": ("libaio",)}')
+    for order in (("like_ddp", "ddp"), ("ddp", "like_ddp")):
+        made = planned(*({"strategy": name} for name in order), config=config)
+        assert len(made.preflights) == 2
+        assert preflight_of(made, "like_ddp").node_needs == ("libaio",)
+        plain = preflight_of(made, "ddp")
+        assert plain.node_needs == ()
+        for run in made.runs:
+            gate = made.gate(run)
+            assert made.preflight_of[gate] == made.preflight(run)
+            assert made.preflight_of[made.reference_of[gate]] == plain.id
+
+
+# Several ranks on one GPU: the self-test alone lets them share it, by an NCCL that can, and says so
+
+
+def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:
+    asked = load(
+        {
+            "task": "lenet-digits",
+            "comparisons": [
+                {"strategy": "ddp", "devices_per_node": [2, 4, 8]},
+                {"strategy": "ddp", "devices_per_node": 2, "backend": "gloo"},
+                {"strategy": "data_parallel", "devices_per_node": 2},
+            ],
+        }
+    )
+    made = plan(asked, gpus=1, sharing=Sharing(4))
+    assert {run.shape.devices_per_node for run in made.runs} == {2, 4}
+    reasons = [" ".join(each.reasons) for each in made.skipped]
+    assert len(reasons) == 3
+    assert "the same GPU twice" in reasons[2]
+    why = plan(asked, gpus=1, sharing=Sharing(why_not="fetch a wheel"))
+    assert not why.runs
+    assert why.skipped[0].reasons == ("devices_per_node is 2, 1 GPU can be used here; fetch a wheel",)
+    assert why.skipped[-1].reasons == ("devices_per_node is 2, 1 GPU can be used here",)
+
+
+def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:
+    facts = recorded()
+    for rank in facts["ranks"]:
+        rank |= {"node": "g1", "device_index": 0, "cuda": {**rank["cuda"], "devices": rank["cuda"]["devices"][:1]}}
+    alone = {found.check: found for found in check_all(facts)}
+    assert says(alone["one GPU for each rank"], "stop", "NCCL refuses that", "backend gloo")
+    assert not alone["visible GPUs"].ok
+    for rank in facts["ranks"]:
+        rank["environment"][one_gpu.SHARED] = "1"
+    shared = {found.check: found for found in check_all(facts)}
+    assert says(shared["one GPU for each rank"], "note", f"which {one_gpu.SHARED} allows", "no speed")
+    assert "visible GPUs" not in shared

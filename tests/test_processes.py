@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +15,15 @@ import torch
 
 from relay.base.errors import UserError
 from relay.launch import direct, step
-from relay.launch.command_lines import COMPILED, PORT, Meeting, command, free_port, rank_variables
+from relay.launch.command_lines import PORT, Meeting, command, free_port
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process import cpus, machine
-from relay.process.cpus import SHARE, VEILED
+from relay.process.cpus import SHARE
 from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.run import Run, changed
 
-ROOT = Path(__file__).resolve().parents[1]
 STEP = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3", "SLURM_JOB_ID": "12345", "SLURM_NODEID": "1"}
 STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", PORT: "22345"}
 
@@ -48,39 +44,16 @@ def test_a_port_that_is_taken_is_passed_over() -> None:
         assert free_port() != first
 
 
-def test_torchrun_of_one_node_meets_without_a_port() -> None:
-    words = command(run(launcher="torchrun"), ["python"], ["trainer", "work"])
-    assert words[:3] == ["python", "-m", "relay.launch.torchrun"]
-    assert {"--nnodes=1", "--rdzv-conf=store_type=file", "--nproc-per-node=2"} <= set(words)
-    assert words[-4:] == ["-m", "relay.launch.worker", "trainer", "work"]
-
-
 def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
     words = command(run(nodes=2, launcher="torchrun"), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP, 2))
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.1.2.3", "--master-port=22345"} <= set(words)
     assert "--rdzv-backend=c10d" not in words
 
 
-def test_a_process_of_srun_is_told_what_torchrun_would_tell_it() -> None:
-    told = rank_variables(run(nodes=2, launcher="srun"), STEP, Meeting.of_slurm(STEP, 2))
-    assert told == {
-        "RANK": "3",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "10.1.2.3",
-        "MASTER_PORT": "22345",
-    }
-
-
 @pytest.mark.parametrize("address", ["127.0.1.1", ""])
 def test_a_rendezvous_on_localhost_is_refused(address: str) -> None:
     with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
         Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
-
-
-def test_one_node_may_know_itself_as_localhost() -> None:
-    assert Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}, 1).address == "127.0.0.1"
 
 
 def test_threads_are_bound_only_where_a_process_has_cpus_of_its_own(tmp_path: Path) -> None:
@@ -99,10 +72,6 @@ def test_the_sites_interface_reaches_both_backends(tmp_path: Path) -> None:
     assert "NCCL_SOCKET_IFNAME" not in step.variables(run(), job(), tmp_path)
 
 
-def test_what_torch_compiles_lies_on_the_nodes_own_disk(tmp_path: Path) -> None:
-    assert Path(step.variables(run(), job(), tmp_path)[COMPILED]).is_relative_to(tmp_path)
-
-
 def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
@@ -114,13 +83,6 @@ def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -
         cpus.settle()
     first, second = taken
     assert (len(first), len(second), first & second) == (2, 2, set())
-
-
-def test_a_launcher_that_loads_torch_is_not_bound_itself(tmp_path: Path) -> None:
-    openmp = {"places": "cores", "bind": "close"}
-    told = step.variables(run(cpus_per_task=3), job(openmp=openmp, confined=True), tmp_path)
-    assert "OMP_PROC_BIND" not in told
-    assert (told[VEILED + "OMP_PROC_BIND"], told[SHARE]) == ("close", "3")
 
 
 # What Slurm granted, as `scontrol show job` of 22.05 and 24.11 say it
@@ -186,64 +148,3 @@ def test_a_process_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest
             assert direct.wait({0: deaf}, [signal.SIGTERM]) == (0, -signal.SIGKILL)
         finally:
             deaf.kill()
-
-
-BOUND = """
-import json, os, sys
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-import torch
-from relay.base.errors import UserError
-from relay.process import one_gpu
-from relay.process.machine import check_granted
-from relay.process.ranks import Ranks
-from relay.spec.job import Job
-from relay.spec.run import Run
-
-rank, run = int(os.environ["LOCAL_RANK"]), Run.read(Path(sys.argv[1]))
-confined = replace(Job(nodes=1, tasks_per_node=2, cpus_per_task=1, memory_mb=1, minutes=5), confined=True)
-shown = []  # the GPUs that CUDA shows to this rank, where no CUDA is
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: len(shown)
-torch.cuda.set_device = lambda device: None
-torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid=shown[device.index])
-ranks = None
-for case, of_rank in json.loads(sys.argv[2]).items():
-    shown[:] = of_rank[rank]
-    if case == "shared":  # as the self-test has it on one GPU
-        os.environ[one_gpu.VARIABLES] = json.dumps({one_gpu.SHARED: "1"})
-        run = replace(run, shape=replace(run.shape, backend="nccl"))
-    if ranks is None:
-        ranks = Ranks.join("cuda", "gloo")
-    ranks = replace(ranks, devices=(torch.device("cuda", rank % len(shown)),))
-    try:
-        check_granted(run, ranks, replace(confined, memory_mb=None))
-        said = "fine"
-    except UserError as error:
-        said = str(error)
-    os.write(1, f"{case}: rank {rank}: {said}\\n".encode())  # whole: the ranks share the pipe
-ranks.leave()
-"""
-
-
-@pytest.mark.slow
-def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
-    """Slurm may show each rank its own GPU alone, and each rank then counts from 0."""
-    specification, script = tmp_path / "run.json", tmp_path / "bound.py"
-    run(device="cuda", backend="gloo", threads=1).write(specification)
-    script.write_text(BOUND)
-    cases = {"own": [["a"], ["b"]], "all": [["a", "b"]] * 2, "one": [["a"]] * 2}
-    cases |= {"same": [["a", "b"], ["b", "a"]], "many": [["a", "b", "c"]] * 2, "shared": [["a"]] * 2}
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-    command = [*start, str(specification), json.dumps(cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    said = dict(re.findall(r"(?m)^(\w+): rank 0: (?:run \S+ )?(.*)$", done.stdout))
-    again = dict(re.findall(r"(?m)^(\w+): rank 1: (?:run \S+ )?(.*)$", done.stdout))
-    assert said.keys() == cases.keys(), done.stdout + done.stderr
-    assert said == again
-    assert said["own"] == said["all"] == said["shared"] == "fine"
-    assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
-    assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
-    assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,47 +9,15 @@ import pytest
 
 from local_driver import LocalDriver
 from relay.base.files import write_json
-from relay.driver.refused import Refused, conclusion, refusal
+from relay.driver.refused import conclusion, refusal
 
 pytest_plugins = ["results_tree"]
-
-WRONG = """
-import torch
-from relay.strategies.base import Requirements, Strategy
-
-
-class Wrong(Strategy):
-    requirements = Requirements(processes="one")
-
-    def build(self):
-        self.build_whole()
-
-    def backward(self, loss):
-        super().backward(2 * loss)
-"""
 
 
 def verdict(folder: Path, gate: str, **found: Any) -> Path:
     path = folder / "equivalence" / "gates" / gate / "verdict.json"
     write_json(path, found)
     return path
-
-
-def test_each_refusal_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verdict(tmp_path, "before", equivalent=False, problems=["of an earlier call"])
-    refused = Refused(tmp_path)
-    refused.tell()
-    path = verdict(tmp_path, "ddp-1", equivalent=False, problems=["algorithm: losses", "scaled: losses"])
-    verdict(tmp_path, "cpu-1", equivalent=True, problems=[])
-    for _ in range(2):
-        refused.tell()
-    assert capsys.readouterr().err == (
-        f"gate ddp-1: NOT equivalent, so the report strikes it out: algorithm: losses (and 1 more); all of it: {path}\n"
-    )
-    verdict(tmp_path, "ddp-1", equivalent=False, problems=["made anew"])
-    os.utime(path, (1, 1))
-    refused.tell()
-    assert "made anew" in capsys.readouterr().err
 
 
 def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
@@ -85,21 +52,31 @@ def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Pa
     assert ": 1 failed; " in conclusion([("run-1", "cpu-1", "a")], tmp_path)[0]
 
 
+# What `snakemake -n` and `snakemake plan` say of settings that cannot run
+
+SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead"
+
+
 @pytest.mark.slow
-def test_the_driver_tells_it(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "wrong.py").write_text(WRONG)
-    config = {"epochs": 0.5, "gate": {"steps": 20}, "comparisons": [{"strategy": "wrong"}]}
-    driver = LocalDriver(tmp_path, {"device": "cpu", "strategy_folders": [str(tmp_path / "mine")], **config})
-    try:
-        status, printed = driver.call("wrong")
-        assert status == 1, printed
-        lines = printed.splitlines()
-        (refused,) = [number for number, line in enumerate(lines) if "NOT equivalent, so the report" in line]
-        assert lines[refused].startswith("gate wrong-")
-        assert "algorithm: losses" in lines[refused]
-        assert any("Training wrong" in line for line in lines[refused:]), "at once, before the run is trained"
-        last = "error: no run of this call can be used: 1 struck out; the report, or the lines above, say why"
-        assert last == lines[-1]
-    finally:
-        driver.end()
+def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}]})
+    status, printed = driver.call("all")
+    assert status == 1
+    assert f"error: nothing can run, every setting is skipped:\n{SKIPPED}\n" in printed
+    assert printed.count("error: ") == 1
+    assert "Traceback" not in printed
+    assert "Job stats" not in printed
+    assert printed.count(SKIPPED) == 1, "the reason stands once"
+    assert "what" not in printed, "no table without a row"
+
+
+@pytest.mark.slow
+def test_a_dry_run_ends_with_what_is_skipped_and_why(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}, {"strategy": "cpu"}]})
+    told = tmp_path / "results" / "logs" / "segment" / "step-1.ending.json"
+    told.parent.mkdir(parents=True)
+    told.write_text("{}")
+    status, printed = driver.call("-n")
+    assert status == 0
+    assert printed.splitlines()[-1] == SKIPPED
+    assert told.exists()  # another driver may be at work here, and need it

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python import sync_playwright as axe
-from playwright import sync_api as playwright
 
 import debian_packages
 from results_tree import REFUSED, Tree
@@ -22,7 +20,9 @@ PHONE, DESK = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     debian_packages.require({"chromium": "chromium"})
-    with playwright.sync_playwright() as started:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
         chromium = started.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         yield chromium
         chromium.close()
@@ -86,6 +86,8 @@ class Opened:
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (DESK, "dark")], ids=["phone", "desk"])
 def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size: dict[str, int], scheme: str) -> None:
     """Without a network, a complaint, or a bar to scroll sideways; axe finds no violation of its rules."""
+    from axe_playwright_python.sync_playwright import Axe
+
     with Opened(browser, report, size, color_scheme=scheme) as opened:
         assert opened.complaints == []
         assert opened.requests == [report.as_uri()]
@@ -94,7 +96,7 @@ def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size:
         answer, bars = (opened.page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
         assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
         assert bars["y"] < size["height"] or size is PHONE
-        found = axe.Axe().run(opened.page).response["violations"]
+        found = Axe().run(opened.page).response["violations"]
         assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []
 
 

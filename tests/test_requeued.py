@@ -70,13 +70,3 @@ def test_with_progress_it_goes_on_without_a_count(
         if number % 2:  # each second attempt comes further
             reached(chain, number)
     assert started == list(range(1, 7))
-
-
-@pytest.mark.slow
-def test_another_job_begins_its_own_count(chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver has counted those before, and a user's new call may try again, also within one allocation."""
-    for name in ("17", "18"):
-        monkeypatch.setenv("SLURM_JOB_ID", name)
-        assert [run(chain, restarts) for restarts in range(2)] == [75, 75]
-    assert [run(chain) for _ in range(3)] == [75] * 3
-    assert started == list(range(1, 8))

@@ -39,6 +39,7 @@ def typed(folder: Path, text: str) -> str:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_script_on_the_page_is_measured(tmp_path: Path) -> None:
+    """Only this types the command of the page for its own script."""
     (script,) = [each.text for each in blocks(PAGE) if each.language == "python"]
     (config,) = [each.text for each in blocks(PAGE) if each.language == "yaml"]
     (tmp_path / "train.py").write_text(script)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -82,27 +83,12 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_word_the_whole_command_is_timed() -> None:
-    made = commanded("import time\ntime.sleep(0.5)\n")
-    status, printed = made.run()
-    assert status == 0, printed
-    assert 0.5 < 1 / made.summary()["samples_per_second"] < 5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "comparison", "told"),
     [
         ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3: almost\n| almost"]),
-        ("1 / 0\n", {}, ["failed: ZeroDivisionError: division by zero; the command ended with status 1\n| "]),
         ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
-        (
-            "print('x img/s')\n",
-            {"read": {"samples_per_second": "(.) img"}},
-            ["'x' is no number, in the line 'x img/s'"],
-        ),
         ("from relay.chain import step\n", {}, ["it ended with status 0 without a single step"]),
-        ("", {"command": "no-such-program train.py"}, ["program 'no-such-program' is not found"]),
     ],
 )
 def test_a_command_that_fails_is_told_once_and_not_tried_again(
@@ -154,6 +140,7 @@ def test_a_script_that_asks_to_be_started_again_is() -> None:
     )
     assert (made.run()[0], made.told()["status"]) == (75, 75)
     assert "stopped after step 0 (status 75)" in made.told()["what"]
+    Path("train.py").write_text("1 / 0\n")  # an edit while a chain runs changes nothing
     assert made.run(attempt=2)[0] == 0, "what it has left there is its own checkpoint"
     assert made.summary()["samples_per_second"] < 1, "both attempts are the run"
 
@@ -198,17 +185,6 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended() -> Non
     printed, _ = job.communicate(timeout=60)
     assert job.returncode == 75, printed
     assert not (made.places.run / "step-1.json").exists()
-
-
-@pytest.mark.slow
-def test_an_edit_while_a_chain_runs_changes_nothing() -> None:
-    made = commanded("import os\nopen('told', 'a').write('x')\nraise SystemExit(75 * (not os.path.exists('two')))\n")
-    assert made.run()[0] == 75
-    Path("train.py").write_text("1 / 0\n")
-    (made.folder / "two").touch()
-    status, printed = made.run(attempt=2)
-    assert status == 0, printed
-    assert (made.folder / "told").read_text() == "xx"
 
 
 @pytest.mark.slow
@@ -281,32 +257,24 @@ CHAIN = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_chain_goes_on_after_a_signal_and_after_a_kill() -> None:
+def test_a_chain_goes_on_after_a_kill() -> None:
     made = commanded(CHAIN, warmup_steps=2)
-    checkpoints = made.folder / "checkpoints"
-    for attempt, number in enumerate((signal.SIGTERM, signal.SIGKILL), 1):
-        before = {*checkpoints.glob("step-*")}
-        job = made.start(attempt)
-        deadline = time.monotonic() + 100
-        while {*checkpoints.glob("step-*")} <= before and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if number == signal.SIGKILL:
-            (command,) = [each for each in children(job.pid) if (words(each) or [""])[-1].endswith("train.py")]
-            command.kill()
-        else:
-            job.send_signal(number)
-        printed, _ = job.communicate(timeout=100)
-        assert job.returncode == 75, printed
-        told = made.told()["what"]
-        assert ("stopped after step" if number == signal.SIGTERM else "ended without a word") in told
+    job, deadline = made.start(), time.monotonic() + 100
+    while not [*(made.folder / "checkpoints").glob("step-*")] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (command,) = [each for each in children(job.pid) if (words(each) or [""])[-1].endswith("train.py")]
+    command.kill()
+    printed, _ = job.communicate(timeout=100)
+    assert job.returncode == 75, printed
+    assert "ended without a word" in made.told()["what"]
     reached = json.loads((made.places.work / "reached.json").read_text())["step"]
     assert reached >= 5
-    status, printed = made.run(attempt=3)
+    status, printed = made.run(attempt=2)
     assert status == 0, printed
     # One more may have been complete when the kill came, and not yet told.
     assert int(printed.partition("goes on from step ")[2].split()[0]) >= reached
     summary = made.summary()
-    assert (summary["attempts"], summary["steps_reached"]) == (3, 40)
+    assert (summary["attempts"], summary["steps_reached"]) == (2, 40)
     assert (made.folder / "end.pt").exists()
 
 
@@ -321,7 +289,7 @@ def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> Non
 WHERE = """
     import json, os
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-    names += ("GPUS_PER_NODE",)
+    names += ("GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_SUBMIT_DIR")
     found = {name: os.environ.get(name) for name in names}
     json.dump(found, open(f"found-{os.environ['RANK']}.json", "w"))
 """
@@ -342,4 +310,10 @@ def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_
         found = json.loads((made.folder / f"found-{rank}.json").read_text())
         assert (found["SLURM_PROCID"], found["SLURM_LOCALID"], found["SLURM_NTASKS"]) == (str(rank), str(rank), "2")
         assert (found["PMI_RANK"], found["PMIX_RANK"], found["OMPI_COMM_WORLD_RANK"]) == (None, None, None)
-        assert found["GPUS_PER_NODE"] == "0"
+        of_pages = {
+            "GPUS_PER_NODE": "0",
+            "SLURM_GPUS_ON_NODE": "0",
+            "SLURM_JOB_NUM_NODES": "1",
+        }  # scripts there read it
+        of_pages |= {"SLURM_JOB_NODELIST": socket.gethostname(), "SLURM_SUBMIT_DIR": str(Path.cwd())}
+        assert {name: found[name] for name in of_pages} == of_pages

@@ -60,11 +60,3 @@ def test_steps_per_job() -> None:
         UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2"
     ):
         segments.steps_per_job(1, 70, startup_seconds=50, margin=0)
-
-
-@pytest.mark.parametrize("text", ["{", '{"cpu-1": 0}', '{"cpu-1": NaN}'])
-def test_damaged_speeds_are_named(tmp_path: Path, text: str) -> None:
-    speeds = tmp_path / "speeds.json"
-    speeds.write_text(text)
-    with pytest.raises(UserError, match=r"speeds\.json: "):
-        planned(CPU | {"segment": {"minutes": 5}}, speeds=speeds)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,32 +12,16 @@ import yaml
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
 from relay.planning import selftest
-from relay.planning.config import load
-from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.planning.reading import read_config
-from relay.selftest import page, rows
+from relay.selftest import rows
 from relay.selftest.job import compared, judged
 from relay.selftest.parts import FAULTS, RESUME
-from relay.selftest.rows import Records, Row
+from relay.selftest.rows import Records
 from relay.spec.setting import Shape
-from relay.spec.site import load_site
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = (ROOT / selftest.CONFIG).parent
 GLOO = Shape(backend="gloo")
-RESULTS = TemporaryDirectory(prefix="relay-results-")  # of the tasks' cards; removed when the tests' process ends
-
-
-def made(gpus: int = 0, site: Path | None = None) -> Plan:
-    """The plan of the self-test on a machine with so many GPUs, or on a cluster."""
-    there = load_site(str(site), ROOT) if site else None
-    raw = read_config(ROOT / selftest.CONFIG)
-    planned = partial(plan, gpus=gpus, site=there, speeds=Path(RESULTS.name) / "speeds.json", prepare=True)
-    whole = planned(load(raw))
-    for file in selftest.further(SimpleNamespace(configfiles=[ROOT / selftest.CONFIG]), ROOT):
-        selftest.add_gates(whole, planned(load(raw | read_config(file))))
-    return whole
 
 
 # What it tests
@@ -49,21 +30,6 @@ def made(gpus: int = 0, site: Path | None = None) -> Plan:
 def test_every_strategy_is_in_it() -> None:
     asked = {each["strategy"] for file in FOLDER.glob("*.yaml") for each in read_config(file)["comparisons"]}
     assert asked == {path.stem for path in (ROOT / "scripts/relay/strategies").glob("[a-z]*.py")} - {"base"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("gpus", [1, 4])
-def test_each_number_of_gpus_has_its_gates_and_a_reason_for_each_other(gpus: int) -> None:
-    whole = made(gpus)
-    used = [gate.shape.devices_per_node for gate in whole.gates.values() if gate.shape.device == "cuda"]
-    assert max(used, default=0) == gpus
-    assert all(each.reasons for each in whole.skipped)
-    names = {gate.strategy.name for gate in whole.gates.values()}
-    assert ("data_parallel" in names) == (gpus >= 2)
-    assert ("single_gpu" in names) == (gpus >= 1)
-    for gate in whole.gates.values():  # each has all that its job is asked for
-        assert whole.references[whole.reference_of[gate.id]].task == gate.task
-        assert whole.preflight(gate) in whole.preflights
 
 
 # What is right
@@ -101,41 +67,10 @@ def test_a_killed_run_has_to_have_the_uncut_ones_result() -> None:
 # The page
 
 
-def test_what_did_not_work_stands_first_and_every_row_is_there(tmp_path: Path) -> None:
-    found = [
-        Row(rows.STRATEGIES, "ddp", "worked", "losses 1e-15", 3.2),
-        Row(rows.STRATEGIES, "fsdp", "failed", "a | b\nc"),
-        Row(rows.TIMING, "ddp", "not run", "it waits"),
-        Row(rows.STRATEGIES, "pipeline", "skipped", "needs 2 GPUs"),
-    ]
-    page.write(found, tmp_path, "somewhere", tmp_path / "page.md")
-    text = (tmp_path / "page.md").read_text()
-    assert text.startswith("# Self-test of somewhere: 1 worked, 1 failed, 1 not run, 1 skipped\n")
-    wrong, worked = text.split("## What worked")
-    assert f"| {rows.STRATEGIES} | fsdp | failed | a \\| b c |  |" in wrong
-    assert f"| {rows.TIMING} | ddp | not run | it waits |  |" in wrong
-    assert f"### {rows.STRATEGIES}\n\n| what | told | s |\n| --- | --- | --- |\n| ddp | losses 1e-15 | 3 |" in worked
-    assert (
-        "## What was skipped, and why\n\n| what | told | s |\n| --- | --- | --- |\n| pipeline | needs 2 GPUs |  |"
-        in worked
-    )
-    assert [row.what for row in page.wrong(found)] == ["fsdp", "ddp"]
-
-
 @pytest.mark.parametrize(("ok", "outcome"), [(True, "worked"), (False, "failed")])
 def test_a_part_is_as_its_record_says(tmp_path: Path, ok: bool, outcome: str) -> None:
     write_json(tmp_path / f"selftest/{RESUME}/run-1.json", {"ok": ok, "told": "as it was", "seconds": 1.0})
     assert Records(tmp_path, {"run-1": "a run"}).of_own_part(RESUME, "run-1", None).outcome == outcome
-
-
-@pytest.mark.slow
-def test_a_gate_that_found_a_strategy_wrong_did_not_work(tmp_path: Path) -> None:
-    gate = next(iter(made().gates.values()))
-    parts = [{"name": "algorithm: losses", "figure": 1.0, "limit": 1e-9, "passed": False}]
-    write_json(tmp_path / f"equivalence/gates/{gate.id}/verdict.json", {"parts": parts, "problems": ["it is wrong"]})
-    row = Records(tmp_path, {}).of_gate(gate)
-    assert row.outcome == "failed"
-    assert "it is wrong" in row.told
 
 
 # All of it
@@ -158,9 +93,9 @@ def test_a_failing_part_ends_no_other_and_the_page_tells_all(tmp_path: Path) -> 
     comparisons = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "wrong_second_rank_crashes")]
     config = SMALL | {"strategy_folders": [str(ROOT / "tests/strategies")], "comparisons": comparisons}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    planned = workflow(tmp_path, "-n", "--configfile", "mine.yaml")
-    assert planned.returncode == 0, planned.stderr
-    first = next(line for line in planned.stderr.splitlines() if not line.startswith("Using profile"))
+    dry = workflow(tmp_path, "-n", "--configfile", "mine.yaml")
+    assert dry.returncode == 0, dry.stderr
+    first = next(line for line in dry.stderr.splitlines() if not line.startswith("Using profile"))
     assert first == "self-test on this machine's CPUs, without a GPU"
     done = workflow(tmp_path, "--configfile", "mine.yaml")
     assert done.returncode == 1

@@ -82,12 +82,6 @@ def test_replicas_on_one_device_share_it_without_nccl(planned: Any) -> None:
     assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
 
 
-def test_auto_is_settled_by_the_site_and_not_by_this_machine(planned: Any) -> None:
-    ddp = {"strategy": "ddp", "devices_per_node": 2}
-    assert planned(ddp).runs[0].shape.device == "cuda"
-    assert planned(ddp, site={"partitions": [CPU_NODES]}).runs[0].shape.device == "cpu"
-
-
 def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Any) -> None:
     first = planned({"strategy": "cpu"}).runs[0].id
     assert planned({"strategy": "cpu"}, site={"account": "other"}).runs[0].id == first
@@ -101,12 +95,6 @@ def test_other_gpus_or_other_software_are_another_run(planned: Any) -> None:
     assert planned({"strategy": "single_gpu"}, site=renamed).runs[0].id != first
     assert planned({"strategy": "single_gpu"}, site={"environment": {"mode": "current"}}).runs[0].id != first
     assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first
-
-
-def test_memory_of_the_config_takes_the_place_of_the_sites(planned: Any) -> None:
-    assert asked(planned({"strategy": "cpu"}, memory_mb_per_node=7000))["mem_mb"] == 7000
-    too_much = planned({"strategy": "single_gpu"}, memory_mb_per_node=600_000)
-    assert "600000 MB per node of 500000" in too_much.skipped[0].reasons[0]
 
 
 def test_sbatch_is_given_the_same(planned: Any) -> None:

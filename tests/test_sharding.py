@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing
-from torch import nn
 from torch.distributed.tensor import DTensor
 
-from models import Recurrent, Scaled
+from models import Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
-from relay.strategies import _averages, _replicate
+from relay.strategies import _replicate
 from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
-from sharded import SAMPLES, Given, batch, bound, built, of_task, prepared
-
-
-def _summed(ranks: Ranks) -> None:
-    """`replicate` and `fully_shard` ask for sums where the backend is taken to have no averages."""
-    operations, real = [], dist.all_reduce
-
-    def noted(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any:
-        operations.append(op)
-        return real(tensor, op=op, **named)
-
-    for has_averages in (False, True):
-        _averages.DIVIDES = has_averages
-        for replicates in (True, False):
-            _replicate.REPLICATES = replicates
-            layer = torch.nn.Linear(3, 1, bias=False)
-            mesh = ranks.mesh(2) if replicates else ranks.mesh(2, 1, names=("data", "one"))
-            _replicate.replicated(layer, mesh)
-            operations.clear()
-            with mock.patch.object(dist, "all_reduce", noted):
-                layer(torch.full((1, 3), 1.0 + ranks.rank)).sum().backward()
-            assert {op == dist.ReduceOp.SUM for op in operations} == {not has_averages}
-            assert torch.equal(layer.weight.grad.to_local(), torch.full((1, 3), 1.5))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not _replicate.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
-def test_replicas_average_over_a_backend_that_can_only_sum() -> None:
-    """MPI, and gloo on older versions of torch, which would sum in silence."""
-    spawned(_summed, 2)
+from sharded import batch, built, of_task, prepared
 
 
 def _with_a_scalar(ranks: Ranks) -> None:
@@ -74,29 +41,6 @@ def _with_a_scalar(ranks: Ranks) -> None:
 def test_replicas_average_a_parameter_without_dimensions() -> None:
     """FSDP refuses such parameters, which CLIP has, say."""
     spawned(_with_a_scalar, 2)
-
-
-def _dropped(ranks: Ranks) -> None:
-    from relay.strategies import tensor_parallel
-    from relay.tasks import utsa_mnist
-
-    tensor_parallel.agree = lambda *_: None  # averaged gradients would hide that each rank has others
-    generator = torch.Generator().manual_seed(3)
-    images, labels = torch.randn(8, 1, 28, 28, generator=generator), torch.randint(10, (8,), generator=generator)
-    for same in (True, False):
-        task = bound(Given(utsa_mnist.Task().model, (images,), labels), "utsa-mnist", "fp32")
-        strategy = built("tensor_parallel", ranks, task)
-        torch.manual_seed(strategy.replica.index if same else ranks.rank)
-        for _ in range(3):
-            strategy.train_step(batch(task, strategy))
-        weights = ranks.gather(strategy.model.get_parameter("conv1.weight").detach())
-        assert torch.equal(*weights) is same
-
-
-@pytest.mark.slow
-def test_ranks_of_a_replica_drop_alike_where_their_generators_agree() -> None:
-    """What is whole on every rank gets the same gradients on all only with the same dropout."""
-    spawned(_dropped, 2)
 
 
 def _drifting(ranks: Ranks, folder: Path) -> None:
@@ -155,41 +99,3 @@ def _overflow(ranks: Ranks, folder: Path) -> None:
 @pytest.mark.slow
 def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) -> None:
     spawned(_overflow, 2, prepared("gpt-tiny", tmp_path))
-
-
-def _one_buffer(layer: nn.RNNBase) -> None:
-    """What `flatten_parameters` does on CUDA: a buffer of the layer's own is where its weights lie from then on."""
-    weights = [weight for weight in layer._flat_weights if isinstance(weight, nn.Parameter)]
-    if any(isinstance(weight, DTensor) for weight in weights):
-        return
-    with torch.no_grad():
-        buffer = torch.cat([weight.reshape(-1) for weight in weights])
-        for weight, part in zip(weights, buffer.split([weight.numel() for weight in weights]), strict=True):
-            weight.data = part.view_as(weight)
-
-
-def _recurrent(ranks: Ranks) -> None:
-    drawn = torch.Generator().manual_seed(1)
-    inputs, targets = (torch.randn(SAMPLES, *size, generator=drawn, dtype=torch.float64) for size in ((5, 4), (3,)))
-    task = bound(Given(Recurrent, (inputs, torch.full((SAMPLES,), 5)), targets), "recurrent")
-    plain = task.model()
-    with mock.patch.object(nn.RNNBase, "flatten_parameters", _one_buffer):
-        strategy = built("fsdp", ranks, task)
-        for _ in range(3):
-            strategy.train_step(batch(task, strategy))
-        found = strategy.whole_model()
-    optimizer = task.optimizer(plain.parameters())
-    for _ in range(3):
-        optimizer.zero_grad()
-        whole_batch = task.example(SAMPLES)
-        task.loss(task.outputs(plain, whole_batch), whole_batch).backward()
-        optimizer.step()
-    if ranks.rank == 0:
-        for key, tensor in plain.state_dict().items():
-            torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-9, msg=key)
-
-
-@pytest.mark.slow
-def test_a_recurrent_layer_computes_with_the_weights_that_are_gathered() -> None:
-    """On CUDA torch's recurrent layers move their weights, and went on with those of the first step under FSDP."""
-    spawned(_recurrent, 2)

@@ -25,22 +25,11 @@ from sharded import bound as of
 
 pytestmark = pytest.mark.slow
 
-GPT, MOE = (spec(name, depth=2, heads=2, global_batch_size=SAMPLES) for name in ("gpt-tiny", "gpt-moe-tiny"))
-TWO_AT_A_TIME = {"micro_batches": 2}
+GPT = spec("gpt-tiny", depth=2, heads=2, global_batch_size=SAMPLES)
 STRATEGIES = (
     ("fsdp", 2, GPT, {"offload": True}, "fp16"),
     ("fsdp_tensor_parallel", 4, GPT, {}, "fp64"),
-    ("pipeline", 2, GPT, TWO_AT_A_TIME, "fp16"),
-    *(
-        pytest.param(*others, marks=pytest.mark.long)
-        for others in (
-            ("expert_parallel", 2, MOE, {}, "fp64"),
-            ("pipeline_ddp", 4, GPT, TWO_AT_A_TIME, "fp64"),
-            ("fsdp", 2, GPT, {"mixed_precision": True}, "bf16"),
-            ("tensor_parallel", 2, GPT, {"loss_parallel": True}, "fp64"),
-            ("model_parallel", 2, GPT, {}, "fp64"),
-        )
-    ),
+    ("pipeline", 2, GPT, {"micro_batches": 2}, "fp16"),
 )
 
 
@@ -72,6 +61,7 @@ def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], p
 def test_what_shards_or_cuts_a_model_trains_it_on_gpus_as_one_process_on_a_cpu_does(
     name: str, processes: int, its: TaskSpec, options: dict[str, Any], precision: str, tmp_path: Path
 ) -> None:
+    """Only the long case has experts."""
     data_of(its, tmp_path)
     spawned(_as_plain, processes, name, its, options, precision, tmp_path, gpus=processes)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from snakemake.cli import get_argument_parser
 
 import site_files
 import slurm_packages
@@ -20,16 +18,17 @@ from relay.slurm import allocation
 from relay.spec.partition import Partition
 from relay.spec.site import load_site
 from site_clusters import filled_in, site_nodes, written
-from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
 # Several kinds of GPU, whole nodes alone, no requests for memory; test_sites.py reads the others.
-SHOWN = ("narval", "trillium-gpu", "arc")
+SHOWN = ("trillium-gpu", "arc")
 PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
 
 
 def options(profile: Path) -> Any:
     """What Snakemake understands of a profile; SystemExit where it does not."""
+    from snakemake.cli import get_argument_parser  # which takes a second
+
     return get_argument_parser([str(profile)]).parse_args([])
 
 
@@ -67,18 +66,6 @@ def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_ready_profile_plans(tmp_path: Path) -> None:
-    name = "trillium-gpu"
-    words = ["--snakefile", ROOT / "Snakefile", "--directory", tmp_path, "--profile", ROOT / "profiles" / name]
-    status, printed = called([*words, "--dry-run", "--config", "repeats=1"], ROOT)
-    assert status == 0, printed
-    missing = load_site(name, ROOT).missing(60)
-    assert not missing or "warning: " in printed, printed
-    assert "segment" in printed
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """A planned job for each kind of node, as large as a node: Slurm grants what the site's file says it has."""
@@ -111,44 +98,3 @@ def filling(wanted: Partition) -> dict[str, Any]:
         return {"strategy": "single_gpu"}
     most = wanted.limits.gpus or wanted.gpus_per_node
     return {"strategy": "ddp", "devices_per_node": min(wanted.gpus_per_node, most)}
-
-
-RECORDER = """#!/bin/sh
-printf '%s\\n' "$@" > {record}; exec {program} "$@"
-"""
-
-TOY = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, "{root}/scripts")
-from relay.spec.site import leave_to_slurm, load_site, site_of
-site = load_site(site_of(workflow.resource_settings._parsed_default_resources), Path("{root}"))
-leave_to_slurm(site, os.environ)
-with open("seen.txt", "a") as seen:
-    print(site.name, "job" if workflow.remote_exec else "driver", file=seen)
-rule done:
-    output: "done.txt"
-    resources: mpi="", nodes=1, tasks=1, mem_mb=100, runtime=1
-    shell: "touch {{output}}"
-"""
-
-
-@pytest.mark.slow
-def test_the_executor_names_no_partition_that_the_site_leaves_to_slurm(cluster: MiniSlurm, tmp_path: Path) -> None:
-    """And jobs find the site that the driver has, though `--config` was given."""
-    record, sbatch = tmp_path / "arguments.txt", tmp_path / "bin/sbatch"
-    sbatch.parent.mkdir()
-    sbatch.write_text(RECORDER.format(record=record, program=shutil.which("sbatch", path=cluster.environment["PATH"])))
-    sbatch.chmod(0o755)
-    (tmp_path / "Snakefile").write_text(TOY.format(root=ROOT))
-    command = [sys.executable, ROOT / "tests/support/fast_snakemake.py", "--profile", ROOT / "profiles/slurm"]
-    command += ["--slurm-init-seconds-before-status-checks", "1", "--config", "seed=2"]
-    path = f"{sbatch.parent}:{cluster.environment['PATH']}"
-    cluster.run(*command, cwd=tmp_path, env={"PATH": path})
-    assert (tmp_path / "done.txt").exists()
-    assert set((tmp_path / "seen.txt").read_text().splitlines()) == {"generic driver", "generic job"}
-    arguments = record.read_text().splitlines()
-    assert not [a for a in arguments if a == "-p" or a.startswith("--partition")], arguments
-    (job,) = [j for j in cluster.jobs() if j["WorkDir"] == str(tmp_path)]
-    assert (job["JobState"], job["Requeue"]) == ("COMPLETED", "0")
-    assert job["JobName"].startswith("relay_")

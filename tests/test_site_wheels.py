@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import load_site
 from small_wheels import only, write_wheel
-from tiny_stack import prepared
 
 SITE = {
     "name": "mine",
@@ -67,20 +65,6 @@ def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) ->
     assert f"stack torch: torch 2.6.0+site, as recorded in {lock}" in shown
 
 
-@pytest.mark.slow
-def test_it_holds_when_the_folder_offers_a_newer_one(offered: Path, tmp_path: Path) -> None:
-    first = planned(tmp_path)
-    write_wheel(offered, "torch", "2.7.0+site", "filelock")
-    again = planned(tmp_path)
-    assert asked(again) == asked(first)
-    assert [run.id for run in again.runs] == [run.id for run in first.runs]
-    # Asked for today, it would be the newer one: another run.
-    lock_of(ROOT, first.runs[0].stack).unlink()
-    renewed = planned(tmp_path)
-    assert "torch===2.7.0+site" in asked(renewed)["packages"]
-    assert renewed.runs[0].id != first.runs[0].id
-
-
 def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offered: Path, tmp_path: Path) -> None:
     planned(tmp_path)
     write_wheel(offered, "torch", "2.7.0+site", "filelock")
@@ -88,13 +72,3 @@ def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offe
     (line,) = planned(tmp_path).unready
     assert "torch 2.6.0+site (torch-2.6.0+site-py3-none-any.whl) is no more in" in line
     assert "delete this lock to begin again" in line
-
-
-@pytest.mark.slow
-def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> None:
-    environment = asked(planned(tmp_path))
-    write_wheel(offered, "torch", "2.7.0+site", "filelock")
-    (tmp_path / "disk").mkdir()
-    _, python = prepared(environment, tmp_path / "disk")
-    done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
-    assert done.stdout.strip() == "2.6.0+site"

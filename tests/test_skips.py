@@ -33,11 +33,6 @@ def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
             "a replica's 64 samples are not divisible by micro_batches 3",
         ),
         (
-            {"strategy": "fsdp_tensor_parallel", "devices_per_node": 4, "options": {"tensor": 3}},
-            {},
-            "tensor 3 does not divide the 4 processes",
-        ),
-        (
             {"strategy": "tensor_parallel", "devices_per_node": 3},
             {"task": "gpt-tiny"},
             "4 attention heads (block0.query) of gpt-tiny are not divisible by 3 processes",
@@ -46,11 +41,6 @@ def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
             {"strategy": "expert_parallel", "devices_per_node": 8},
             {"task": "gpt-moe-tiny"},
             "divides experts over 8 processes, gpt-moe-tiny has 4",
-        ),
-        (
-            {"strategy": "fsdp", "devices_per_node": 2, "options": {"mixed_precision": True}},
-            {},
-            "mixed_precision is for precision bf16 or fp16, precision is fp32",
         ),
         (
             {"strategy": "tensor_parallel", "devices_per_node": 2, "options": {"loss_parallel": True}},

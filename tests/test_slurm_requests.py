@@ -1,9 +1,8 @@
-"""On a real Slurm cluster: jobs without a request for memory, GPUs by --gres, whole nodes, and limits of a user."""
+"""On a real Slurm cluster: jobs without a request for memory, GPUs by --gres, whole nodes."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,48 +38,16 @@ def looked(
 
 
 @pytest.mark.slow
-def test_gpus_by_gres_and_no_request_for_memory(cluster: MiniSlurm, tmp_path: Path) -> None:
-    partitions = [p | {"asks_memory": False} for p in PARTITIONS]
-    site = site_file(tmp_path, partitions=partitions, gpu_request="gres", cpus_per_gpu=2)
-    config = CONFIG | {"device": "cuda", "comparisons": [DDP]}
-    (job,), (told,), printed = looked(cluster, tmp_path, config, site)
-    assert (job["Partition"], job["NumNodes"], job["NumTasks"], job["CPUs/Task"]) == ("gpu", "1", "2", "2")
-    assert job["TresPerNode"].endswith("gpu:fake:2")
-    assert "MinMemoryNode" not in job  # the cluster gives a default for each CPU
-    assert [rank["environment"]["CUDA_VISIBLE_DEVICES"] for rank in told["ranks"]] == ["0,1", "0,1"]
-    assert "memory information" not in printed
-
-
-@pytest.mark.slow
 def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """GPUs by --gres, and no request for memory."""
     folder = tmp_path_factory.mktemp("whole")
     partition = Partition("gpu", ("g1",), default=True, whole_nodes=True)
     with MiniSlurm(folder / "cluster", [Node("g1", gpus=4)], [partition], namespaces=False) as cluster:
-        site = site_file(folder, partitions=[PARTITIONS[1] | {"whole_nodes": True}], cpus_per_gpu=1, node_disk="/tmp")
-        (job,), (told,), _ = looked(cluster, folder, CONFIG | {"device": "cuda", "comparisons": [DDP]}, site)
+        partitions = [PARTITIONS[1] | {"whole_nodes": True, "asks_memory": False}]
+        site = site_file(folder, partitions=partitions, cpus_per_gpu=1, gpu_request="gres", node_disk="/tmp")
+        (job,), (told,), printed = looked(cluster, folder, CONFIG | {"device": "cuda", "comparisons": [DDP]}, site)
     assert (job["NumTasks"], job["NumCPUs"]) == ("2", "8")
     assert job["TresPerNode"].endswith("gpu:fake:4")
+    assert "MinMemoryNode" not in job  # the cluster gives a default for each CPU
+    assert "memory information" not in printed
     assert [len(rank["environment"]["CUDA_VISIBLE_DEVICES"].split(",")) for rank in told["ranks"]] == [2, 2]
-
-
-@pytest.mark.long
-def test_no_more_is_in_the_queue_than_a_user_may_have(cluster: MiniSlurm, tmp_path: Path) -> None:
-    site = site_file(tmp_path, limits={"cpus": 3}, partitions=[PARTITIONS[0] | {"limits": {"jobs": 2}}])
-    shapes = [{"strategy": "cpu", "cpus_per_task": [1, 2]}, DDP]
-    jobs, _, printed = looked(cluster, tmp_path, CONFIG | {"device": "cpu", "comparisons": shapes}, site)
-    assert sorted(int(job["NumCPUs"]) for job in jobs) == [1, 2, 2]
-    assert "3 runs at once would take 5 CPUs, of which a user may have 3 at once" in printed
-    assert "3 runs at once would take 3 jobs in partition cpu, of which a user may have 2 at once" in printed
-    for job in jobs:
-        now = submitted(job)
-        others = [other for other in jobs if submitted(other) <= now < ended(other)]
-        assert sum(int(other["NumCPUs"]) for other in others) <= 3
-        assert len(others) <= 2
-
-
-def submitted(job: dict[str, str]) -> datetime:
-    return datetime.fromisoformat(job["SubmitTime"])
-
-
-def ended(job: dict[str, str]) -> datetime:
-    return datetime.fromisoformat(job["EndTime"])

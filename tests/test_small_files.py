@@ -15,15 +15,12 @@ from typing import Any
 import pytest
 
 from chain_runs import Bench, Chain
-from checkpointed import Training, filled, names
+from checkpointed import Training, filled
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
-from relay.base.lock import exclusive
 from relay.chain import files as of_chains
-from relay.driver.progress import Training as Shown
-from relay.driver.progress import described
 from relay.process.ranks import Ranks
-from relay.run_folder import attempts, chain, faults, sealed
+from relay.run_folder import attempts, chain, sealed
 from relay.run_folder.measured import read_measured, write_measured
 from relay.training import job
 from relay.training.adoption import adopt
@@ -168,55 +165,7 @@ def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> N
 # Faults, ends of jobs, records
 
 
-@a_few
-def test_a_damaged_fault_is_none(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    faults.forget(tmp_path)
-    try:
-        raise ArithmeticError("as planted")
-    except ArithmeticError as error:
-        faults.record(tmp_path, error)
-    (path,) = tmp_path.glob("fault-*.json")
-    (tmp_path / faults.FAULT).write_bytes(path.read_bytes())
-    assert len(faults.told(tmp_path)) == 1
-    assert faults.recorded(tmp_path)
-    for each in (path, tmp_path / faults.FAULT):
-        harm(each)
-    assert faults.told(tmp_path) == []
-    assert faults.recorded(tmp_path) is None
-
-
-@pytest.mark.slow
-def test_damaged_records_show_no_progress(begun: Chain) -> None:
-    DAMAGES["binary"](attempts.attempt_path(begun.work, 1))
-    assert described(Shown("run-1", 60, "training"), begun.results) == ""
-
-
-@pytest.mark.parametrize("harm", [by_folder, by_link])
-def test_a_lock_that_is_no_file_is_one_message(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    """And what a link leads to is not touched."""
-    (tmp_path / "lock").touch()
-    harm(tmp_path / "lock")
-    with pytest.raises(UserError, match=r"lock: cannot be opened: .*; remove it, and start the same call again"):
-        exclusive(tmp_path)
-    assert not (tmp_path / "nowhere").exists()
-
-
 # Checkpoints
-
-
-def test_what_is_no_checkpoint_is_passed_over_and_makes_room(checkpoints: Checkpoints, training: Training) -> None:
-    """Files and links of such names: they stop neither a save nor a resumption."""
-    filled(checkpoints, training, 4)
-    (checkpoints.directory / "step-5").touch()
-    (checkpoints.directory / "step-6").symlink_to("step-4")
-    (checkpoints.directory / "partial-7").touch()
-    (checkpoints.directory / "partial-8").symlink_to("step-4")
-    (checkpoints.directory / "step-9").mkdir()
-    assert checkpoints.resume(training.strategy, 0, 100) == 4
-    training.step = 4
-    filled(checkpoints, training, 5, 6, 9)
-    assert names(checkpoints) == ["step-6", "step-9"]
-    assert not any(path.is_symlink() for path in checkpoints.directory.iterdir())
 
 
 def nested(place: Path) -> None:
@@ -225,10 +174,6 @@ def nested(place: Path) -> None:
 
 def outside(place: Path) -> None:
     changed(place, lambda told: told["files"].update({"../../x": told["files"]["rng-0.pt"]}))
-
-
-def step_as_text(place: Path) -> None:
-    changed(place, lambda told: told.update(step="4"))
 
 
 def changed(place: Path, how: Callable[[dict[str, Any]], object]) -> None:
@@ -242,8 +187,6 @@ def changed(place: Path, how: Callable[[dict[str, Any]], object]) -> None:
     [
         (nested, f"strategy/{sealed.MANIFEST} is not in the manifest"),
         (outside, "x is missing"),
-        (step_as_text, "holds the checkpoint of step 4"),
-        (lambda place: by_folder(place / sealed.MANIFEST), f"{sealed.MANIFEST} cannot be read (Is a directory)"),
     ],
 )
 def test_a_manifest_that_is_none_is_told_in_one_line(

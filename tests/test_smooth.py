@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from relay.equivalence.smooth import Smooth, all_experts
+from relay.equivalence.smooth import Smooth
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 
@@ -59,15 +59,6 @@ def test_a_function_has_no_kink_any_more(name: str) -> None:
     assert abs(below - above) < 1e-4
 
 
-def test_bounds_hold_and_those_that_are_never_reached_are_left() -> None:
-    inputs = torch.linspace(-9, 9, 101, dtype=torch.float64)
-    with Smooth():
-        assert torch.all(inputs.clamp(min=1e-6) > 0)
-        assert torch.all(inputs.clamp(-1, 2).abs() <= 2)
-        assert torch.equal(inputs.clamp(min=torch.finfo(torch.float64).min), inputs)
-        assert torch.equal(torch.arange(5).clamp(1, 3), torch.tensor([1, 1, 2, 3, 3]))
-
-
 def test_whole_and_complex_numbers_are_left_alone() -> None:
     """The backward pass of a product with zeros in it looks for the first one by `relu_` of whole numbers."""
     factors = torch.tensor([[0.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
@@ -101,10 +92,3 @@ def test_what_is_computed_again_in_a_backward_pass_has_the_same_twin(use_reentra
         found.append([parameter.grad.clone() for parameter in layers.parameters() if parameter.grad is not None])
     assert [len(each) for each in found] == [4, 4]
     assert all(torch.allclose(*pair, rtol=1e-12, atol=1e-12) for pair in zip(*found, strict=True))
-
-
-def test_a_mixture_of_experts_asks_them_all() -> None:
-    mixture = nn.Linear(2, 2)
-    mixture.chosen, mixture.experts = 2, 4
-    all_experts(nn.Sequential(mixture))
-    assert mixture.chosen == 4

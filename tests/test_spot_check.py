@@ -23,27 +23,16 @@ def of(strategy: str, ranks: int = 2, **options: Any) -> dict[str, Any]:
     return {"strategy": strategy, "launcher": "torchrun", "devices_per_node": ranks, "options": options}
 
 
-PIPELINED = of("pipeline", schedule="1f1b", micro_batches=4)
 RIGHT: dict[str, dict[str, Any]] = {
-    "cpu": {},
-    "ddp": of("ddp"),
     "ddp in parts": of("ddp", accumulation=2),
-    "fsdp": of("fsdp"),
-    "model_parallel": of("model_parallel"),
-    "pipeline": PIPELINED,
     "pipeline_ddp": of("pipeline_ddp", 4, stages=2, schedule="gpipe", micro_batches=2),
 }
 
 
-LONG = ("cpu", "ddp", "fsdp", "model_parallel", "pipeline")  # others divide as they do
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "values", [pytest.param(RIGHT[name], marks=[pytest.mark.long] * (name in LONG), id=name) for name in RIGHT]
-)
-def test_dropout_is_drawn_again_as_it_was(bench: Bench, values: dict[str, Any]) -> None:
-    chain = bench.chain("run", **SHORT, **values).train(forked=True)
+@pytest.mark.parametrize("name", RIGHT)
+def test_dropout_is_drawn_again_as_it_was(bench: Bench, name: str) -> None:
+    chain = bench.chain("run", **SHORT, **RIGHT[name]).train(forked=True)
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
     assert len(found["spots"]) == len(set(kept(chain).spots))
@@ -51,30 +40,19 @@ def test_dropout_is_drawn_again_as_it_was(bench: Bench, values: dict[str, Any]) 
     assert states(chain.work) == []
 
 
-INTERLEAVED = of("pipeline", schedule="interleaved_1f1b", micro_batches=4)
-
-
-TOLD = {"tensor_parallel": of("tensor_parallel"), "interleaved": INTERLEAVED}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("values", TOLD.values(), ids=TOLD)
-def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench, values: dict[str, Any]) -> None:
-    chain = bench.chain("run", **SHORT, **values).train(forked=True)
+def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench) -> None:
+    """Only this has dropout that a check cannot repeat."""
+    chain = bench.chain("run", **SHORT, **of("tensor_parallel")).train(forked=True)
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
     assert any("masks of dropout cannot be drawn again" in note for note in found["notes"])
 
 
-NORMALISING = {"ddp": of("ddp"), "fsdp": of("fsdp"), "pipeline": PIPELINED}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "values",
-    [pytest.param(NORMALISING[name], marks=[pytest.mark.long] * (name in LONG), id=name) for name in NORMALISING],
-)
-def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, values: dict[str, Any]) -> None:
+@pytest.mark.long
+def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench) -> None:
+    """Only this checks BatchNorm's statistics of micro-batches."""
+    values = of("pipeline", schedule="1f1b", micro_batches=4)
     chain = bench.chain("run", NORMALISED, **SHORT, **values).train(forked=True)
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
@@ -83,16 +61,9 @@ def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, va
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "values",
-    [
-        of("expert_parallel"),
-        of("fsdp"),
-    ],
-    ids=["ep", "fsdp"],
-)
-def test_experts_are_computed_again(bench: Bench, values: dict[str, Any]) -> None:
-    chain = bench.chain("run", EXPERTS, **SHORT, **values).train(forked=True)
+def test_experts_are_computed_again(bench: Bench) -> None:
+    """Only this checks a run with experts."""
+    chain = bench.chain("run", EXPERTS, **SHORT, **of("expert_parallel")).train(forked=True)
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
     assert max(figures(found, "update")) < 1e-5

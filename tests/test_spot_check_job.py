@@ -12,7 +12,6 @@ import torch
 
 import spot_checked
 from chain_runs import Bench, Chain
-from relay.base.files import read_json
 from relay.run_folder.spots import states_folder
 from relay.spot_check import figures
 from spot_checked import kept, states, verdict
@@ -84,19 +83,14 @@ def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["gone", "damaged"])
-def test_a_state_that_is_gone_or_damaged_is_not_checked(bench: Bench, what: str) -> None:
+def test_a_state_that_is_damaged_is_not_checked(bench: Bench) -> None:
     (chain,) = trained(bench)
     for step in kept(chain).states:
-        place = states_folder(chain.work) / f"step-{step}"
-        if what == "gone":
-            shutil.rmtree(place)
-        else:
-            with (place / "rng-0.pt").open("ab") as stream:
-                stream.write(b"x")
+        with (states_folder(chain.work) / f"step-{step}" / "rng-0.pt").open("ab") as stream:
+            stream.write(b"x")
     (found,) = verdict(chain)
     assert found["status"] == "not checked"
-    assert ("cannot be read" if what == "gone" else "checksum") in found["unchecked"][0]
+    assert "checksum" in found["unchecked"][0]
 
 
 @pytest.mark.slow
@@ -106,12 +100,3 @@ def test_a_run_whose_records_are_gone_is_not_checked(bench: Bench) -> None:
     (found,) = verdict(chain)
     assert found["status"] == "not checked"
     assert "is not recorded" in found["unchecked"][0]
-
-
-@pytest.mark.slow
-def test_the_verdict_says_what_it_cost(bench: Bench) -> None:
-    (chain,) = trained(bench)
-    (found,) = verdict(chain)
-    assert found["saving_seconds"] > 0
-    assert found["seconds"] > 0
-    assert read_json(chain.work / "spots" / "verdict.json") == found

@@ -15,7 +15,6 @@ from relay.run_folder.places import Places
 from relay.spec.tasks import TaskSpec
 from relay.training.changed_code import edited_since
 from spot_checked import states, verdict
-from test_spot_check import NORMALISED
 
 pytest_plugins = ["chain_runs"]
 
@@ -23,14 +22,6 @@ FOLDER = Path(__file__).parent / "strategies"
 SHORT = {"total_steps": 12, "evaluate_every_steps": 6}
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
 DIGITS = spec("lenet-digits")
-# A step in two parts, as it stands in the text of a strategy.
-PARTS = """from relay.task import batches
-        self.optimizer.zero_grad()
-        for part in batches.chunks(batch, 2):
-            loss = self.task.loss(self.forward(part), part)
-            (loss / 2).backward()
-        self.update()
-        return loss.detach()"""
 
 
 def of_folder(name: str) -> dict[str, Any]:
@@ -59,6 +50,7 @@ def test_gradients_that_are_no_longer_averaged_from_a_random_step_on(bench: Benc
 @pytest.mark.long
 @pytest.mark.slow
 def test_torchs_powersgd_hook_which_begins_at_step_1000(bench: Bench) -> None:
+    """Only this trains beyond a thousand steps."""
     long = {"total_steps": 1004, "evaluate_every_steps": 1004, "checkpoint_minutes": 10.0, "global_batch_size": 8}
     told = problems(bench, **of_folder("unseen_powersgd"), **TWO, **long)
     assert "end, steps 1003 to 1004: update differ" in told
@@ -82,13 +74,6 @@ def test_an_evaluation_of_averaged_parameters_which_begins_after_the_gate(bench:
 
 
 @pytest.mark.slow
-def test_an_evaluation_in_fewer_bits_of_large_batches_alone(bench: Bench) -> None:
-    assert problems(bench, **of_folder("unseen_evaluation_lowered")).startswith(
-        "end, steps 11 to 12: test loss differs"
-    )
-
-
-@pytest.mark.slow
 def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> None:
     diverging = replace(DIGITS, learning_rate=1e12)
     told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
@@ -101,14 +86,6 @@ def test_dropout_that_is_left_off(bench: Bench) -> None:
     chain = bench.chain("run", **SHORT, **bench.strategy("off", off, base="ddp"), **TWO).train(forked=True)
     (found,) = verdict(chain)
     assert any("update differ" in problem for problem in found["problems"])
-
-
-@pytest.mark.long
-def test_another_momentum_of_batchnorm(bench: Bench) -> None:
-    other = "[setattr(module, 'momentum', 0.2) for module in self.model.modules() if hasattr(module, 'momentum')]"
-    told = problems(bench, NORMALISED, **bench.strategy("momentum", other, base="ddp"), **TWO)
-    assert "buffers differ" in told
-    assert "update differ" not in told
 
 
 @pytest.mark.slow

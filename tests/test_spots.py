@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from relay.run_folder.sealed import seal
-from relay.run_folder.spots import FOLDER, Seen, Spot, Spots, draw, go_on, states_folder
+from chain_runs import Bench, Chain
+from relay.base.files import write_json
+from relay.run_folder.sealed import damage, manifest, seal
+from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
 from relay.spec.spot_checks import SpotChecks
+from spot_checked import kept, states
+
+pytest_plugins = ["chain_runs"]
 
 DEFAULT = SpotChecks()
 
@@ -27,11 +34,6 @@ def test_every_step_after_the_first_is_drawn_as_often() -> None:
     drawn = Counter(draw(SpotChecks(hops=0, end=False), 0, 20, 20).spots[0].first for _ in range(4_000))
     assert sorted(drawn) == list(range(1, 19))
     assert min(drawn.values()) > 4_000 / 18 / 2
-
-
-def test_the_last_steps_are_always_checked() -> None:
-    spots = [spot for spot in draw(DEFAULT, 0, 1_000, 1_000).spots if spot.kind == "end"]
-    assert spots == [Spot("end", 998, 1_000)]
 
 
 def test_a_chain_of_jobs_has_a_spot_across_one_of_its_hops() -> None:
@@ -76,14 +78,83 @@ def test_what_can_no_longer_be_met_is_told(tmp_path: Path) -> None:
     assert found.missed[0].startswith("hop:")
 
 
-def test_what_was_seen_is_read_as_it_was_written(tmp_path: Path) -> None:
-    spots = Spots([Spot("end", 8, 10)], {9: Seen([[4], [2, 2]], None)}, [(0, True), (1, True)], [["fc1"], ["fc1"]])
-    spots.write(tmp_path)
-    assert Spots.read(tmp_path) == spots
-
-
 @pytest.mark.parametrize("text", ["", '{"spots": 3}'])
 def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "spots.json").write_text(text)
     assert Spots.read(tmp_path) is None
+
+
+# The states that real trainings keep for their spot checks: over jobs that end, are killed, or start anew
+
+STEPS = 12
+SHORT = {"total_steps": STEPS, "evaluate_every_steps": 5}
+
+
+def planned(chain: Chain, *spots: Spot) -> Chain:
+    """The same chain, begun by a job that was killed before its first step, with these spots drawn."""
+    told = {"generation": "first", "code": "", "strategy_source": "", "adopted_from": None, "attempts": []}
+    write_json(chain.work / "chain.json", told)
+    Spots(list(spots)).write(chain.work)
+    return chain
+
+
+def asked(chain: Chain, **values: Any) -> Chain:
+    """The same chain with other spot checks."""
+    chain.run = replace(chain.run, spot_checks=SpotChecks(**values))
+    chain.run.write(chain.declared / "run.json")
+    return chain
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_states_before_and_after_its_spots(bench: Bench) -> None:
+    values = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}
+    chain = bench.chain("run", **SHORT, **values).train(forked=True)
+    known = kept(chain)
+    assert {spot.kind for spot in known.spots} == {"random step", "end"}
+    assert states(chain.work) == sorted(known.states)
+    for step in known.states:
+        assert damage(states_folder(chain.work) / f"step-{step}") is None
+    assert sorted(known.seen) == sorted(known.steps)
+    ranks = chain.run.shape.world_size
+    assert {tuple(map(tuple, seen.parts)) for seen in known.seen.values()} == {((32 // ranks,),) * ranks}
+    assert known.seconds > 0
+
+
+@pytest.mark.slow
+def test_a_state_across_a_hop_is_kept_by_two_jobs(bench: Bench) -> None:
+    chain = planned(bench.chain("run", **SHORT), Spot("hop", 5, 7), Spot("end", 10, 12))
+    assert chain.forked(0, 6).status == 0
+    assert states(chain.work) == [5]
+    assert chain.forked(6, 12).status == 0
+    assert states(chain.work) == [5, 7, 10, 12]
+    assert sorted(kept(chain).seen) == [7, 11, 12]  # what was seen of step 6 went with the job
+    told = manifest(states_folder(chain.work) / "step-5")
+    assert told["chain"]["generation"] == "first"  # of the chain whose file lies beside the rolling checkpoints
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
+    mark = f"Path({str(bench.folder / 'died')!r})"
+    kill = f"self.steps < 8 or {mark}.exists() or ({mark}.touch(), os.kill(os.getpid(), 9))"
+    dies = bench.strategy("dies_once", kill)
+    chain = bench.chain("run", **SHORT, **dies)
+    planned(chain, Spot("random step", 5, 7), Spot("end", 10, 12))
+    assert chain.forked().status == 75
+    assert states(chain.work) == [5, 7]
+    assert chain.forked(attempt=2).status == 0
+    assert kept(chain).spots == [Spot("random step", 5, 7), Spot("end", 10, 12)]
+    assert states(chain.work) == [5, 7, 10, 12]
+
+
+@pytest.mark.slow
+def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
+    with_spots = bench.chain("with", **SHORT).train(forked=True)
+    without = asked(bench.chain("without", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)
+    assert losses(with_spots.work) == losses(without.work)
+
+
+def losses(work: Path) -> dict[int, float]:
+    from relay.spot_check.kept import kept_losses
+
+    return kept_losses(work)

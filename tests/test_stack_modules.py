@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-import slurm_packages
 from plans import CPU, ROOT
 from relay.base.errors import UserError
-from relay.environments import login_node, node
+from relay.environments import node
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
@@ -60,32 +57,11 @@ def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
     assert environment(found, program)["stack_modules"] == ["cmake"]
 
 
-def test_another_module_is_another_software_for_that_stack_alone(tmp_path: Path) -> None:
-    first, second = planned(tmp_path), planned(tmp_path, stack_modules={"lightning": ["cuda/12.6"]})
-    names = [{run.strategy.name: run.id for run in each.runs} for each in (first, second)]
-    assert names[0]["cpu"] == names[1]["cpu"]
-    assert names[0]["lightning_ddp"] != names[1]["lightning_ddp"]
-
-
 def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
     monkeypatch.setenv("LOADEDMODULES", "python/3.11")
     with pytest.raises(UserError, match="modules: 'cuda' is not loaded on node"):
         node.interpreter(asked, Path("/tmp"))
-
-
-@pytest.mark.slow
-def test_real_modules_are_loaded_by_it(tmp_path: Path) -> None:
-    slurm_packages.require({"modulecmd": "environment-modules"})
-    (tmp_path / "modulefiles/cuda").mkdir(parents=True)
-    (tmp_path / "modulefiles/cuda/12.2").write_text("#%Module1.0\nsetenv CUDA_HOME /opt/cuda\n")
-    variables = {"BASH_ENV": "/usr/share/modules/init/bash", "MODULEPATH": str(tmp_path / "modulefiles")}
-    # As Snakemake starts a job's shell.
-    for wanted, found in ((["cuda/12.2"], "cuda/12.2 /opt/cuda"), (["cuda/12.2", "nowhere/1"], "cuda/12.2 /opt/cuda")):
-        shown = 'echo "${LOADEDMODULES:-} ${CUDA_HOME:-}"'
-        command = f"set -euo pipefail; {login_node.load_command(wanted)}{shown}"
-        done = subprocess.run(["bash", "-c", command], env=os.environ | variables, capture_output=True, text=True)
-        assert done.stdout.strip() == found, done.stderr
 
 
 def test_every_rule_of_a_job_has_all_that_a_job_needs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from relay.spec import requirements, versions
 from relay.spec.site import load_site, names
 
 LIGHTNING = "lightning|pytorch-lightning"
-STRATEGIES = {name: requirements.read(path) for name, path in requirements.find().items()}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +36,8 @@ def test_one_of_several_will_do() -> None:
 @pytest.mark.parametrize("name", [name for name in names(ROOT) if load_site(name, ROOT).environment.packages])
 def test_a_ready_site_names_what_each_stack_needs(name: str) -> None:
     offered = load_site(name, ROOT).environment.packages
-    for strategy, needs in STRATEGIES.items():
+    for strategy, path in requirements.find().items():
+        needs = requirements.read(path)
         there = dict.fromkeys(offered[needs.stack], "0")
         by_name = ["|".join(versions.names_in([each])) for each in needs.packages]
         assert list(versions.lacking(by_name, there)) == [], strategy
@@ -57,13 +56,3 @@ def test_preflight_stops_where_the_environment_lacks_it() -> None:
         "a run of this check needs deepspeed >=0.14.5,<0.20, has none (rank 0 on n1, /env/bin/python)"
     )
     assert "environment of stack deepspeed" in stopped.remedy
-
-
-def test_both_packages_of_lightning_give_the_same_names() -> None:
-    """Some clusters have `pytorch_lightning` alone. So only that module imports either."""
-    file = requirements.BUILT_IN / "_lightning_library.py"
-    (choice,) = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.If)]
-    given = [[ast.unparse(each).partition(" import ")[2] for each in branch] for branch in (choice.body, choice.orelse)]
-    assert given[0] == given[1]
-    others = [path for path in file.parent.glob("*.py") if path != file]
-    assert [path.name for path in others if "from lightning" in path.read_text()] == []

@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-import all_stacks
 import lock as lock_script
 import stacks
 from relay.base.errors import UserError
@@ -84,44 +83,34 @@ def test_the_environment_has_its_own_packages_and_the_drivers_beneath(tmp_path: 
 
 
 @pytest.mark.slow
-def test_it_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = small_lock(tmp_path, "einops")
     first = overlay.make(lock).resolve()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # nothing is fetched the second time
-    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    assert overlay.make(lock).resolve() == first
+    with monkeypatch.context() as offline:  # nothing is fetched the second time
+        offline.setenv("PIP_NO_INDEX", "1")
+        offline.setenv("PIP_FIND_LINKS", "/nowhere")
+        assert overlay.make(lock).resolve() == first
     assert "is there" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_an_environment_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
-    lock = small_lock(tmp_path, "einops")
-    first = overlay.make(lock).resolve()
     (first / overlay.MARKER).unlink()
     with pytest.raises(UserError, match=r"no environment at .*forcerun environment"):
         node.interpreter(asked(lock), tmp_path)
-    assert overlay.make(lock).resolve() != first
-
-
-@pytest.mark.slow
-def test_an_environment_that_has_lost_a_file_is_made_again(tmp_path: Path) -> None:
-    lock = small_lock(tmp_path, "einops")
-    first = overlay.make(lock).resolve()
-    (overlay.site_packages(first) / "einops" / "__init__.py").unlink()
     second = overlay.make(lock).resolve()
     assert second != first
-    assert (overlay.site_packages(second) / "einops" / "__init__.py").exists()
+    (overlay.site_packages(second) / "einops" / "__init__.py").unlink()
+    third = overlay.make(lock).resolve()
+    assert third != second
+    assert (overlay.site_packages(third) / "einops" / "__init__.py").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["environments", "built"])
-def test_a_cache_that_takes_nothing_is_one_line(quick: Path, own_cache: Path, kind: str) -> None:
+def test_a_cache_that_takes_nothing_is_one_line(quick: Path, own_cache: Path) -> None:
     """A file stands where the folder has to be. (Root may write everywhere.)"""
     own_cache.mkdir(parents=True)
-    (own_cache / kind).touch()
+    (own_cache / "environments").touch()
     with pytest.raises(UserError) as caught:
         overlay.make(quick)
-    told = f"{own_cache / kind}: File exists; environments and what was built are kept below {own_cache}: free or"
+    told = f"{own_cache}/environments: File exists; environments and what was built are kept below {own_cache}: free or"
     assert str(caught.value).startswith(told)
     assert "XDG_CACHE_HOME" in str(caught.value)
 
@@ -209,7 +198,7 @@ def test_a_cuda_build_is_for_the_gpus_that_are_named(
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
     a_cuda(tmp_path, monkeypatch, nvcc="13.0", torch="13.0")
     (entry,) = built.entries(quick.read_text()).values()
-    wheels = [built.wheel(entry, Path(sys.executable), "cuda", arch_list) for arch_list in ("8.0", "9.0+PTX")]
+    wheels = [built.wheel(entry, Path(sys.executable), "cuda", arch_list) for arch_list in ("9.0+PTX",)]
     numbers = []
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -217,10 +206,10 @@ def test_a_cuda_build_is_for_the_gpus_that_are_named(
         told = [sys.executable, "-c", "import quick; print(quick.number)"]
         done = subprocess.run(told, cwd=own_cache / wheel.parent.name, capture_output=True, text=True, check=True)
         numbers.append(int(done.stdout))
-    assert numbers == [80, 90]
+    assert numbers == [90]
 
 
-@pytest.mark.parametrize(("nvcc", "torch"), [("12.9", "13.0"), ("13.1", "13.0"), ("12.2", "12.6")])
+@pytest.mark.parametrize(("nvcc", "torch"), [("12.9", "13.0"), ("13.1", "13.0")])
 def test_an_nvcc_of_another_version_is_told_before_anything_is_built(
     quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, nvcc: str, torch: str
 ) -> None:
@@ -263,20 +252,16 @@ def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault", ["source", *(pytest.param(each, marks=pytest.mark.long) for each in ("pattern", "compiler", "wrong"))]
-)
+@pytest.mark.parametrize("fault", ["source", "wrong"])
 def test_a_failed_build_says_why_and_keeps_nothing(
     quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     spoilt, message = {
-        "compiler": (replace(QUICK, variables={}), r"quick==1.0 could not be built: .*NUMBER.*quick-.*\.log"),
         "source": (QUICK, "quick==1.0 could not be built: .*HASHES"),
         "wrong": (
             replace(QUICK, variables={"CFLAGS": "-DNUMBER=8"}),
             "was built, and `import quick.*fails: AssertionError",
         ),
-        "pattern": (replace(QUICK, replaced={"quick.c": (("no such text", ""),)}), "the recipe is for another version"),
     }[fault]
     monkeypatch.setitem(RECIPES, "quick", spoilt)
     if fault == "source":
@@ -347,33 +332,3 @@ def test_make_names_a_stack_that_there_is_not() -> None:
         assert done.returncode == 2
         told = f"STACKS: 'tourch' is not allowed; allowed: {allowed}"
         assert re.fullmatch(rf"Makefile:\d+: \*\*\* {told}\.  Stop\.\n", done.stderr), done.stderr
-
-
-@pytest.mark.slow
-def test_tests_of_a_stack_that_is_left_out_are_skipped_and_say_so() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_lightning.py", "--stacks"]
-    done = subprocess.run([*command, "torch horovod"], cwd=ENVS.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "stack lightning is left out (--stacks, or make test STACKS=…)" in done.stdout
-    assert re.search(r"(?m)^\d+ skipped in ", done.stdout), done.stdout
-    done = subprocess.run([*command, "tourch"], cwd=ENVS.parent, capture_output=True, text=True)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    told = "ERROR: --stacks: 'tourch' is not allowed; allowed: torch, all, or some of: deepspeed horovod lightning"
-    assert done.stderr.strip() == told
-
-
-def test_what_is_made_and_what_for_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_cache: Path
-) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(all_stacks.overlay, "make", made.append)
-    monkeypatch.setattr(all_stacks.debian_packages, "obstacle", lambda _: "")
-    monkeypatch.setattr(stacks, "_asked", set())
-    assert all_stacks.main(["horovod", "lightning"]) == 0
-    assert [lock.stem for lock in made] == ["horovod", "lightning"]
-    first, *each, _ = capsys.readouterr().out.splitlines()
-    assert first == all_stacks.FIRST_TIME
-    assert each == ["[1/2] stack horovod, for horovod", "[2/2] stack lightning, for lightning_ddp"]
-    assert all_stacks.main(["torch"]) == 0
-    assert len(made) == 2
-    assert capsys.readouterr().out == "The tests of further stacks are left out\n"

@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.text import Text
 
-from relay.base import lock
-from relay.run_folder import attempts, chain
-from relay.slurm.commands import QueuedJob
+from relay.base import ending, lock
+from relay.base.ending import Ending
+from relay.base.errors import UserError
+from relay.base.plain_text import plain_text
+from relay.environments import pip
+from relay.planning import handed
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.process import recorded
+from relay.run_folder import attempts, chain, faults, samples
+from relay.run_folder.samples import Look
 from relay.spec.looked import Looked
 from relay.spec.run import Run
 from relay.spec.tasks import BUILT_IN
 from relay.status import page
-from relay.status.runs import Standing, queued, standing
+from relay.status.runs import Standing, standing
 from specifications import made
 
 LOOKED = Looked.read(BUILT_IN / "cards" / "lenet-digits.json")
@@ -94,6 +104,29 @@ def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Fol
     assert found.seconds_left == pytest.approx(100, abs=1)
 
 
+@pytest.mark.parametrize(("busy", "told"), [(0.5, ""), (0.03, "its GPUs were busy for 3% of the last 2 min 00 s")])
+def test_what_a_running_run_uses_of_its_node_is_shown_and_an_idle_gpu_is_told(
+    folder: Folder, busy: float, told: str
+) -> None:
+    run, now = a_run(), time.time()
+    folder.records(run, 200, ago=0)
+    work = folder.results / "checkpoints" / run.id
+    path = samples.samples_path(work, 1, 0)
+    path.parent.mkdir()
+    looks = [
+        Look(now - ago, 1.5 * (600 - ago), 3_000_000_000, [[busy, 5e9], [busy, 6e9]]).row() for ago in (180, 110, 30, 0)
+    ]
+    lines: list[dict[str, Any]] = [{"run": run.id, "host": "c1", "cpus": 2, "seconds": 1.0}, {"looks": looks}]
+    path.write_text("".join(attempts.line_of(line) for line in lines))
+    with lock.exclusive(work):
+        found = folder.standing(run)
+    uses = f"c1: 1.5 of 2 CPUs, 3.0 GB of memory, GPUs {busy:.0%} busy, 6.0 GB of GPU memory"
+    assert found.uses == (uses,)
+    assert found.why.partition(";")[0] == told
+    assert f"{found.words}: {uses}" in page.render([found], {}, folder.results, news="", width=200)
+    assert folder.standing(run).uses == ()  # nobody trains it now
+
+
 def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     """From its checkpoint on, until the new attempt has recorded steps of its own."""
     run = a_run()
@@ -110,40 +143,38 @@ def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     assert "40% of the training is done" in page.whole([found])
 
 
-def test_a_run_that_failed_says_why(folder: Folder) -> None:
-    diverged, broken = a_run(1), a_run(2)
-    folder.write(f"runs/{diverged.id}/summary.json", {"status": "failed", "reason": "the loss is not finite"})
-    fault = {"error": "no such layer", "rank": 0, "time": 1.0, "mistake": True, "lost_peer": False, "kind": "UserError"}
-    folder.write(f"checkpoints/{broken.id}/fault.json", fault)
-    assert [(found.state, found.why) for found in map(folder.standing, (diverged, broken))] == [
-        ("failed", "the loss is not finite"),
-        ("failed", "no such layer"),
-    ]
+# What the terminal keeps of the Slurm executor's words, held against the installed version of it
 
 
-def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) -> None:
-    done, running, waits = (a_run(number) for number in (1, 2, 3))
-    folder.write(f"runs/{done.id}/summary.json", {"status": "done", "reason": ""})
-    folder.records(running, 200, ago=0)
-    folder.write("equivalence/gates/good/verdict.json", {"equivalent": True})
-    folder.write("equivalence/gates/bad/verdict.json", {"equivalent": False})
-    folder.write("equivalence/spot_checks/one/verdict.json", {"runs": [{"status": "passed"}, {"status": "failed"}]})
-    proofs = {page.GATES: ["good", "bad", "not yet"], page.SPOT_CHECKS: ["one", "two"]}
-    queue = queued(
-        [
-            QueuedJob("7", "relay_1", "PENDING", "/here", f"rule_segment_wildcards_{waits.id}_100", "Resources"),
-            QueuedJob("8", "relay_1", "RUNNING", "/here", f"rule_segment_wildcards_{running.id}_300", "None"),
-        ]
-    )
-    standings = [folder.standing(run, queue) for run in (done, running, waits)]
-    lines = page.render(standings, proofs, folder.results, news="queue: 2 jobs", width=100).splitlines()
-    assert [line.split()[-1] for line in lines[:1]] == ["left"]
-    assert [line.partition("  ")[0] for line in lines[1:4]] == ["cpu, repeat 2", "cpu, repeat 3", "cpu, repeat 1"]
-    assert lines[1].split()[3:] == ["running", "67%", "0", "of", "3", "128", "1", "min", "40", "s"]
-    assert lines[4:] == [
-        "queued: cpu, repeat 3: Resources",
-        "gates: 2 of 3 done, 1 against a setting (the report says why)",
-        "spot checks: 1 of 2 done, 1 against a setting (the report says why)",
-        "runs: 1 running, 1 queued, 1 done; 56% of the training is done",
-        "queue: 2 jobs",
-    ]
+def test_a_table_has_no_control_characters() -> None:
+    assert plain_text(Text("a\x1b[2Jb\u202e"), width=80) == r"a\x1b[2Jb\u202e"
+
+
+def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor passwords of addresses: all who can read the results see them."""
+    harm, shown = "a\x1b]0;b\x07 https://me:secret@x/y", r"a\x1b]0;b\x07 https://***@x/y"
+    assert str(UserError(harm)) == shown
+    faults.record(tmp_path, RuntimeError(harm))
+    assert "secret" not in next(tmp_path.glob("fault*")).read_text()
+    assert (faults.collect(tmp_path) or {})["error"] == f"RuntimeError: {shown}"
+    ending.record(Ending(1, harm), tmp_path / "log")
+    assert (ending.read(tmp_path / "log") or Ending(0, "")).what == shown
+    assert pip.complaint([f"ERROR: {harm}"]) == shown
+    monkeypatch.setenv("TORCH_HOME", harm)
+    assert recorded.variables()["TORCH_HOME"] == shown
+
+
+def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's file with a typo, say. The plan is read with pickle: not where another could have written it."""
+    monkeypatch.chdir(tmp_path)
+    config, typo = load({"repeats": 2}), UserError("mine.py:54: no valid Python")
+    workflow = SimpleNamespace(config_settings=SimpleNamespace())
+    handed.hand_over(Plan(config, tmp_path, None, ["cpu"]), selftest=False, workflow=workflow)
+    assert handed.last(config, typo).warnings == ["mine.py:54: no valid Python; shown is the plan of the last call"]
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(load({"repeats": 3}), typo)
+    (handed.FOLDER / handed.PLAN).chmod(0o666)
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(config, typo)

@@ -97,17 +97,6 @@ def test_steps_that_are_observed_are_not_timed_and_compute_the_same(bench: Bench
     assert not (plain.work / FILE).exists()
 
 
-@pytest.mark.slow
-def test_the_first_job_that_ends_is_observed_and_no_other(bench: Bench) -> None:
-    chain = bench.chain("results", **SHORT | {"total_steps": 130, "evaluate_every_steps": 130})
-    for first, last in ((0, 65), (65, 130)):
-        assert chain.forked(first, last).status == 0
-    found = StepSplit.read(chain.work)
-    assert found
-    assert (found.attempt, found.first, found.last) == (1, 59, 65)
-    assert summarise(chain.run, chain.work)["measured_steps"] == 130 - 6
-
-
 def kernel(name: str, begin: float, end: float, device: int | None = 0) -> Traced:
     return Traced(name, device, begin, end)
 

@@ -84,16 +84,6 @@ def test_what_functions_do_is_told_and_stilled_by_modes() -> None:
     assert torch.equal(model.mean, kept)
 
 
-def test_what_no_proof_can_repeat_is_named() -> None:
-    class Poisson(nn.Module):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return torch.poisson(inputs.exp())
-
-    done = still(Poisson(), lambda each: each(torch.ones(3, 2)))
-    assert done.unknown == {"poisson"}
-    assert done.notes == ["it draws random numbers by poisson, which no proof can repeat"]
-
-
 def test_an_average_of_the_weights_is_frozen_although_it_is_them_at_first() -> None:
     class Averaged(nn.Linear):
         def __init__(self) -> None:

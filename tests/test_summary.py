@@ -11,8 +11,12 @@ import pytest
 from chain_runs import short_run
 from own_tasks import spec
 from relay.run_folder import attempts
+from relay.run_folder import chain as chains
 from relay.spec.run import Run, changed
+from relay.training.goodput import PARTS, spent
 from relay.training.summary import summarise
+
+pytest_plugins = ["chain_runs"]
 
 FACTS = {
     "host": "node1",
@@ -106,26 +110,6 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     assert (found["hosts"], found["device_name"]) == (["node1"], "a processor")
 
 
-def test_a_run_on_several_kinds_of_node_says_so(written: Written, run: Run) -> None:
-    written.attempt(begin(0), steps(0, 5), started=0, ended=1)
-    other = FACTS | {"host": "node2", "device_name": "a newer one", "versions": FACTS["versions"] | {"torch": "2.14.0"}}
-    written.attempt(begin(5, other), steps(5, 10), {"end": 10} | END, started=1, ended=2)
-    found = written.summary(run)
-    assert (found["hosts"], found["device_name"]) == (["node1", "node2"], "a newer one and a processor")
-    assert "its speed is one over a newer one and a processor" in found["reason"]
-    assert "different versions" in found["reason"]
-
-
-def test_a_job_that_found_its_segment_done_takes_no_steps_from_others(written: Written, run: Run) -> None:
-    """As where a copy of the results has newer times, so that finished jobs are started again."""
-    written.attempt(begin(0), steps(0, 5), {"end": 5} | END, started=0.0, ended=1.0)
-    written.attempt(begin(5), steps(5, 10, evaluations=[evaluated(10)]), {"end": 10} | END, started=1.0, ended=2.0)
-    written.attempt(begin(5), steps(5, 5), {"end": 5, "evaluations": []} | END, started=2.0, ended=3.0)
-    written.attempt(begin(10), steps(10, 10), {"end": 10, "evaluations": [evaluated(10)]} | END, started=3.0, ended=4.0)
-    found = written.summary(run)
-    assert (found["status"], found["losses"]["values"]) == ("done", [float(n) for n in range(1, 11)])
-
-
 def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
     """Killed at step 8 with its newest checkpoint at 5: of steps 6 to 8 those of the next attempt count."""
     first = steps(0, 5, evaluations=[evaluated(4)])
@@ -164,12 +148,6 @@ def test_a_job_that_was_killed_whole_is_charged_until_its_last_sign_of_life(writ
     assert found["goodput"] == pytest.approx(1.0 / 5.0)
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_the_others_count(written: Written, run: Run) -> None:
-    written.attempt(begin(), steps(0, 4), started=0, ended=1, tail=json.dumps(steps(4, 8, of="lost"))[:-1])
-    written.attempt(begin(4), steps(4, 10), {"end": 10} | END, started=1, ended=2)
-    assert written.summary(run)["losses"]["values"] == [float(n) for n in range(1, 11)]
-
-
 def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) -> None:
     """Its steps count as training, not as speed: each start warms up anew."""
     slow, fast = {"seconds": 1.0}, {"seconds": 0.1}
@@ -194,16 +172,55 @@ def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Writt
     assert told == "no step after the 4 of warm-up: nothing was measured"
 
 
-def test_a_run_whose_batches_were_all_ready_says_what_to_change(written: Written, run: Run) -> None:
-    line = {"blocks": [[0, 1, 0.1, 0.0], [1, 4, 0.1, 0.0, 1]], "losses": [1, 2, 3, 4]}
-    written.attempt(begin(), line, {"end": 4} | END, started=0, ended=4)
-    told = written.summary(changed(run, warmup_steps=1))["reason"]
-    assert told.startswith("nothing was measured: data workers may have made all batches ready in pauses; ")
-    assert "(evaluate_every_epochs), or give fewer data_workers" in told
-
-
 def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:
     written.attempt(begin(), steps(0, 4, evaluations=[evaluated(4, loss=float("inf"))]), {"end": 4} | END, ended=1.0)
     summary = written.summary(run)
     assert summary["status"] == "failed"
     assert summary["reason"].startswith("the test loss of step 4 is inf: the training diverged")
+
+
+# The time of a run's jobs is split into parts that add up: starts, loading, steps, what was lost, saves, the rest
+
+ENTRY = {"number": 1, "submitted": 40.0, "job_started": 100.0, "started": 110.0, "ended": 200.0, "job": "7"}
+
+
+def records(*, ended: bool = True) -> list[dict[str, Any]]:
+    """Launched at 115, begun at 125, 40 seconds of steps, 9 of evaluation, 6 of saving, the last record at 190."""
+    lines: list[dict[str, Any]] = [
+        {"time": 125.0, "start": 0, "launched": 115.0},
+        {"time": 150.0, "blocks": [[0, 10, 20.0, 0.0]], "losses": [1.0] * 10, "paused": {"evaluation": 4.0}},
+        {
+            "time": 180.0,
+            "blocks": [[10, 20, 20.0, 0.0]],
+            "losses": [1.0] * 10,
+            "paused": {"evaluation": 5.0, "saving": 2},
+        },
+    ]
+    return [*lines, {"time": 190.0, "end": 20, "paused": {"saving": 4.0}}] if ended else lines
+
+
+def test_the_parts_of_a_job_add_up_to_its_time() -> None:
+    found = spent(ENTRY, records(), 40.0)
+    assert found.parts == {
+        "startup": 15.0, "loading": 10.0, "steps": 40.0, "repeated": 0.0, "evaluation": 9.0, "saving": 6.0, "idle": 20.0
+    }  # fmt: skip
+    assert tuple(found.parts) == PARTS
+    assert (found.seconds, found.queued, found.last) == (100.0, 60.0, 20)
+
+
+def test_steps_done_again_are_those_recorded_and_those_that_a_kill_took() -> None:
+    """It was killed at 200, 20 seconds after its last record; the next attempt went on from step 10."""
+    found = spent(ENTRY, records(ended=False), 20.0)
+    assert (found.parts["steps"], found.parts["repeated"]) == (20.0, 20.0 + 20.0)
+    assert (found.parts["saving"], found.last) == (2.0, 20)
+    assert found.seconds == pytest.approx(100.0)
+
+
+def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Path) -> None:
+    chain = {"generation": "new", "code": "c", "strategy_source": "s", "attempts": [{"number": 1, "started": 110.0}]}
+    chains.write(tmp_path, chain)
+    assert chains.note_end(tmp_path, "old", 1, 200.0) is None
+    assert chains.read(tmp_path) == chain
+    noted = chains.note_end(tmp_path, "new", 1, 200.0)
+    assert noted == chains.read(tmp_path)
+    assert noted["attempts"] == [{"number": 1, "started": 110.0, "ended": 200.0}]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,9 @@ from chain_runs import short_run
 from own_tasks import spec
 from relay.run_folder import attempts, chain
 from relay.run_folder.places import Places
-from relay.spot_check import job as spot_check
-from relay.training.summary import summarise as summary_of
 from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "cut": lambda path: path.write_text('{"gate": "a-g'),
-    "other JSON": lambda path: path.write_text("[1]"),
-}
-each_damage = pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
 
 
 @pytest.mark.parametrize(
@@ -64,35 +55,3 @@ def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys:
         assert status(lambda _: summarise.main()) == 1
     assert f"the records in {places.work} are those of another run, or of an older start" in capsys.readouterr().err
     assert not (places.run / "summary.json").exists()
-
-
-@each_damage
-def test_a_damaged_note_of_a_spot_check_is_none(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    """The run is then checked again, as far as its states are there."""
-    places = Places(tmp_path, "run-1")
-    path = places.work / spot_check.FOLDER / spot_check.KEPT_VERDICT
-    path.parent.mkdir(parents=True)
-    found = {"run": "run-1", "status": "passed", "spots": [], "problems": [], "unchecked": [], "generation": "1"}
-    path.write_text(json.dumps(found))
-    assert spot_check._known(places) == found
-    path.write_text(json.dumps(found | {"run": "run-2"}))
-    assert spot_check._known(places) is None
-    harm(path)
-    assert spot_check._known(places) is None
-
-
-def test_a_clock_that_was_set_back_takes_no_time_from_a_job(tmp_path: Path) -> None:
-    """The hour that it says is then wrong; that a job was held for less time than it trained cannot be."""
-    facts = {"host": "a", "device_name": "b", "cpus": 2, "versions": {}, "threads": 1}
-    path = attempts.attempt_path(tmp_path, 1)
-    path.parent.mkdir()
-    lines = [
-        {"time": 900.0, "start": 0, "ranks": [facts]},
-        {"time": 100.0, "after": 0, "losses": [1.0, 0.5], "blocks": [[0, 2, 8.0, 0.0]], "evaluations": []},
-        {"time": 101.0, "end": 2, "stopped": None, "peak_memory_bytes": 1, "counted": {}},
-    ]
-    path.write_text("".join(map(attempts.line_of, lines)))
-    entry = {"number": 1, "started": 900.0, "ended": 102.0}
-    chain.write(tmp_path, {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
-    found = summary_of(short_run(spec("lenet-digits"), total_steps=2), tmp_path)
-    assert (found["allocated_seconds"], found["goodput"]) == (8.0, 1.0)

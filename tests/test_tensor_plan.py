@@ -12,7 +12,9 @@ from torch import nn
 from models import Decoder, Residual, encoder
 from relay.spec.tasks import TaskSpec
 from relay.strategies._tensor_plan import TensorPlan, plan_of
+from relay.task.calls import Readings
 from relay.task.load import task_class
+from relay.task.units import blocks
 
 
 def of(model: nn.Module, *arguments: Any, ranks: int | None = 2, **keys: Any) -> TensorPlan:
@@ -106,15 +108,6 @@ def test_what_needs_all_numbers_may_not(between: Any) -> None:
     assert styles(Between(between), torch.zeros(2, 4)) == expected
 
 
-def test_what_is_returned_too_is_whole() -> None:
-    class Both(Between):
-        def forward(self, inputs: torch.Tensor) -> Any:
-            hidden = self.first(inputs)
-            return {"outputs": self.second(hidden.relu()), "hidden": hidden}
-
-    assert styles(Both(None), torch.zeros(2, 4)) == {"first": "column, whole", "second": "row, whole"}
-
-
 def test_a_matrix_that_is_not_called_is_left_alone() -> None:
     class Read(Between):
         def forward(self, inputs: torch.Tensor) -> Any:
@@ -140,3 +133,30 @@ def test_layers_state_how_they_are_split() -> None:
 
 
 # The user's own plan, and what is refused
+
+
+# Which modules are sharded and recomputed as a whole, in models of any form
+
+
+def names(model: nn.Module, *arguments: Any) -> list[str]:
+    """The names of its units; with arguments also by what is seen of a forward pass."""
+    readings = Readings.of(model, arguments, {}) if arguments else None
+    assert readings is not None or not arguments
+    return [name for name, _ in blocks(model, readings=readings)]
+
+
+def test_layers_of_a_transformer_are_units() -> None:
+    assert names(encoder(), torch.zeros(2, 4, 16)) == ["layers.0", "layers.1"]
+
+
+@pytest.mark.parametrize("tied", ["read", "shared"])
+def test_tied_weights_stay_together(tied: str) -> None:
+    """The table is looked up at the start and multiplied at the end: no unit but the model has both."""
+    found = names(Decoder(tied=tied, width=32, length=64), torch.zeros(2, 8, dtype=torch.long))
+    assert found == ["embed.position", "blocks.0", "blocks.1", "blocks.2"]
+
+
+# The user's own units
+
+
+# Activations that are computed again

@@ -8,13 +8,9 @@ import pytest
 
 from relay.comparison import answer_words as words
 from relay.comparison.answer import Answer, answers
-from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.comparison.scaling import markdown, scaling_rows
 from relay.comparison.table import comparison_rows
-from relay.planning.dropping import clearly_slower
 from results_tree import Tree
-from test_dropping import first
 
 pytest_plugins = ["results_tree"]
 
@@ -61,32 +57,3 @@ def test_each_has_an_answer_and_what_has_learnt_most_comes_first(widths: Tree) -
         assert "may not pay" not in told
         assert "ideal double" not in told
         assert "times as fast" not in told
-
-
-def test_no_row_stands_beside_one_of_another_model(widths: Tree) -> None:
-    rows = widths.rows()
-    assert [row["trained"] for row in rows] == ["lenet-digits (width=4)", "lenet-digits (width=8)"]
-    assert [(row["standing"], row["relative_speed"]) for row in rows] == [("fastest", 1.0)] * 2
-    assert [row["scaling_efficiency"] for row in rows] == [None, None]
-
-
-def test_a_table_of_scaling_is_of_one_model(tree: Tree) -> None:
-    for width, factor in ((NARROW, 1.0), (WIDE, 0.3)):
-        for batch in (32, 64):
-            for devices in (1, 2, 4):
-                speed = factor * batch * devices
-                tree.setting(
-                    "ddp", [speed, speed], devices_per_node=devices, global_batch_size=batch * devices, **width
-                )
-    rows = tree.rows()
-    assert [grid.trained for grid in grids(rows)] == ["lenet-digits (width=4)", "lenet-digits (width=8)"]
-    text = markdown(scaling_rows(rows), grids(rows))
-    assert "## lenet-digits (width=4): weak scaling" in text
-    assert "## lenet-digits (width=8): weak scaling" in text
-    assert [row["scaling_efficiency"] for row in rows if row["scaling"] == "weak"] == pytest.approx([1.0] * 4)
-
-
-def test_a_slower_model_is_not_dropped_for_a_smaller_one() -> None:
-    small, large = ("t", "width=4"), ("t", "width=8")
-    assert clearly_slower([first("small", 900.0, trains=small), first("large", 100.0, trains=large)], 2.0) == {}
-    assert "large" in clearly_slower([first("small", 900.0, trains=large), first("large", 100.0, trains=large)], 2.0)

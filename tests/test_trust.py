@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.process.ranks import Ranks
 from relay.run_folder import sealed, trust
-from relay.spec.setting import Writers
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
@@ -46,11 +44,9 @@ def link(path: Path) -> None:
 
 
 OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
-    ("folder", give_away, ".", "belongs to another user (54321)"),
     ("file", open_to_group, "strategy/.metadata", "can be written by the members of group 54321: chmod -R g-w,o-w "),
     ("manifest", open_to_all, sealed.MANIFEST, "can be written by everyone: chmod -R g-w,o-w "),
     ("file", link, "rng-0.pt", "is a symbolic link"),
-    ("pipe", lambda place: os.mkfifo(place / "pipe"), ".", "is neither a file nor a folder"),
     ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
 ]
 
@@ -137,34 +133,6 @@ def test_what_the_config_allows_is_loaded(tmp_path: Path, ranks: Ranks, training
         Checkpoints(work, ranks, "everyone").resume(training.strategy, 0, 10)
 
 
-@as_root
-@pytest.mark.parametrize(
-    ("harm", "told", "allowed"),
-    [
-        (
-            open_to_group,
-            "can be written by the members of group 54321, {what}: chmod g-w,o-w {above}, or ",
-            "group",
-        ),
-        (open_to_all, "can be written by everyone, {what}: chmod g-w,o-w {above}, or work in a folder", "everyone"),
-    ],
-)
-def test_so_is_one_above_the_results_whose_user_could_put_others_in_their_place(
-    tmp_path: Path, harm: Callable[[Path], None], told: str, allowed: Writers
-) -> None:
-    results = tmp_path / "group" / "mine" / "results"
-    trust.make_all_own(results, "owner")
-    give_away(tmp_path / "group")  # to the head of the group, who has given the place
-    trust.make_all_own(results, "owner")
-    os.chown(tmp_path / "group", os.getuid(), -1)
-    harm(tmp_path / "group")
-    what = "who could replace there what jobs run or load"
-    with pytest.raises(UserError) as caught:
-        trust.make_all_own(results, "owner")
-    assert f"{tmp_path / 'group'} {told.format(what=what, above=tmp_path / 'group')}" in str(caught.value)
-    trust.make_all_own(results, allowed)
-
-
 @contextmanager
 def umask(value: int) -> Iterator[None]:
     before = os.umask(value)
@@ -172,27 +140,6 @@ def umask(value: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-@as_root
-def test_in_a_shared_group_folder_the_runs_own_folders_stay_its_owners(
-    tmp_path: Path, ranks: Ranks, training: Training
-) -> None:
-    """With setgid and umask 002, as project folders have them: only what the user has made open is refused."""
-    (tmp_path / "results").mkdir()
-    os.chown(tmp_path / "results", -1, OTHERS)
-    (tmp_path / "results").chmod(0o2755)
-    work = tmp_path / "results" / "checkpoints" / "run-1"
-    with umask(0o002):
-        trust.make_own(work)
-        filled(Checkpoints(work, ranks), training, 2, 4)
-    assert work.stat().st_gid == OTHERS
-    every = [work, *work.rglob("*")]
-    assert [
-        path for path in every if stat.S_IMODE(path.stat().st_mode) & 0o022 and path.parent == work / "step-4"
-    ] == []
-    assert sealed.damage(work / "step-4") is None
-    assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
 
 
 @pytest.mark.parametrize("name", ["code/0123", "runs/0123", "equivalence/gates/0123"])
@@ -209,6 +156,30 @@ def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, n
             trust.make_all_own(tmp_path / "results", "owner")
         trust.make_all_own(tmp_path / "results", "everyone")
         path.chmod(0o755)
+
+
+@as_root
+def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(tmp_path: Path) -> None:
+    """Under umask 002 both are writable for the group. Snakemake keeps its environments there."""
+    results, state = tmp_path / "results", tmp_path / ".snakemake"
+    sources = [tmp_path / "Snakefile", tmp_path / "scripts"]
+    (sources[1] / "relay").mkdir(parents=True)
+    (state / "conda").mkdir(parents=True)
+    for path in (sources[0], code := sources[1] / "relay" / "code.py"):
+        path.touch(0o644)
+    (bytecode := sources[1] / "__pycache__").mkdir()
+    for path in (made := (state / "conda", state, bytecode)):
+        open_to_group(path)
+    trust.make_all_own(results, "owner", sources)
+    assert [path for path in made if path.stat().st_mode & 0o022] == []
+    open_to_group(code)
+    with pytest.raises(UserError, match=f"{code} can be written by the members of group 54321, who could change what "):
+        trust.make_all_own(results, "owner", sources)
+    trust.make_all_own(results, "group", sources)
+    code.chmod(0o644)
+    give_away(state)
+    with pytest.raises(UserError, match=rf"{state} belongs to another user \(54321\), who could replace there what "):
+        trust.make_all_own(results, "owner", sources)
 
 
 def test_a_job_says_so_before_it_trains(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,21 +115,3 @@ def test_jobs_that_wait_as_slurm_tells_them(place: Workplace) -> None:
     ]
     (job,) = [job for job in commands.jobs_named("relay", place.folder) if job.id == held]
     assert job.condition == "PENDING (JobHeldUser)"
-
-
-@pytest.mark.slow
-def test_a_signal_ends_a_driver_that_cannot_submit(place: Workplace) -> None:
-    folder, calls = place.folder / "bin", place.folder / "calls.txt"
-    folder.mkdir()
-    (folder / "sbatch").write_text(
-        f"#!/bin/sh\necho sbatch >> {calls}\necho 'error: Unable to contact slurm controller' >&2\nexit 1\n"
-    )
-    (folder / "sbatch").chmod(0o755)
-    environment = place.cluster.environment
-    driver = place.drive(environment=environment | {"PATH": f"{folder}:{environment['PATH']}"})
-    until(lambda: calls.exists() and len(calls.read_text().split()) >= 2, "2 calls fail")
-    driver.send_signal(signal.SIGINT)
-    printed, _ = driver.communicate(timeout=60)
-    assert driver.returncode == 1, printed
-    assert "Traceback" not in printed
-    assert place.submitted() == []

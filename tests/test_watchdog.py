@@ -22,6 +22,8 @@ from relay.base import ending
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, faults, watchdog
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_SECONDS = 60
 # https://github.com/deepseek-ai/DeepSeek-MoE/issues/47, with another error of CUDA's in it
 ECC = """\
@@ -157,14 +159,3 @@ def test_what_the_watchdog_said_is_the_fault_where_the_process_could_say_nothing
     assert told.what == (
         "run r failed: DistBackendError: CUDA error: uncorrectable ECC error encountered (rank 1 on g2)"
     )
-
-
-def test_what_the_log_held_before_is_of_an_earlier_attempt(work: Path, flights: dict[int, bytes]) -> None:
-    """Slurm writes on in the log of a job that it starts again."""
-    (work / "job.log").write_text(ECC)
-    faults.forget(work)
-    leave(work, flights)
-    assert faults.concluded(work, "run r", -6) == ending.FAULT
-    told = ending.read(work / "job.log")
-    assert told is not None
-    assert "rank 0 waited 60 s" in told.what

@@ -23,19 +23,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_wheelhouse_is_whole_checked_and_made_once(tmp_path: Path) -> None:
-    mine = project(tmp_path / "project")
-    place = fetched(mine, tmp_path)
-    assert {path.name.split("-")[0] for path in place.glob("*.whl")} == {"typing_extensions", "markupsafe"}
-    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=place, check=True)
-    before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
-    # Nothing is asked of any index the second time.
-    fetched(mine, tmp_path, PATH="", **offline(Path("/nowhere")))
-    assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
-    assert sorted(os.listdir(place.parent)) == [".lock", place.name]  # noqa: PTH208
-
-
-@pytest.mark.slow
 def test_only_what_is_damaged_is_fetched_anew_and_no_stray_wheel_taken_up(tmp_path: Path, tiny: Path) -> None:
     mine = project(tmp_path / "project")
     place = fetched(mine, tmp_path, **offline(tiny))

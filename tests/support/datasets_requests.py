@@ -6,8 +6,6 @@ A plugin of pytest for its fixtures, and a module that the tests import (hence P
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,6 @@ from relay.datasets.download import Patience
 from relay.datasets.manifest import Manifest, verify
 from relay.datasets.prepare import prepare
 from relay.datasets.public import members
-from relay.datasets.sources import Source
 from relay.spec.dataset import DatasetSpec
 from relay.tasks import _images
 
@@ -46,11 +43,10 @@ def prepare_public(
     output: Path,
     root: Path | None = None,
     mirror: str | None = None,
-    source: Source | None = None,
     patience: Patience | None = None,
 ) -> Manifest:
     """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
-    its = source or stand_in.source
+    its = stand_in.source
     return prepare(
         stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, patience)), folder), output
     )
@@ -104,8 +100,3 @@ def corrupt(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ENTRY_POINT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

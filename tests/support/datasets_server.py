@@ -28,9 +28,7 @@ class Server:
     """What it serves, how, and what it was asked: (path, Range header or None) per request.
 
     Modes: whole; cut (half of what is left, then the connection drops, for the first `faults` requests of a
-    path); cut-no-resume (the same, without ranges); busy (503 for the first `faults`); missing (404);
-    silent; trickle; flipped (a byte differs); page (a short page with status 200, as a login portal sends);
-    endless (no length, too much).
+    path); cut-no-resume (the same, without ranges); silent; flipped (a byte differs).
     """
 
     files: dict[str, bytes]
@@ -71,25 +69,16 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
             asked_range = self.headers.get("Range")
             state.asked.append((name, asked_range))
             faulty = state.seen(name) <= state.faults
-            if state.mode == "missing" or name not in state.files:
+            if name not in state.files:
                 self.send_error(404)
-            elif state.mode == "busy" and faulty:
-                self.send_error(503)
             elif state.mode == "silent":
                 state.stopped.wait(20)
-            elif state.mode == "page":
-                self.answer(b"<html>please log in</html>")
             else:
                 self.send_file(state.files[name], asked_range, faulty)
 
         def send_file(self, content: bytes, asked_range: str | None, faulty: bool) -> None:
             if state.mode == "flipped":
                 content = content[:-1] + bytes([content[-1] ^ 1])
-            if state.mode == "endless":
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(content * 3)
-                return
             start = 0
             if asked_range and state.mode != "cut-no-resume":
                 start = int(asked_range.removeprefix("bytes=").removesuffix("-"))
@@ -99,24 +88,13 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if state.mode == "trickle":
-                for byte in body:
-                    self.wfile.write(bytes([byte]))
-                    if state.stopped.wait(0.02):
-                        return
-            elif state.mode.startswith("cut") and faulty:
+            if state.mode.startswith("cut") and faulty:
                 self.wfile.write(body[: len(body) // 2])
                 self.wfile.flush()
                 time.sleep(0.05)  # until the half has left
                 self.close_connection = True
             else:
                 self.wfile.write(body)
-
-        def answer(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
     return Handler
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta
 
 from relay.comparison import answer_words as words
 from relay.comparison import between
@@ -200,6 +199,8 @@ def found(truth: Truth, draws: int, seed: int = 0) -> Found:
 
 def interval(count: int, draws: int) -> tuple[float, float]:
     """The 95 % interval of a probability (Clopper and Pearson)."""
+    from scipy.stats import beta  # which takes a second
+
     low = float(beta.ppf(0.025, count, draws - count + 1)) if count else 0.0
     return low, float(beta.ppf(0.975, count + 1, draws - count)) if count < draws else 1.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,11 +25,3 @@ def once(path: Path, make: Callable[[Path], None]) -> Path:
             make(unfinished)
             unfinished.rename(path)
     return path
-
-
-def let_others_enter(folder: Path) -> None:
-    """Open the folder, and those of pytest's that it lies in, to other users, but not for writing."""
-    for each in (folder, *folder.parents):
-        if each == Path(tempfile.gettempdir()):
-            return
-        each.chmod(0o755)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gate_runs import FOLDER, Gates, planned, shortened
+from gate_runs import FEW_STEPS, FOLDER, Gates, planned, shortened
 from preloaded import spawned
 from relay import strategies
 from relay.equivalence import gate
@@ -14,7 +14,6 @@ from relay.process.ranks import Ranks
 from relay.spec.run import Run
 
 WRONG = FOLDER / "deepspeed"
-STEPS = 4
 
 
 def named(cell: dict[str, Any]) -> str:
@@ -27,8 +26,8 @@ def judged(gates: Gates, cells: list[dict[str, Any]], world_size: int, place: Pa
     asked = []
     for cell in cells:
         run, plain = planned(devices=world_size, folders=(WRONG,), **cell)
-        trained = gates.reference(shortened(plain, STEPS))
-        asked.append((named(cell), shortened(run, STEPS), gates.dataset(run), trained))
+        trained = gates.reference(shortened(plain, FEW_STEPS))
+        asked.append((named(cell), shortened(run, FEW_STEPS), gates.dataset(run), trained))
     spawned(_judge, world_size, asked, place)
     return {name: json.loads((place / f"{name}.json").read_text()) for name, *_ in asked}
 
