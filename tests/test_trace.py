@@ -158,3 +158,11 @@ def test_why_a_model_cannot_be_cut_is_one_line(model: Any, said: str) -> None:
     assert isinstance(found, str)
     assert found.startswith(said)
     assert "\n" not in found
+
+
+def test_lists_of_parameters_are_no_units() -> None:
+    """They are never called: FSDP would gather them for nobody, where no forward pass could be seen."""
+    held = [torch.ones(64)]
+    model = nn.ModuleDict({"list": nn.ParameterList(held), "dict": nn.ParameterDict({"a": held[0].clone()})})
+    model["layer"] = nn.Linear(8, 8)
+    assert [name for name, _ in blocks(model)] == ["layer"]
