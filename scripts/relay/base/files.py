@@ -58,11 +58,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_or(path: Path, otherwise: Any) -> Any:
-    """Parsed JSON, or `otherwise` where the file is missing, unreadable or no JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return otherwise
+    """Parsed JSON, or `otherwise` where the file is missing, unreadable, no JSON, or of another type than that."""
+    with suppress(OSError, ValueError, RecursionError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if otherwise is None or isinstance(value, type(otherwise)) else otherwise
+    return otherwise
 
 
 def remove(path: Path) -> None:

@@ -98,7 +98,7 @@ class Folder:
         write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
         for each in [place, *place.rglob("*")]:
             with suppress(OSError):  # an open umask leaves it writable
-                writers.close(each)
+                each.chmod(each.stat().st_mode & 0o7755)
         for each in [*place.rglob("*"), place]:
             if each.is_dir():
                 sync(each)

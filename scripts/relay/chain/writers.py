@@ -15,7 +15,6 @@ from pathlib import Path
 
 from .errors import say
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
 EVERYONE = "everyone"
 
 
@@ -43,11 +42,6 @@ def tell(folder: Path, place: Path | None = None) -> None:
             remedy = f"chmod -R g-w,o-w {folder}, or trust them"
             say(f"warning: {path} can be written by {who}, who could act as you; {remedy}")
             return
-
-
-def close(path: Path) -> None:
-    """Take the right to write from all but the owner. Raises OSError."""
-    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS)
 
 
 def _who(path: Path) -> str:

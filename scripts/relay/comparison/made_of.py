@@ -26,8 +26,8 @@ def note(plan: Path, results: Path) -> None:
 
 def noted(results: Path) -> str | None:
     """The digest that was kept; None where there is none."""
-    found = read_json_or(results / FILE, None)
-    return found.get("sha256") if isinstance(found, dict) else None
+    digest: str | None = read_json_or(results / FILE, {}).get("sha256")
+    return digest
 
 
 def digest(plan: Mapping[str, Any], results: Path) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from relay.base.files import read_json
+from relay.base.files import read_json_or
 from relay.driver.claim import say
 from relay.run_folder.raised import CANNOT_RUN
 from relay.spec.labels import counted
@@ -48,7 +47,7 @@ class Refused:
 
 def refusal(path: Path) -> str:
     """What the terminal shows of a verdict that refuses its setting, or cannot judge it; '' of one that passes it."""
-    verdict = _read(path)
+    verdict = read_json_or(path, None)
     if verdict is None or verdict.get("equivalent", True):
         return ""
     gate, problems = path.parent.name, verdict.get("problems") or ["the equivalence gate failed"]
@@ -65,9 +64,9 @@ def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) 
     """The last line of a call for these runs, each with its gate and setting, and whether any can be recommended."""
     counts = dict.fromkeys(("proven", "measured, not proven", *USELESS), 0)
     for run, gate, setting in runs:
-        checked = _read(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {}
-        verdict = _read(results / "equivalence" / "gates" / gate / "verdict.json")
-        summary = _read(results / "runs" / run / "summary.json")
+        checked = read_json_or(results / "equivalence" / "spot_checks" / setting / "verdict.json", {})
+        verdict = read_json_or(results / "equivalence" / "gates" / gate / "verdict.json", None)
+        summary = read_json_or(results / "runs" / run / "summary.json", None)
         if summary is None or summary.get("status") != "done":
             counts["failed"] += 1
         elif verdict is None:
@@ -82,11 +81,3 @@ def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) 
     if any(count for what, count in counts.items() if what not in USELESS) or not runs:
         return told and f"{counted(len(runs), 'run')}: {told}", True
     return f"error: no run of this call can be used: {told}; the report, or the lines above, say why", False
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] | None = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return found

@@ -224,8 +224,7 @@ class Plan:
 
     def _edited(self) -> str:
         """What it means that the same config makes other runs than in the last call; '' where it does not."""
-        read = read_json_or(RESULTS / "plan.json", {})
-        before = read if isinstance(read, dict) else {}
+        before = read_json_or(RESULTS / "plan.json", {})
         earlier, now = {run["id"] for run in before.get("runs", ())}, {run.id for run in self.runs}
         if not earlier or earlier & now or before.get("config") != json.loads(json.dumps(self.config.written())):
             return ""

@@ -66,8 +66,7 @@ def state(place: Path) -> str:
 
 def _read(place: Path) -> dict[str, Any] | None:
     """A preflight's facts, of a failed one too."""
-    facts: dict[str, Any] | None = read_json_or(place / "facts.json", None) or read_json_or(place / COLLECTED, None)
-    return facts if isinstance(facts, dict) else None
+    return read_json_or(place / "facts.json", {}) or read_json_or(place / COLLECTED, {}) or None
 
 
 def _row(place: Path) -> tuple[str, ...]:

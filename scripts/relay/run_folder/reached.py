@@ -12,6 +12,5 @@ FILE = "reached.json"  # the newest step that a script has saved, as it tells
 
 def newest(work: Path) -> int:
     """The step of the newest checkpoint; 0 where there is none."""
-    told = read_json_or(work / FILE, None)
-    step = told.get("step") if isinstance(told, dict) else None
+    step = read_json_or(work / FILE, {}).get("step")
     return max([*complete(work), step if isinstance(step, int) else 0])

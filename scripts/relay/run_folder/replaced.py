@@ -133,5 +133,4 @@ def _holds(work: Path) -> bool:
 
 
 def _has_result(run: Path) -> bool:
-    found = read_json_or(run / "summary.json", None)
-    return isinstance(found, dict) and found.get("status") == "done"
+    return bool(read_json_or(run / "summary.json", {}).get("status") == "done")

@@ -117,7 +117,7 @@ def planned(folder: Path, specification: Specification) -> dict[str, str]:
     Empty where the plan knows nothing of it, such as a run that is started by hand, or where the snapshot was changed.
     """
     known = read_json_or(folder / PLANNED, {})
-    found: dict[str, str] = known.get(f"{specification.kind} {specification.id}", {}) if isinstance(known, dict) else {}
+    found: dict[str, str] = known.get(f"{specification.kind} {specification.id}", {})
     return found if found and changed_since(folder / found["code"]) is None else {}
 
 
@@ -127,7 +127,6 @@ def noted(frozen: Path, name: str, find: Callable[[], str], is_todays: Callable[
     It reads today's files. So its answer is kept only where `is_todays` says that they still are the snapshot's.
     """
     known = read_json_or(frozen / NOTED, {})
-    known = known if isinstance(known, dict) else {}
     if name not in known:
         known[name] = find()
         with suppress(OSError):  # what cannot be kept is found out again

@@ -50,7 +50,7 @@ def unsafe_above(work: Path, writers: Writers) -> str | None:
     folder is fine: nobody can replace there what is not theirs.
     """
     paths = {work.absolute(), work.resolve()}
-    own = {place for path in paths for place in _levels(path)}
+    own = {place for path in paths for place in (path, *path.parents)[:LEVELS]}
     every = {place for path in paths for place in (path, *path.parents) if place.exists()}
     found = (_unsafe(folder, writers, folder in own) for folder in sorted(every, reverse=True))
     return next(filter(None, found), None)
@@ -86,31 +86,28 @@ def make_all_own(results: Path, writers: Writers, sources: Sequence[Path] = ()) 
         for place in (state, *(path for path in program if path.name == "__pycache__")):  # made before, by this process
             if place.is_dir() and place.stat().st_mode & 0o022:
                 keep_to_owner(place)
-    if state.is_dir() and (problem := _unsafe(state, writers)):
-        raise UserError(problem)
     for path in program:
         with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
             if not path.is_symlink() and (who := _others(path.stat(), writers)):
                 mend = f"chmod -R g-w,o-w {' '.join(map(str, sources))}"
                 raise UserError(f"{path} can be written by {who}, who could change what you and jobs run: {mend}")
+    folders = [state] if state.is_dir() else []
     for name, depth in OF_JOBS.items():
         make_own(results / name)
         if problem := unsafe_above(results / name / "any", writers):
             raise UserError(problem)
-        for folder in _folders(results / name, depth):
-            if problem := _unsafe(folder, writers):
-                raise UserError(problem)
+        folders += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))
+    if problem := next(filter(None, (_unsafe(folder, writers) for folder in folders)), None):
+        raise UserError(problem)
 
 
 def keep_to_owner(place: Path) -> None:
     """Take the right to write from everyone but the owner, whatever the umask gave, where the file system can."""
-    for path in (place, *_inside(place)):
-        mode = stat.S_IMODE(path.lstat().st_mode)
-        if mode & 0o022 and not path.is_symlink():
-            try:
+    with suppress(OSError):
+        for path in (place, *_inside(place)):
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            if mode & 0o022 and not path.is_symlink():
                 path.chmod(mode & ~0o022)
-            except OSError:
-                return
 
 
 def make_own(folder: Path) -> None:
@@ -118,19 +115,6 @@ def make_own(folder: Path) -> None:
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
             path.mkdir(mode=0o755, exist_ok=True)
-
-
-def _levels(work: Path) -> tuple[Path, ...]:
-    return (work, *work.parents)[:LEVELS]
-
-
-def _folders(place: Path, depth: int) -> Iterator[Path]:
-    """The folders in a folder, so many levels down."""
-    with os.scandir(place) as entries:
-        found = [Path(entry) for entry in entries if entry.is_dir()] if depth else []
-    for folder in found:
-        yield folder
-        yield from _folders(folder, depth - 1)
 
 
 def _inside(place: Path) -> Iterator[Path]:

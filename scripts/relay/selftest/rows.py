@@ -152,8 +152,7 @@ class Records:
         return self.words.get(each.id, each.id)
 
     def _read(self, path: str) -> dict[str, Any] | None:
-        found = read_json_or(self.results / path, None)
-        return found if isinstance(found, dict) else None
+        return read_json_or(self.results / path, {}) or None
 
     def _timed(self, row: Row, log: str) -> Row:
         """The row with its job's seconds, as Snakemake has measured them."""
