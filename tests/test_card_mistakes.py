@@ -156,7 +156,12 @@ MISTAKES = {
     ),
     "an optimizer of other parameters": (
         returns(OPTIMIZER, "torch.optim.SGD(Network().parameters(), self.learning_rate)"),
-        "optimizer() holds none of the parameters that it was given",
+        "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`; a",
+        "def optimizer",
+    ),
+    "two optimizers": (
+        returns(OPTIMIZER, "torch.optim.SGD(parameters[:2]), torch.optim.Adam(parameters[2:])"),
+        "optimizer() returned tuple; a step has one loss and one backward pass; allowed: a torch.optim.Optimizer, with",
         "def optimizer",
     ),
     "a scheduler": (
@@ -296,6 +301,19 @@ PADDED = changed(ITEM, "        return torch.ones(1 + index % 5, 4), torch.tenso
     MORE,
     JOINS.format("nn.utils.rnn.pad_sequence([x for x, _ in samples], True), torch.tensor([y for _, y in samples])"),
 )
+QUEUE = changed(
+    "        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)\n",
+    "        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)\n"
+    "        self.register_buffer('queue', torch.zeros(16, 4))\n"
+    "        self.register_buffer('at', torch.tensor(0))\n",
+).replace(
+    f"        return {FORWARD}",
+    f"        found = {FORWARD} + self.queue.mean()\n"
+    "        if self.training:\n"
+    "            self.queue[self.at : self.at + len(inputs)] = inputs\n"
+    "            self.at.copy_((self.at + len(inputs)) % 16)\n"
+    "        return found",
+)
 TABLE = changed(FORWARD, "self.second(inputs.long()).sum(1)").replace("Linear(8, 3)", "Embedding(16, 3, max_norm=0.1)")
 # On what else than its samples a batch's loss depends, and what the card says of it; '' for nothing.
 DEPENDENT = {
@@ -309,6 +327,11 @@ DEPENDENT = {
         PADDED.replace(FORWARD, f"{FORWARD}.mean(1)"),
         "a sample's loss depends on how far its batch is padded",
         "def model",
+    ),
+    "draws that cannot be fixed": (
+        changed(FORWARD, f"{FORWARD} * torch.distributions.Beta(2.0, 2.0).sample()"),
+        "the model draws random numbers by _sample_dirichlet, which differ between processes",
+        "",
     ),
     "joined samples": (
         added(
@@ -327,6 +350,18 @@ DEPENDENT = {
     "nothing to learn": (
         changed(LOSS, "        return F.relu(outputs - 1e6).mean()\n"),
         "all gradients of the first batch are 0",
+        "",
+    ),
+    "a step of the optimizer that draws": (
+        changed(OPTIMIZER, HOOKED.format("setattr(w := made.param_groups[0]['params'][0], 'data', w * torch.rand(1))")),
+        "a step of optimizer()'s is another one when it is taken again",
+        "def optimizer",
+    ),
+    # What they keep fits the first batch alone, and has a graph.
+    "a queue": (QUEUE, "", ""),
+    "a weight that a hook computes": (
+        changed(MODEL, "        made = Network()\n        nn.utils.weight_norm(made.first)\n        return made\n"),
+        "",
         "",
     ),
 }

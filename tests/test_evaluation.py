@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributions import Categorical
 from torch.utils.data import TensorDataset
 
 import relay
@@ -47,6 +49,7 @@ class Head(nn.Module):
         logits = self.linear(self.drop(points + noise))
         loss = F.cross_entropy(logits, labels)
         forms = {"tensor": logits, "tuple": (logits, [logits * 2]), "dict": {"logits": logits}}
+        forms |= {"opaque": SimpleNamespace(logits=logits), "distribution": Categorical(logits=logits)}
         return (forms | {"dataclass": Returned(loss, logits), "loss": loss, "noisy": logits})[self.form]
 
 
@@ -107,7 +110,10 @@ def evaluated(ranks: Ranks, strategy: str, form: str, batch: int) -> None:
     assert metrics == ({} if form == "loss" else {"accuracy": pytest.approx(accuracy, rel=1e-12)})
 
 
-@pytest.mark.parametrize(("batch", "form"), [(8, "dataclass"), (20, "loss"), (20, "tuple"), (64, "dict")])
+@pytest.mark.parametrize(
+    ("batch", "form"),
+    [(8, "dataclass"), (20, "loss"), (20, "tuple"), (64, "dict"), (8, "opaque"), (8, "distribution")],
+)
 def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, batch: int, form: str) -> None:
     """Batches that divide it or not, one larger than all of it; a model's own loss is that of its whole batch."""
     evaluated(ranks, "cpu", form, batch)
@@ -116,7 +122,7 @@ def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, batch: int, form: 
 @pytest.mark.slow
 def test_replicas_count_every_sample_once_together() -> None:
     """The last batch of 16 has five samples: all in the first rank's slice, the second one has none."""
-    spawned(evaluated, 2, "ddp", "dataclass", 16)
+    spawned(evaluated, 2, "ddp", "distribution", 16)
 
 
 @pytest.mark.parametrize("form", ["dict", "noisy"])

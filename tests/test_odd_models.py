@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ COMPILED = """
     def loss(self, outputs, batch):
         return F.cross_entropy(outputs, batch["y"])
 """
-# Computed again in the backward pass, by torch's own two ways.
+# Computed again in the backward pass, by torch's own two ways; one part twice, as ALBERT's.
 AGAIN = (
     IMAGES
     + """
@@ -167,6 +168,7 @@ AGAIN = (
 
             def forward(self, x):
                 x = checkpoint(self.first, x, use_reentrant=False)
+                x = checkpoint(self.second, x, use_reentrant=True)
                 return self.out(checkpoint(self.second, x, use_reentrant=True))
 
         return Whole()
@@ -378,7 +380,7 @@ def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
 class Moved(nn.Module):
     """A module that changes a buffer of its child's after the child was called, or within it."""
 
-    class Child(nn.Module):
+    class Child(ABC, nn.Module):  # as torch's FakeQuantize
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("seen", torch.zeros(()))

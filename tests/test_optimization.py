@@ -54,6 +54,20 @@ def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_
     assert "cosine learning rate, 2.5 warm-up epochs" in words[found.settings[4].id]
 
 
+@pytest.mark.usefixtures("in_the_project")
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"learning_rate_schedule": "scheduler"}, "scheduler needs a method scheduler(), and lenet-digits has none"),
+        ({"learning_rate_schedule": "step", "learning_rate_step_epochs": 5}, "step needs learning_rate_step_gamma"),
+        ({"learning_rate_step_gamma": 0.5}, "has no effect with learning_rate_schedule constant; use step"),
+    ],
+)
+def test_what_a_schedule_lacks_is_the_reason_why_it_is_skipped(asked: dict[str, Any], why: str) -> None:
+    (skipped,) = planned(CPU | asked).skipped
+    assert why in skipped.reasons[0]
+
+
 # The learning rate of a step
 
 

@@ -90,3 +90,18 @@ def test_a_loss_may_read_the_model_that_the_task_keeps() -> None:
     task.own.__class__ = Keeping
     trainings = [Plain.of(task, CPU) for _ in range(2)]
     assert [each.task.own.kept for each in trainings] == [each.model for each in trainings]
+
+
+def test_replicas_have_no_statistics_where_a_norm_keeps_none_and_may_share_a_buffer() -> None:
+    task = task_of("lenet-cifar10")
+
+    class Normed(type(task.own)):  # type: ignore[misc]
+        def model(self) -> nn.Module:
+            norm, network = nn.InstanceNorm2d(3), super().model()
+            for module in (norm, network):
+                module.register_buffer("table", table)
+            return nn.Sequential(norm, network)
+
+    table, task.own.__class__ = torch.ones(3), Normed
+    plain = Plain.of(task, CPU, replicas=2)
+    assert plain.step([[part] for part in cut(batch_of(8), 4, 4)], RATE).isfinite()

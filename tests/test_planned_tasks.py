@@ -139,3 +139,9 @@ def test_gradients_within_a_forward_pass_are_not_for_shards(own: Path) -> None:
     assert [run.strategy.name for run in planned(config).runs] == ["ddp"]
     (reason,) = reasons(config)
     assert reason.endswith("takes gradients (torch.autograd.grad), which read them later; use ddp")
+
+
+def test_norms_that_compute_on_gpus_alone_are_not_for_cpus(own: Path) -> None:
+    config = asked(CPU, task="my_task.py")
+    seen(config, synced=("norm",))
+    assert reasons(config) == ["SyncBatchNorm (norm) computes on GPUs alone, device is cpu; use BatchNorm there"]

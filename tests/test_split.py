@@ -16,11 +16,20 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import relay
 from relay.task import batches
 from relay.task.data import Mapped, Resident, Streamed
-from relay.task.split import Chosen, Split
+from relay.task.split import Chosen, Split, spread
 
 CPU = torch.device("cpu")
 STEPS = [Chosen(torch.tensor([3, 0, 5, 1]), 0), Chosen(torch.tensor([3, 6, 2, 4]), 1)]
 WORKERS = [0, pytest.param(2, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(64, 8), (10, 8), (3, 8), (0, 8)])
+def test_samples_that_are_looked_at_are_of_all_parts_and_of_classes_that_take_turns(count: int, wanted: int) -> None:
+    found = spread(count, wanted).tolist()
+    assert len(found) == min(count, wanted)
+    assert found == sorted(set(found))
+    assert not found or max(found) >= 0.75 * (count - 1)
+    assert len({each % 3 for each in found}) == min(count, 3)
 
 
 class Drawn(Dataset[Any]):

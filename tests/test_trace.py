@@ -9,7 +9,21 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from any_models import GPT, Counted, Found, Handed, Hidden, Named, Quantised, Recurrent, Routed, Shared, Stateful, UNet
+from any_models import (
+    GPT,
+    Counted,
+    Found,
+    Handed,
+    Hidden,
+    Named,
+    Quantised,
+    Recurrent,
+    Routed,
+    Shared,
+    Stateful,
+    Swapped,
+    UNet,
+)
 from relay.strategies import _cut
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
@@ -136,6 +150,7 @@ def test_recording_changes_neither_the_model_nor_the_random_generator() -> None:
         (Stateful, "the model: uses a tensor that the batch before has left behind"),
         (Handed, "the model: passes the module a on to a function"),
         (Hidden, "the model: b uses tensors of the model that are not its arguments"),
+        (Swapped, "the model: calls a with parameters that are not its own"),
     ],
 )
 def test_why_a_model_cannot_be_cut_is_one_line(model: Any, said: str) -> None:
@@ -143,3 +158,11 @@ def test_why_a_model_cannot_be_cut_is_one_line(model: Any, said: str) -> None:
     assert isinstance(found, str)
     assert found.startswith(said)
     assert "\n" not in found
+
+
+def test_lists_of_parameters_are_no_units() -> None:
+    """They are never called: FSDP would gather them for nobody, where no forward pass could be seen."""
+    held = [torch.ones(64)]
+    model = nn.ModuleDict({"list": nn.ParameterList(held), "dict": nn.ParameterDict({"a": held[0].clone()})})
+    model["layer"] = nn.Linear(8, 8)
+    assert [name for name, _ in blocks(model)] == ["layer"]

@@ -189,6 +189,17 @@ class Hidden(Counted):
         return self.b(x)
 
 
+class Swapped(Counted):
+    """A part computes with a buffer in place of its own weight, as with an average."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.ones(3, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.b(torch.func.functional_call(self.a, {"weight": self.average}, (x,)))
+
+
 class Named(nn.Module):
     """Its children have names that whoever takes it apart might want for itself."""
 

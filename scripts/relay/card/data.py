@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,29 +59,21 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
 
 def _check_leaves(kind: Any, method: str, batch: Batch, count: int) -> None:
     """Raise UserError unless a batch has nothing but tensors on the CPU whose first dimension counts the samples."""
-    parts = batches.placed(batch)
+    parts, wrong = batches.placed(batch), partial(mistake, kind, method)
     if not any(isinstance(leaf, torch.Tensor) for _, leaf in parts):
-        raise mistake(
-            kind,
-            method,
+        raise wrong(
             f"a batch is {type(batch).__name__} without a tensor; allowed: tensors, or tuples, lists and dicts of them",
         )
     for where, leaf in parts:
         if not isinstance(leaf, torch.Tensor):
-            raise mistake(
-                kind, method, f"{where} is {type(leaf).__name__}; allowed: tensors, which can be divided by samples"
-            )
+            raise wrong(f"{where} is {type(leaf).__name__}; allowed: tensors, which can be divided by samples")
         if not leaf.dim() or len(leaf) != count:
-            raise mistake(
-                kind,
-                method,
+            raise wrong(
                 f"{where} of {count} samples has the shape {list(leaf.shape)}; allowed: {count}, the samples, as the "
                 "first dimension; what has another number in each sample, such as boxes, padded, with a mask",
             )
         if leaf.device.type != "cpu":
-            raise mistake(
-                kind,
-                method,
+            raise wrong(
                 f"{where} is on the device {leaf.device}; allowed: the CPU, from where each strategy moves it",
             )
 

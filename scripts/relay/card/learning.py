@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 from relay.card.data import close
 from relay.card.model import Computable, computed
-from relay.card.seen import Seen, several
+from relay.card.seen import Seen
+from relay.card.words import several
 from relay.process.generators import drawn_from
 from relay.task import batches, finite
 from relay.task.batches import Batch
@@ -227,7 +228,10 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
 def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> float:
     in_float64 = InFloat64() if bound.dtype == torch.float64 else nullcontext()
     with in_float64:
-        seen.card["buffers"] = still(model, lambda whole: bound.outputs(whole, batch)).buffers
+        stilled = still(model, lambda whole: bound.outputs(whole, batch))
+    seen.card["buffers"] = stilled.buffers
+    if stilled.unrepeatable:
+        raise Dependent(stilled.unrepeatable)
     with ExitStack() as stack:
         stack.enter_context(in_float64)
         stack.enter_context(drawn_from(0))

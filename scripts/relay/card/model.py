@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
-from relay.card.seen import Seen, several
+from relay.card.seen import Seen
 from relay.card.watch import Watch
+from relay.card.words import several
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from, start_drawing
 from relay.task import batches
@@ -199,8 +200,8 @@ def _see_changed(task: Computable, seen: Seen) -> None:
     pairs = zip(task.model.named_parameters(), task.again.parameters(), strict=True)
     if changed := [name for (name, one), other in pairs if not _same(one, other)]:
         seen.card["dependent"] = (
-            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding does "
-            f"({place(type(task.bound.own), 'model')}): each process changes those that its samples read"
+            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding or initial values "
+            f"from data do ({place(type(task.bound.own), 'model')}): each process changes them by its own samples"
         )
 
 

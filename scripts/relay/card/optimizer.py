@@ -6,13 +6,15 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from relay.card.model import Computable
-from relay.card.seen import Seen, several
+from relay.card.seen import Seen
+from relay.card.words import several
 from relay.process.generators import drawn_from
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
@@ -31,6 +33,7 @@ READS = {
     "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
     "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
 }
+OTHER = "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random numbers"
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
@@ -38,21 +41,19 @@ PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group 
 def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
     """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
     kind, parameters = type(bound.own), dict(model.named_parameters())
+    wrong = partial(mistake, kind, "optimizer")
     with calling(kind, "optimizer"):
         made = bound.optimizer(parameters.values())
     held = {id(each) for group in made.param_groups for each in group["params"]}
     given = set(map(id, parameters.values()))
     left = [name for name, each in parameters.items() if each.requires_grad and id(each) not in held]
     if not held & given:
-        raise mistake(
-            kind,
-            "optimizer",
-            "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`",
+        raise wrong(
+            "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`; a "
+            "model that model() has kept may have others: tell them apart by what they are, such as each.ndim",
         )
     if strange := len(held - given):
-        raise mistake(
-            kind,
-            "optimizer",
+        raise wrong(
             f"optimizer() holds {strange} parameters that are none of the model's; allowed: those that it was given; a "
             "module of the model may have the loss's, and the model then returns its loss",
         )
@@ -61,14 +62,16 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
             f"{place(kind, 'optimizer')}: optimizer() leaves out {several(left)}, which are never trained then"
         )
     if any("initial_lr" in group for group in made.param_groups):  # where torch's schedulers keep the first rate
-        raise mistake(kind, "optimizer", f"optimizer() makes a scheduler; {SCHEDULED}")
+        raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
     _see_scheduler(bound, seen)
     seen.optimizer = type(made).__name__.lower()
     seen.card["optimizer_options"] = {
         name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
     }
     _see_parts(bound, made, list(parameters.values()), seen)
-    scope = seen.card["optimizer_scope"] = _scope(bound, list(parameters.values()))
+    scope = _scope(bound, list(parameters.values()))
+    told = {"dependent": OTHER.format(place(kind, "optimizer"))} if scope == "other" else {"optimizer_scope": scope}
+    seen.card |= told
     if scope in READS:
         seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
 
@@ -163,7 +166,7 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
     """What a step reads to change a number: "element", "tensor" or "model", as `Card.optimizer_scope` has it.
 
     Seen of small tensors that take the parameters' places, with gradients that any clipping would clip. "element", too,
-    where that cannot be tried, or draws random numbers: then the gates decide.
+    where that cannot be tried: then the gates decide. "other": the same step taken again is another one.
     """
     trained = [each for each in parameters if each.requires_grad]
     half = len(trained) // 2
@@ -173,7 +176,7 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
     except Exception:  # such as one that has made the state of its parameters already
         return "element"
     if not _same(whole, again):
-        return "element"
+        return "other"
     if not _same(whole, parts):
         return "model"
     try:

@@ -11,10 +11,11 @@ from relay.card.seen import Seen
 from relay.process.generators import drawn_from
 from relay.task import batches
 from relay.task.batches import OUTPUTS, Along
+from relay.task.calls import copied
 
 
 def see(task: Computable, seen: Seen) -> None:
-    """Look at the outputs of two batches, the second of which has a sample more. It moves buffers."""
+    """Look at the outputs of two batches, the second of which has a sample more."""
     seen.card["outputs_along"] = _along(task, training=False)
     seen.card["training_outputs_along"] = _along(task, training=True)
 
@@ -23,10 +24,10 @@ def _along(task: Computable, *, training: bool) -> Along:
     """The tensors whose samples the first dimension does not count; none where a model takes no other batch."""
     samples = batches.count(task.batch)
     longer = batches.taken(task.batch, torch.arange(samples + 1) % samples)
-    task.model.train(training)
     try:
+        model = copied(task.model).train(training)  # a state that it keeps fits the first batch alone
         with drawn_from(0), torch.set_grad_enabled(training):
-            found = [batches.placed(task.bound.outputs(task.model, each), OUTPUTS) for each in (task.batch, longer)]
+            found = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
         one, other = map(dict, found)
         along = {place: _counting(part, other[place], samples) for place, part in one.items() if place in other}
     except Exception:  # the model keeps something of the batch before, or its outputs cannot be opened

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
-SHOWN = 3  # names in a line
 
 
 @dataclass
@@ -24,9 +21,3 @@ class Seen:
     mixes: str = ""
     optimizer: str = ""
     metrics: tuple[str, ...] = ()
-
-
-def several(names: Sequence[str]) -> str:
-    """a, b, c and 4 more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"

@@ -84,22 +84,22 @@ def _model(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
     for names in card.tied:
         yield f"{' and '.join(names)} are one parameter: what is sharded or cut keeps them together."
     if card.batch_norm:
-        yield f"BatchNorm ({_several(card.batch_norm)}): its statistics are those of each replica's slice."
+        yield f"BatchNorm ({several(card.batch_norm)}): its statistics are those of each replica's slice."
         yield "  Strategies that divide a batch therefore train a little differently. The gate freezes the statistics."
     if card.buffers:
-        changed = f"The forward pass changes buffers ({_several(card.buffers)})"
+        changed = f"The forward pass changes buffers ({several(card.buffers)})"
         yield f"{changed}: each replica has its own. The gate freezes them."
     if card.dropout:
-        yield f"Dropout ({_several(card.dropout)}): each process draws its own. The gate takes it out, or draws alike."
+        yield f"Dropout ({several(card.dropout)}): each process draws its own. The gate takes it out, or draws alike."
     if card.draws:
-        yield f"Further random numbers of torch's ({_several(card.draws)}): the gate draws the same for every sample."
+        yield f"Further random numbers of torch's ({several(card.draws)}): the gate draws the same for every sample."
     if card.outside:
         yield (
             f"Random numbers from {' and '.join(card.outside)}: no other process repeats them, so that no strategy can "
             "be proven. Use torch's."
         )
     if card.without_gradient:
-        yield f"{_several(card.without_gradient)} got no gradient in the first step: ddp looks for such in each step."
+        yield f"{several(card.without_gradient)} got no gradient in the first step: ddp looks for such in each step."
 
 
 def _dividing(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _dividing(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
         yield _loss(card)
     yield from _outputs(card)
     if card.cuts:
-        places = f"{counted(len(card.cuts), 'place')} ({_several(card.cuts)})"
+        places = f"{counted(len(card.cuts), 'place')} ({several(card.cuts)})"
         yield f"It can be cut at {places}: up to {len(card.cuts) + 1} stages."
     elif card.uncuttable:
         yield f"It cannot be cut, so that pipeline and model parallelism are skipped: {card.uncuttable}."
@@ -165,10 +165,11 @@ def _training(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
     if task.metrics:
         yield f"Evaluations measure the loss and {', '.join(task.metrics)}."
     if names := task.card.no_options:
-        yield f"No options: {_several(names)}. An option is one number or text, True or False."
+        yield f"No options: {several(names)}. An option is one number or text, True or False."
 
 
-def _several(names: Sequence[str]) -> str:
+def several(names: Sequence[str]) -> str:
+    """a, b, c and 4 more."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"
 

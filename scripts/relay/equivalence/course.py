@@ -125,7 +125,6 @@ class Course:
                     raise EndedEarlyError(f"its training ended after step {step}, of {last}")
                 self.losses.append(loss)
                 seen.samples.append(list(task.seen))
-                task.seen.clear()
                 seen.always_training &= strategy.model.training
                 seen.work.append(work.taken())
                 seen.drawn.append(task.draws.taken())
@@ -136,6 +135,7 @@ class Course:
         """Forget what was computed outside of steps, while strategies are built or predict."""
         work.taken()
         self.task.draws.taken()
+        self.task.seen.clear()
 
     def predict(self, after: int, step: int = PREDICTED) -> None:
         """Predict a step's batch, note what is drawn, and look for traces that evaluation leaves."""

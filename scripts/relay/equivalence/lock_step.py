@@ -5,7 +5,6 @@ Floating-point sums in another order diverge chaotically. Where two plain traini
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.task import batches, finite
 from relay.task.batches import Batch
+from relay.task.calls import copied
 from relay.task.places import mistake
 
 NOT_FINITE = "is not finite"
@@ -185,7 +185,7 @@ class LockStep:
         """In float64, how far outputs go when each parameter is as far away as rounding has moved any, up or down."""
         if not self.exact:
             return 0.0
-        moved = replace(self.first, model=copy.deepcopy(self.first.model))
+        moved = replace(self.first, model=copied(self.first.model))
         moved.move(self.seed, lambda _: self.rounding.get("parameters", 0.0))
         return apart(self._predicted(moved), outputs)
 

@@ -184,10 +184,9 @@ class Plain:
         """Let the model compute with a replica's statistics, which it updates in place."""
         if not self.statistics:
             return
-        own = self.statistics[replica]
-        for path, module in self.model.named_modules():
-            for name in module._buffers:
-                module._buffers[name] = own[f"{path}.{name}" if path else name]
+        for name, buffer in self.statistics[replica].items():
+            path, _, last = name.rpartition(".")
+            self.model.get_submodule(path)._buffers[last] = buffer
 
     @property
     def footprint(self) -> dict[str, int]:

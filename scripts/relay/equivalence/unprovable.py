@@ -22,12 +22,8 @@ def unprovable(data: TrialData) -> str | None:
         return reason
     task = data.task(TRIAL)
     model = task.model()
-    if task.stilled.unknown:
-        names = ", ".join(sorted(task.stilled.unknown))
-        return f"the model draws random numbers by {names}, which differ between processes and cannot be fixed"
-    if task.stilled.moving:
-        names = ", ".join(task.stilled.moving)
-        return f"a module changes buffers of another one ({names}): they follow from each process's part of the batch"
+    if reason := task.stilled.unrepeatable:
+        return reason
     batch = Identified(data.first, data.indices(0)[: batches.count(data.first)])
     try:
         with task.computing():
@@ -39,12 +35,7 @@ def unprovable(data: TrialData) -> str | None:
     except NotFinite as error:
         why = finite.reason(batch.data, batch.ids, task.split("train")) or "; allowed: a finite number"
         raise mistake(type(task.own), "loss", f"{error}{why}") from None
+    what = f"a batch is {figure:.1e} away from the weighted mean of its parts' losses"
     if figure == math.inf:
-        return (
-            "the loss is no mean over samples: that of a part of a batch is not finite, that of the whole batch is, so "
-            "that a divided batch is another training"
-        )
-    return (
-        f"the loss is no mean over samples: that of a batch is {figure:.1e} away from the weighted mean of its parts' "
-        "losses, so that a divided batch is another training"
-    )
+        what = "a part of a batch is not finite, that of the whole batch is"
+    return f"the loss is no mean over samples: that of {what}, so that a divided batch is another training"

@@ -26,8 +26,7 @@ def settle(wrapper: DistributedDataParallel, task: BoundTask, samples: int, devi
             with torch.no_grad():
                 batches.leaves(task.outputs(wrapper.module, batch))
         for _ in range(2):  # the second pass starts with the new buckets
-            outputs = batches.leaves(task.outputs(wrapper, batch))
-            torch.stack([each.float().mean() for each in outputs if each.requires_grad]).sum().backward()
+            task.loss(task.outputs(wrapper, batch), batch).backward()
     wrapper.zero_grad()
     for buffer, before in zip(wrapper.module.buffers(), buffers, strict=True):
         buffer.copy_(before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
-from copy import deepcopy
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -17,6 +16,7 @@ from relay.base.errors import UserError
 from relay.process.devices import generators_kept, synchronise
 from relay.strategies._record import Like, Record, Untraceable
 from relay.strategies._recorder import Recorder
+from relay.task.calls import copied
 
 CPU = torch.device("cpu")
 REPETITIONS = 5
@@ -253,12 +253,12 @@ def _seconds(
         if like := each.meta.get("like"):
             return like.empty(device).zero_().requires_grad_(like.requires_grad)
         name = str(each.target)
-        return record.constants[name] if name in record.constants else deepcopy(model.get_submodule(name)).to(device)
+        return record.constants[name] if name in record.constants else copied(model.get_submodule(name)).to(device)
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), made)
     function: Any = node.target
     if node.op == "call_module":
-        function = deepcopy(model.get_submodule(str(node.target))).to(device)
+        function = copied(model.get_submodule(str(node.target))).to(device)
     times = []
     for _ in range(1 + REPETITIONS):
         given = fx.node.map_aggregate(args, lambda each: each.view_as(each) if isinstance(each, torch.Tensor) else each)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd import Function
 from torch.utils import _pytree as pytree
@@ -98,6 +98,11 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
 def after(value: torch.Tensor, _: Any) -> torch.Tensor:
     """The value, once the other one has been computed, which has changed it in place."""
     return value
+
+
+def held_by(module: nn.Module) -> list[torch.Tensor]:
+    """A module's parameters and buffers."""
+    return [*module.parameters(), *module.buffers()]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

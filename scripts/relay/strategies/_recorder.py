@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from relay.process.devices import generators_kept
-from relay.strategies._record import Like, Record, Untraceable, Whole
+from relay.strategies._record import Like, Record, Untraceable, Whole, held_by
 from relay.strategies._trace import Tracer
 from relay.task.caches import emptied
+from relay.task.calls import copied
 
 # Modules of torch's that others are put into: their insides are recorded.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
@@ -31,8 +31,7 @@ class Recorder:
     def __init__(self, model: nn.Module, device: torch.device, units: Sequence[str] = ()) -> None:
         self.device, self.leaves = device, set(units)
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        tensors = [*model.parameters(), *model.buffers()]
-        self.model = deepcopy(model, {id(tensor): self._fake(tensor) for tensor in tensors})
+        self.model = copied(model, {id(tensor): self._fake(tensor) for tensor in held_by(model)})
         for name, module in self.model.named_modules():
             module._compiled_call_impl = None  # compiled calls are out of sight
             whole = type(module).__module__.startswith("torch.nn.") or not any(True for _ in module.children())
@@ -60,8 +59,7 @@ class Recorder:
     def _record(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], training: bool, autocast: torch.dtype | None
     ) -> Record:
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        model = deepcopy(self.model, {id(tensor): tensor for tensor in tensors}).train(training)
+        model = copied(self.model, {id(tensor): tensor for tensor in held_by(self.model)}).train(training)
         precision = torch.autocast(self.device.type, autocast) if autocast else nullcontext()
         stale: dict[int, bool] = {}
         tracers = []
@@ -89,8 +87,7 @@ class Recorder:
             return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
         with _disable_current_modes(), torch._C.DisableTorchFunction(), generators_kept(self.device):
-            held = [*module.parameters(), *module.buffers()]
-            copy = deepcopy(module, {id(tensor): zeros(tensor) for tensor in held})
+            copy = copied(module, {id(tensor): zeros(tensor) for tensor in held_by(module)})
             given = pytree.tree_map_only(
                 torch.Tensor, lambda t: zeros(t).requires_grad_(t.requires_grad), (arguments, keywords)
             )

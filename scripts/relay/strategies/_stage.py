@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from relay.strategies._boundary import Boundary
 from relay.strategies._recorder import Recorder
 from relay.task import batches
 from relay.task.bound import BoundTask
+from relay.task.calls import copied
 
 
 class Plan:
@@ -136,7 +136,7 @@ class Stage(nn.Module):
         else:
             module = origin.get_submodule(last)
             owned = any(f"{name}.{each}" in self.relay_plan.owned for each, _ in named_tensors(module))
-            place.add_module(last, module if owned else deepcopy(module).train(self.training))
+            place.add_module(last, module if owned else copied(module).train(self.training))
 
     def relay_placed(self, value: Any) -> Any:
         """A device of the record as the stage's own."""

@@ -30,6 +30,7 @@ from relay.strategies._record import (
     Whole,
     after,
     first_line,
+    held_by,
     named,
     printable,
     set_item,
@@ -66,8 +67,8 @@ class Tracer(TorchFunctionMode):
         self.graph = fx.Graph()
         self.constants: dict[str, Any] = {}
         self.modules = {id(module): name for name, module in model.named_modules()}
-        held = [*model.named_parameters(), *model.named_buffers()]
-        self.names = {id(tensor): name for name, tensor in held}
+        self.names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        self.held = {name: list(map(id, held_by(module))) for name, module in model.named_modules() if name in leaves}
         self.known: dict[int, fx.Node] = {}
         self.alive: dict[int, torch.Tensor] = {}  # so that no other tensor gets the id of a known one
         self.stack = [""]
@@ -90,10 +91,8 @@ class Tracer(TorchFunctionMode):
         if not any(isinstance(node, fx.Node) for node in nodes):
             raise Whole("", f"its outputs, of type {type(outputs).__name__}, hold no tensors that can be found")
         held = {self.names[id(parameter)]: parameter.requires_grad for parameter in self.model.parameters()}
-        trainable = frozenset(name for name, trained in held.items() if trained)
-        self.record = Record(
-            self.graph, inputs, nodes, structure, self.constants, trainable, frozenset(held), self.device
-        )
+        names = frozenset(name for name, trained in held.items() if trained), frozenset(held)
+        self.record = Record(self.graph, inputs, nodes, structure, self.constants, *names, self.device)
 
     def _output(self, leaf: Any) -> Any:
         """A leaf of the outputs; what is neither a tensor nor plain, such as a cache, is left out."""
@@ -134,8 +133,7 @@ class Tracer(TorchFunctionMode):
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a function, and write it down if it gives tensors or changes one."""
-        before = self._versions(args, kwargs)
-        self.watch.drew = False
+        before, self.watch.drew = self._versions(args, kwargs), False
         try:
             found = function(*args, **kwargs)
         except Exception as error:
@@ -148,20 +146,18 @@ class Tracer(TorchFunctionMode):
         given = self._argument(args), self._argument(kwargs)
         if function is torch.Tensor.__setitem__:
             function = set_item
-        if self.ambient != self.base or not printable(function):
-            context = *self.ambient, self.device, self._constant(function), *given[0]
-            node = self.graph.call_function(under, context, given[1])
-        else:
-            node = self.graph.call_function(function, *given)
+        plain = self.ambient == self.base and printable(function)
+        node = self.graph.call_function(function, *given) if plain else self._under(self._constant(function), *given)
         self._write(node, found if tensors_in(found) else changed[0], changed)
         return found
 
     def leaf(self, name: str, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute a module as a whole and write it down as one call."""
-        held = [*module.parameters(), *module.buffers()]
+        held = held_by(module)
+        if list(map(id, held)) != self.held[name]:  # as torch.func.functional_call does
+            self._refuse(f"calls {name} with parameters that are not its own")
         with torch._C.DisableTorchFunction():
-            before = self._versions(args, kwargs, held)
-        self.watch.drew = False
+            before, self.watch.drew = self._versions(args, kwargs, held), False
         self.stack.append(name)
         self.inside = {id(tensor) for tensor in tensors_in((args, kwargs))}, {id(tensor) for tensor in held}
         try:
@@ -186,11 +182,14 @@ class Tracer(TorchFunctionMode):
         """Write down the call of a leaf."""
         changed = [tensor for tensor, version in before if tensor._version != version]
         given = self._argument(args), self._argument(kwargs)
-        node = self.graph.call_module(name, *given) if self.ambient == self.base else None
-        if node is None:
-            context = *self.ambient, self.device, self.graph.create_node("get_attr", name), *given[0]
-            node = self.graph.call_function(under, context, given[1])
+        if self.ambient == self.base:
+            node = self.graph.call_module(name, *given)
+        else:
+            node = self._under(self.graph.create_node("get_attr", name), *given)
         self._write(node, found, changed, [self.names[id(tensor)] for tensor in held])
+
+    def _under(self, function: fx.Node, args: Any, kwargs: Any) -> fx.Node:
+        return self.graph.call_function(under, (*self.ambient, self.device, function, *args), kwargs)
 
     def _write(self, node: fx.Node, found: Any, changed: list[torch.Tensor], uses: Sequence[str] = ()) -> None:
         """What is known of a call, and a node for each tensor that it gives."""

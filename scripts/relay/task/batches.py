@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributions import Distribution
 from torch.utils._pytree import (
     GetAttrKey,
     MappingKey,
@@ -160,7 +161,7 @@ def _counting(outputs: Batch, along: Along) -> list[int | None]:
 
 
 def _parts(batch: Batch) -> list[Any]:
-    """What a batch is made of, in order. Dataclasses and further mappings are opened, once torch knows them."""
+    """What a batch is made of, in order. Dataclasses, distributions and further mappings are opened, once known."""
     found = tree_leaves(batch)
     closed = {type(part) for part in found if _opens(part)}
     for kind in closed:
@@ -169,23 +170,24 @@ def _parts(batch: Batch) -> list[Any]:
 
 
 def opened(value: Any) -> Any:
-    """The value; torch knows what is in its dataclasses and mappings from now on."""
+    """The value; torch knows what is in its dataclasses, distributions and mappings from now on."""
     _parts(value)
     return value
 
 
 def _opens(part: Any) -> bool:
-    return isinstance(part, Mapping) or (is_dataclass(part) and not isinstance(part, type))
+    return isinstance(part, Mapping | Distribution) or (is_dataclass(part) and not isinstance(part, type))
 
 
 def _opened(whole: Any) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
+    kind, whole = type(whole), vars(whole) if isinstance(whole, Distribution) else whole
     held = whole if isinstance(whole, Mapping) else {field.name: getattr(whole, field.name) for field in fields(whole)}
-    return list(held.values()), (type(whole), tuple(held))
+    return list(held.values()), (kind, tuple(held))
 
 
 def _keyed(whole: Any) -> tuple[list[tuple[Any, Any]], tuple[type, tuple[str, ...]]]:
     parts, known = _opened(whole)
-    key = GetAttrKey if is_dataclass(whole) else MappingKey
+    key = MappingKey if isinstance(whole, Mapping) and not is_dataclass(whole) else GetAttrKey
     return [(key(name), part) for name, part in zip(known[1], parts, strict=True)], known
 
 
@@ -194,6 +196,10 @@ def _remade(parts: Iterable[Any], known: tuple[Any, tuple[str, ...]]) -> Any:
     held = dict(zip(names, parts, strict=True))
     if issubclass(kind, Mapping):
         return kind(**held) if hasattr(kind, "__dataclass_fields__") else kind(held)  # Hugging Face's are both
+    if issubclass(kind, Distribution) and held["_batch_shape"]:  # of as many samples as its parts have
+        shapes = [getattr(part, "_batch_shape", getattr(part, "shape", ())) for part in held.values()]
+        samples = next((shape[0] for shape in shapes if shape), held["_batch_shape"][0])
+        held["_batch_shape"] = torch.Size([samples, *held["_batch_shape"][1:]])
     made = object.__new__(kind)  # whatever its `__init__` takes
     for name, part in held.items():
         object.__setattr__(made, name, part)

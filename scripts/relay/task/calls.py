@@ -23,7 +23,17 @@ def ghost(model: nn.Module) -> nn.Module:
         for held in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
             if isinstance(held, torch.Tensor):
                 tensors[id(held)] = _without_values(held)
-    return deepcopy(model, tensors)
+    return copied(model, tensors)
+
+
+def copied(module: nn.Module, known: Mapping[int, Any] | None = None) -> nn.Module:
+    """A deep copy, with `known` in place of what has these ids.
+
+    What a hook computes anew before each pass, as `torch.nn.utils.weight_norm` does, has a graph, which is not copied.
+    """
+    held = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
+    computed = {id(each): each.detach().clone() for each in held if not each.is_leaf}
+    return deepcopy(module, computed | dict(known or {}))
 
 
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -132,4 +142,4 @@ def _on_meta(model: nn.Module, given: Any) -> tuple[nn.Module, Any]:
 
 
 def _as_it_is(model: nn.Module, given: Any) -> tuple[nn.Module, Any]:
-    return deepcopy(model), given
+    return copied(model), given

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch import nn
 from relay.base.errors import UserError
 from relay.task import batches
 from relay.task.batches import Batch
+from relay.task.bound import BoundTask
 
 # How far the loss of a batch may be from the weighted losses of its parts, relative to it where it is greater than 1.
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -37,19 +37,9 @@ class Dependent(UserError):
     """A batch's loss, or its gradients, depend on something else than its samples; in a sentence."""
 
 
-class Computes(Protocol):
-    """A task, as far as this needs it."""
-
-    def outputs(self, module: nn.Module, batch: Batch) -> object:
-        """What the model gives."""
-
-    def loss(self, outputs: object, batch: Batch) -> torch.Tensor:
-        """The loss, a scalar."""
-
-
 @torch.no_grad()
 def mean_over_samples(
-    task: Computes, model: nn.Module, batch: Batch, read: Callable[[int, int], Batch] | None = None
+    task: BoundTask, model: nn.Module, batch: Batch, read: Callable[[int, int], Batch] | None = None
 ) -> float:
     """How far the loss of a batch is from the mean of its parts' losses, weighted by their samples; 0 for a mean.
 
@@ -79,7 +69,7 @@ def mean_over_samples(
 
 
 @torch.enable_grad()
-def check_gradients(task: Computes, model: nn.Module, batch: Batch) -> None:
+def check_gradients(task: BoundTask, model: nn.Module, batch: Batch) -> None:
     """Raise Dependent where a batch's gradients are all 0, or do not grow with its loss. They are left in the model."""
     found = []
     for scale in (1.0, SCALE):

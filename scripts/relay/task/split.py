@@ -16,6 +16,7 @@ from relay.base.errors import UserError
 from relay.process.generators import drawn_from, start_drawing
 from relay.task import batches
 from relay.task.batches import Batch
+from relay.task.draws import GOLDEN
 from relay.task.places import fail, mistake, of_machine
 from relay.task.user import Task
 
@@ -24,8 +25,13 @@ Shapes = tuple[tuple[int, ...], ...]  # of a sample's parts
 
 
 def spread(count: int, wanted: int) -> torch.Tensor:
-    """At most so many positions in a set, spread over it: a folder's first samples are often of one class."""
-    return torch.linspace(0, count - 1, min(wanted, count)).long()
+    """At most so many positions in a set, spread over it: a folder's first samples are often of one class.
+
+    They are not at equal distances, for so may its classes be.
+    """
+    number = max(1, min(wanted, count))
+    edges = torch.arange(number + 1) * count // number
+    return (edges[:-1] + edges.diff() * (torch.arange(number) * GOLDEN % 1).double()).long()[:count]
 
 
 class Chosen(NamedTuple):

@@ -44,6 +44,15 @@ class Stilled:
     buffers: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
 
+    @property
+    def unrepeatable(self) -> str:
+        """Why a divided batch is another training, whatever the model computes of it; '' for nothing."""
+        if self.unknown:
+            names = ", ".join(sorted(self.unknown))
+            return f"the model draws random numbers by {names}, which differ between processes and cannot be fixed"
+        told = f"a module changes buffers of another one ({', '.join(self.moving)})"
+        return f"{told}: they follow from each process's part of the batch" if self.moving else ""
+
 
 def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
     """Switch dropout off and freeze all buffers; BatchNorm's on the statistics of the batch that `compute` computes.
@@ -146,22 +155,16 @@ def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[
 def _hold(module: nn.Module) -> None:
     """Let a module compute with a copy of its buffers, which it may change: the next pass begins with the same."""
     kind = type(module)
-    module.__class__ = type(kind.__name__, (_Held, kind), {"__module__": kind.__module__})
 
-
-class _Held:
-    """Mixed into a module whose forward pass changes its buffers."""
-
-    _buffers: dict[str, torch.Tensor | None]
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        """As the module's own."""
+    def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         kept = dict(self._buffers)
         self._buffers.update({name: None if each is None else each.clone() for name, each in kept.items()})
         try:
-            return super().forward(*arguments, **keywords)  # type: ignore[misc]
+            return kind.forward(self, *arguments, **keywords)
         finally:
             self._buffers.update(kept)
+
+    module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "forward": forward})
 
 
 def _statistics(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ from relay.task.calls import Readings
 LEAST_SHARE = 0.02
 # Above this share a block is taken apart, if most of it are blocks again: a Swin Transformer's stages, say.
 LARGE_SHARE = 0.25
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they are never called
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)  # they are never called
 
 
 def blocks(

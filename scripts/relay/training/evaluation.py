@@ -58,7 +58,8 @@ class Evaluation:
             outputs = self.strategy.predict(batch)
             real, whole = int((positions < self.count).sum()), len(positions)  # the copies come last
             if replica.reports and real:
-                if real < whole and all(leaf.dim() for leaf in batches.leaves(outputs)):
+                parts = batches.leaves(outputs) if real < whole else []  # none of what torch cannot open
+                if parts and all(part.dim() for part in parts):
                     outputs = batches.first(outputs, real, whole, self.task.along)
                     batch, whole = batches.taken(batch, slice(real)), real
                 totals.update({name: value * whole for name, value in self._measured(outputs, batch).items()})
