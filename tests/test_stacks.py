@@ -254,7 +254,7 @@ def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, m
 @pytest.mark.slow
 def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
     quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
-    with pytest.raises(UserError, match="quick==1.0 could not be built: .*HASHES"):
+    with pytest.raises(UserError, match=r"quick==1\.0 could not be built: .*HASHES"):
         overlay.make(quick)
     assert not overlay.place(quick).exists()  # type: ignore[union-attr]
     assert not list(own_cache.glob("built/quick-*/*.whl"))
