@@ -58,19 +58,6 @@ def test_a_resumed_training_goes_on_bit_for_bit(
     assert all(torch.equal(value, wanted[name]) for name, value in second.state().items())
 
 
-def test_saving_changes_nothing(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
-    """A run with many checkpoints ends as one with none."""
-    plain, saving = Training(ranks, prepared), Training(ranks, prepared)
-    torch.manual_seed(5)
-    expected = plain.train(6)
-    torch.manual_seed(5)
-    losses = []
-    for step in range(1, 7):
-        losses += saving.train(1)
-        checkpoints.save(saving.strategy, step)
-    assert losses == expected
-
-
 def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
     filled(checkpoints, training, 2)
     shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "step-2.bak")

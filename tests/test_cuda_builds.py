@@ -12,16 +12,11 @@ import yaml
 
 from plans import ROOT
 from relay.base.errors import UserError
-from relay.environments import login_node
-from relay.environments.locks import lock_of
-from relay.planning import stacks
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
-from relay.spec.identity import lock_lines
 from relay.spec.site import Site, load_site
-from small_wheels import lock_entry, simple_index, write_wheel
 
 SITE: dict[str, Any] = {"name": "mine", "description": "a test", "verified": "here"}
 
@@ -78,46 +73,3 @@ def test_the_oldest_driver_of_a_cuda_is_new_enough() -> None:
 
 
 # From PyTorch's own index: here one that is served from a folder
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose stack is torch and one package, as the registry has them; the indexes of the builds."""
-    registry = tmp_path / "registry"
-    helper = write_wheel(registry, "helper", "1.0")
-    torch = [write_wheel(registry, "torch", "2.13.0"), write_wheel(registry, "torchvision", "0.28.0")]
-    write_wheel(registry, "helper", "1.1")
-    for build, version, vision in (("cu126", "2.13.0", "0.28.0"),):
-        of_build = tmp_path / build
-        write_wheel(of_build, "torch", f"{version}+{build}", "helper", f"library-{build}>=1")
-        write_wheel(of_build, "torchvision", f"{vision}+{build}", f"torch=={version}")
-        write_wheel(of_build, f"library-{build}", "1.2")
-        simple_index(of_build)
-    simple_index(registry)
-    root = tmp_path / "project"
-    (root / "envs").mkdir(parents=True)
-    (root / "envs" / "torch.txt").write_text("".join(map(lock_entry, [helper, *torch])))
-    (root / "envs" / "torch.in").touch()
-    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_INDEX_URL", registry.as_uri())
-    monkeypatch.setattr(cuda, "index", lambda build: (tmp_path / build).as_uri())
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(login_node, "ROOT", root)
-    return root
-
-
-def found(project: Path, site: Site) -> str:
-    return stacks.find(load({}), site, project, {"torch"}, record=True).plain
-
-
-@pytest.mark.slow
-def test_a_build_is_pinned_and_recorded_with_the_locks_other_versions(project: Path, tmp_path: Path) -> None:
-    lock = lock_of(project, found(project, site_of(tmp_path, torch="cu126")))
-    vision = cuda.BUILDS["cu126"].torchvision
-    pins = ["helper==1.0", "library-cu126==1.2", "torch==2.13.0+cu126", f"torchvision=={vision}+cu126"]
-    assert lock_lines(lock) == pins
-    for wheel in (tmp_path / "cu126").glob("*.whl"):
-        assert lock_entry(wheel) in lock.read_text()

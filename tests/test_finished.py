@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import train_again
 from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
-from relay.comparison import made_of
 from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST
@@ -77,15 +75,6 @@ def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
     assert finished.segment(places, 4) == "is for run run-2, not run-1"
 
 
-def test_a_spot_check_has_to_be_of_all_runs_and_of_their_present_starts(places: Places) -> None:
-    file = places.results / "verdict.json"
-    write_json(file, {"setting": "s", "runs": [{"run": "run-1", "generation": "first"}]})
-    assert finished.spot_check(file, [places]) == ""
-    assert finished.spot_check(file, [places, Places(places.results, "run-2")]) == "says nothing of run run-2"
-    write_json(places.run / "chain.json", {"generation": "second"})
-    assert finished.spot_check(file, [places]) == "is that of an older start of the run"
-
-
 def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> None:
     file = places.results / "verdict.json"
     write_json(file, {"setting": "s", "runs": [{"run": "run-1", "generation": "first"}]})
@@ -94,33 +83,6 @@ def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> 
     assert finished.spot_check(file, [places]) == ""  # its result is there
     (places.run / "summary.json").unlink()
     assert finished.spot_check(file, [places]) == "is that of an older start of the run"
-
-
-def test_a_reference_is_finished_when_its_archive_is_whole(tmp_path: Path) -> None:
-    file = tmp_path / "reference.pt"
-    assert finished.reference(file) == "is missing"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("data", b"1234567890" * 100)
-    assert finished.reference(file) == ""
-    whole = bytearray(file.read_bytes())
-    whole[200] ^= 1
-    file.write_bytes(whole)
-    assert finished.reference(file) == "is damaged (data)"
-    file.write_bytes(whole[:100])
-    assert finished.reference(file).startswith("is damaged")
-
-
-def test_a_comparison_is_of_the_results_that_are_there(places: Places) -> None:
-    page, plan = places.results / "comparison.html", {"runs": [{"id": "run-1", "gate": "g", "setting": "s"}]}
-    write_json(places.results / "plan.json", plan)
-    page.write_text("")
-    assert finished.comparison([page], places.results, plan) == "was made of other results or settings"
-    made_of.note(places.results / "plan.json", places.results)
-    assert finished.comparison([page], places.results, plan) == ""
-    (places.run / "summary.json").unlink()
-    assert finished.comparison([page], places.results, plan) == "was made of other results or settings"
-    page.unlink()
-    assert finished.comparison([page], places.results, plan) == f"needs {page}, which is missing"
 
 
 # What a new start replaces

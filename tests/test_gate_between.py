@@ -99,6 +99,7 @@ WRONG = [
 ]
 RIGHT = [
     Asked("ddp", options={"compression": "powersgd"}),
+    Asked("ddp", options={"static_graph": True, "bucket_mb": 0.05}),
     Asked("pipeline", axes=FP16),
     Asked("fsdp"),
     Asked("right_zero_redundancy"),

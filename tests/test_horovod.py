@@ -104,6 +104,7 @@ def _starts(ranks: Ranks, folder: Path) -> None:
     torch.save(strategy.model.state_dict(), folder / f"rank-{ranks.rank}.pt")
 
 
+@pytest.mark.slow
 def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> None:
     spawned(_starts, 2, tmp_path)
     first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2))

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from chain_runs import Bench
 from plans import CPU, DDP, ROOT, edit, only
 from relay.base.errors import UserError
-from relay.planning import config, planner
 from relay.planning.config import load
-from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
-from relay.spec.arithmetic import Arithmetic, variables_set
 from relay.spec.identity import lock_lines, source_digest
-from relay.spec.run import Run, changed
-from relay.spec.setting import Place
+from relay.spec.run import Run
 
 pytest_plugins = ["chain_runs", "plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -141,65 +135,3 @@ def test_todays_results_whose_note_is_lost_are_known_and_noted_again(
     assert not refuse_other(results)
     check_layout(results)
     assert json.loads((results / "layout.json").read_text()) == {"layout": LAYOUT}
-
-
-# What changes the arithmetic from outside is part of what a run, a gate and a reference are
-
-BF16 = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
-
-
-def made(**given: Any) -> Plan:
-    asked = {"device": "cpu", "comparisons": [{"strategy": "cpu"}]}
-    return planner.plan(config.load(asked), gpus=0, **given)
-
-
-def names(plan: Plan) -> list[set[str]]:
-    return [{run.id for run in plan.runs}, set(plan.gates), set(plan.references)]
-
-
-@pytest.mark.parametrize("other", [Arithmetic("ONEDNN_DEFAULT_FPMATH_MODE=BF16", "2.13.0"), Arithmetic("", "2.12.0")])
-def test_runs_gates_and_references_of_other_arithmetic_are_others(other: Arithmetic) -> None:
-    usual, planned = made(arithmetic=Arithmetic("", "2.13.0")), made(arithmetic=other)
-    for mine, theirs in zip(names(usual), names(planned), strict=True):
-        assert not mine & theirs
-    (place,) = {run.place for run in planned.runs}
-    assert (place.variables, place.torch_version) == (other.variables, other.torch)
-    assert [warning for warning in planned.warnings if "environment" in warning] == (
-        [f"set in the environment, and so a part of every run: {other.variables}"] if other.variables else []
-    )
-
-
-def test_variables_that_change_nothing_do_not_count() -> None:
-    harmless = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "PATH")
-    assert variables_set(dict.fromkeys(harmless, "1")) == ""
-    assert variables_set({"MKL_CBWR": ""}) == ""
-    both = {"TORCHINDUCTOR_USE_FAST_MATH": "1", "MKL_CBWR": "AVX2"}
-    assert variables_set(both) == "MKL_CBWR=AVX2; TORCHINDUCTOR_USE_FAST_MATH=1"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("here", "place", "told"),
-    [
-        (BF16, Place(), "ONEDNN_DEFAULT_FPMATH_MODE is 'BF16' in its job, and was unset when it was planned"),
-        ({}, Place(torch_version="1.0"), "it was planned with 1.0"),
-    ],
-)
-def test_a_job_that_computes_otherwise_than_planned_ends_with_one_line(
-    bench: Bench, here: dict[str, str], place: Place, told: str
-) -> None:
-    chain = bench.chain("results", total_steps=6)
-    values = {name: value for name, value in vars(place).items() if value}
-    changed(chain.run, **values).write(chain.declared / "run.json")
-    ended = chain.segment(**here)
-    assert ended.status == 1
-    assert "Traceback" not in ended.errors
-    assert told in chain.fault()["error"]
-    assert chain.segment(attempt=2, **here).status == 1, "a retry would only repeat it"
-
-
-@pytest.mark.slow
-def test_a_job_with_the_variables_that_were_planned_trains(bench: Bench) -> None:
-    chain = bench.chain("results", total_steps=6)
-    changed(chain.run, variables=variables_set(BF16)).write(chain.declared / "run.json")
-    assert chain.segment(**BF16).status == 0

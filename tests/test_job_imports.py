@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -40,22 +39,17 @@ def entries() -> list[Path]:
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """The modules that a file imports, and whether that is at once: not in a function. Types alone are left out."""
-    tree = ast.parse(path.read_text())
-    for_types = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-    ]
-    left_out = {id(inner) for node in for_types for inner in ast.walk(node)}
-    later = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
-        if id(node) in left_out:
-            continue
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            near = ".".join(path.parent.relative_to(SCRIPTS).parts) + "." if node.level else ""
-            names = [near + node.module, *(f"{near}{node.module}.{alias.name}" for alias in node.names)]
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module" and node.args:
-            names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
-        yield from ((name, id(node) not in later) for name in names)
+    left_out = r'(?m)(?s:""".*?""")|^if TYPE_CHECKING:\n(?:(?:    .*)?\n)+'
+    text = re.sub(left_out, "", path.read_text())
+    for indent, module in re.findall(r"(?m)^( *)import ([\w.]+)", text):
+        yield module, not indent
+    for indent, near, module, names in re.findall(r"(?m)^( *)from (\.?)([\w.]*) import (\([^)]*\)|.+)", text):
+        package = ".".join(path.parent.relative_to(SCRIPTS).parts) + "." if near else ""
+        yield package + module, not indent
+        for name in re.findall(r"\w+", names):
+            yield f"{package}{module}.{name}", not indent
+    for module in re.findall(r'import_module\("([\w.]+)"', text):
+        yield module, False
 
 
 def test_a_job_imports_little_beside_torch() -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
-import relay
 from chain_runs import Bench
 from own_tasks import spec
 from relay.base.errors import UserError
-from relay.task import finite
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped, Streamed
 from relay.task.split import Chosen, Split
@@ -108,28 +104,6 @@ def test_a_late_sample_is_told_with_its_number_file_and_line(mistake: str, worke
         place = f"{tmp_path}/points.py:{line_of(tmp_path / 'points.py', line)}: "
         assert str(raised.value).startswith(place + told)
         assert "\n" not in str(raised.value)
-
-
-def samples(**parts: torch.Tensor) -> Any:
-    return parts
-
-
-@pytest.mark.parametrize(
-    ("batch", "told"),
-    [
-        (samples(x=torch.tensor([1.0, torch.nan]), y=torch.tensor([1, 2])), "batch['x'] is nan in sample 9 "),
-        (samples(x=torch.full((2, 3), -torch.inf)), ""),  # a mask
-        (
-            samples(x=torch.full((2, 3), -torch.inf), y=torch.ones(2) / 0 * 0),
-            "batch['y'] is nan in samples 4, 9 ",
-        ),
-    ],
-)
-def test_what_is_not_finite_in_a_batch_is_named(batch: Any, told: str) -> None:
-    split = Split(relay.Task(), TensorDataset(torch.zeros(10)), 5, torch.float32)
-    found = finite.reason(batch, torch.tensor([9, 4] if "samples" in told else [4, 9]), split)
-    assert told in found
-    assert bool(told) == bool(found)
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from chain_runs import DIGITS, VECTORS, Bench, short_run
-from relay.spec.run import changed
+from relay.spec.run import Run, changed
 from relay.training.no_result import no_result
-from results_tree import Tree
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -27,8 +26,12 @@ LAST_LOSS_OF_ONE_REPLICA = """pass
     def unused(self, batch):"""
 
 
-def test_whole_records_are_a_result() -> None:
-    run = changed(short_run(DIGITS), total_steps=12)
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return changed(short_run(DIGITS), total_steps=12)
+
+
+def test_whole_records_are_a_result(run: Run) -> None:
     assert no_result(run, LOSSES, EVALUATED) == ""
     assert no_result(run, LOSSES[5:], EVALUATED, began=5) == "", "it went on from another run's checkpoint"
 
@@ -44,8 +47,7 @@ def test_whole_records_are_a_result() -> None:
         ([(step, 0.25) for step, _ in LOSSES], EVALUATED, "the training loss is 0.25 at every step"),
     ],
 )
-def test_what_is_no_result_is_told(losses: Any, evaluations: Any, told: str) -> None:
-    run = changed(short_run(DIGITS), total_steps=12)
+def test_what_is_no_result_is_told(run: Run, losses: Any, evaluations: Any, told: str) -> None:
     assert no_result(run, losses, evaluations).startswith(told)
 
 
@@ -60,13 +62,3 @@ def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6, launcher="torchrun", devices_per_node=2, **strategy)
     assert chain.forked().status == 1
     assert chain.fault()["error"].startswith("the training loss of step 6 is nan")
-
-
-def test_a_run_that_failed_by_its_summary_is_never_best(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    failed = {"status": "failed", "reason": "the training loss is 0.25 at every step"}
-    tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2, summary=failed)
-    row = tree.row("ddp")
-    assert (row["status"], row["standing"], row["relative_speed"]) == ("failed", None, None)
-    assert row["reason"] == "all 2 repeats: the training loss is 0.25 at every step"
-    assert tree.row("cpu")["standing"] == "fastest"

@@ -18,8 +18,6 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from chain_results import assert_same, result
-from chain_runs import Bench
 from gate_runs import Gates
 from plans import CPU, planned
 from relay.planning.table import words_by_id
@@ -132,23 +130,3 @@ def test_the_gate_sees_a_strategy_that_takes_no_schedule(gates: Gates, tmp_path:
     (tmp_path / "own_schedule.py").write_text(OWN)
     verdict = gates.verdict("own_schedule", 2, steps=4, folders=[tmp_path], **SGD)
     assert any("algorithm: parameters" in problem for problem in verdict["problems"]), verdict["problems"]
-
-
-# A chain of segments
-
-STEPS, CUT = 8, 5
-
-
-@pytest.mark.slow
-def test_a_run_in_two_segments_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
-    """The cut is within an epoch, after the warm-up, and after the learning rate's first step."""
-    schedule: dict[str, Any] = {"kind": "step", "warmup_epochs": 0.5, "every_epochs": 1, "gamma": 0.5}
-    spec = replace(
-        shipped("lenet-digits").task, optimizer_options={"momentum": 0.5, "weight_decay": 0.05}, schedule=schedule
-    )
-    length = {"total_steps": STEPS, "steps_per_epoch": 4, "evaluate_every_steps": STEPS}
-    cut, uncut = (bench.chain(name, spec, **length) for name in ("cut", "uncut"))
-    assert cut.forked(0, CUT).status == 0
-    assert cut.forked(CUT, STEPS).status == 0
-    assert cut.started_at() == [0, CUT]
-    assert_same(result(cut), result(uncut.train(forked=True)))

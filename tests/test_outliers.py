@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.outliers import outliers
 from relay.comparison.quality import Goal, seconds_to, stated_accuracy
 from relay.comparison.table import comparison_rows
+from relay.spec.run import Run
 from results_tree import REFUSED, Tree, shown
 
 pytest_plugins = ["results_tree"]
@@ -69,10 +71,14 @@ def test_noise_is_never_warned_of(repeats: int) -> None:
         assert outliers({name: records(values) for name, values in drawn.items()}) == {}, comparison
 
 
+@cache
+def a_run() -> Run:
+    return short_run(DIGITS)
+
+
 def records(accuracies: list[float]) -> list[Record]:
-    run = short_run(DIGITS)
     return [
-        Record(run=run, gate="", segments=1, summary={"test_accuracy": accuracy}, error="", verdict=None)
+        Record(run=a_run(), gate="", segments=1, summary={"test_accuracy": accuracy}, error="", verdict=None)
         for accuracy in accuracies
     ]
 

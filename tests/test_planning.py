@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from plans import CPU, DDP, planned, reasons, strategy_folder
 from relay.base.errors import UserError
-from relay.planning import costs, segments, settings, table
+from relay.planning import costs, settings, table
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.ranks import Ranks, backends
@@ -105,113 +103,10 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     assert row.split()[-6:] == ["4", "3", "12", "440", "6", "0"]
 
 
-# What the planner skips, refuses or warns of, and why
-
 # What is skipped, and why
 
 
-@pytest.mark.parametrize(
-    ("comparison", "reason"),
-    [
-        (CPU | {"threads": 4, "cpus_per_task": 2}, "threads 4 exceed cpus_per_task 2"),
-        (DDP | {"devices_per_node": 3}, "global_batch_size 64 is not divisible by 3 processes"),
-        (
-            DDP | {"global_batch_size": 64, "batch_per_device": 16},
-            "global_batch_size 64 contradicts batch_per_device 16; give one",
-        ),
-        (
-            DDP | {"nodes": 2, "devices_per_node": 1},
-            "2 nodes: needs a cluster profile; on one machine give devices_per_node",
-        ),
-        (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
-        (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
-    ],
-)
-def test_a_contradiction_is_named(comparison: dict[str, Any], reason: str) -> None:
-    assert reasons(comparison) == [reason]
-
-
-def test_lengths_that_leave_nothing_are_named() -> None:
-    assert reasons(CPU, epochs=0.01) == ["epochs 0.01 are less than one step; an epoch has 22 steps"]
-    (reason,) = reasons(CPU, epochs=1, warmup_steps=22)
-    assert reason.endswith("leave none of the run's 22 steps to be timed; allowed: at most 21, or more epochs")
-    (warning,) = planned(CPU | {"segment": {"steps": 10}}).warnings
-    assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
-
-
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("comparison", "line"),
-    [
-        (
-            {"strategy": "dpp"},
-            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? allowed: cpu, data_parallel, ddp",
-        ),
-        (
-            {"strategy": "hooked", "options": {"bucketmb": 3}},
-            "config: comparisons[1].options.bucketmb: 3 is not allowed, hooked has no such option; "
-            "did you mean 'bucket_mb'? allowed: bucket_mb, hook, views",
-        ),
-    ],
-)
-def test_unknown_strategies_and_options_have_one_line(tmp_path: Path, comparison: dict[str, Any], line: str) -> None:
-    folder = strategy_folder(tmp_path, "hooked", "options={'hook': 'none', 'bucket_mb': 25, 'views': False}")
-    with pytest.raises(UserError) as caught:
-        planned(CPU, comparison, strategy_folders=[folder])
-    (found,) = str(caught.value).splitlines()
-    assert found.startswith(line)
-
-
-# The chain of a run: at which steps its segments end
-
-
-def test_segments_end_at_planned_steps() -> None:
-    found = planned(
-        CPU,
-        DDP | {"segment": {"epochs": 7}},
-        DDP | {"devices_per_node": 4, "segment": {"steps": 440}},
-        DDP | {"devices_per_node": 8, "segment": {"steps": 439}},
-        segment={"steps": 200},
-    )
-    ends = {(run.strategy.name, run.shape.devices): found.segments(run) for run in found.runs}
-    assert ends == {
-        ("cpu", 1): [200, 400, 440],
-        ("ddp", 2): [154, 308, 440],
-        ("ddp", 4): [440],
-        ("ddp", 8): [439, 440],
-    }
-    (run,) = found.runs_of("cpu")
-    assert [found.previous_end(run, end) for end in (200, 400, 440)] == [0, 200, 400]
-    with pytest.raises(ValueError):
-        found.previous_end(run, 300)
-
-
-def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) -> None:
-    speeds = tmp_path / "speeds.json"
-    asked = CPU | {"segment": {"minutes": 5}}
-    found = planned(asked, DDP, repeats=2, speeds=speeds)
-    run = found.runs_of("cpu")[0]
-    assert [waiting.id for waiting in found.unmeasured] == [run.id]
-    with pytest.raises(UserError, match=r"segment\.minutes: 5 needs a measured speed.* run 'snakemake plan' first"):
-        found.segments(run)
-    with pytest.raises(UserError, match="needs a measured speed"):
-        found.to_json()
-    speeds.write_text(json.dumps({run.setting_id: 1.0}))
-    found = planned(asked, DDP, repeats=2, speeds=speeds)
-    assert found.unmeasured == []
-    assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
-
-
-def test_steps_per_job() -> None:
-    assert segments.steps_per_job(10, 0.5, startup_seconds=0, margin=0) == 1200
-    assert segments.steps_per_job(10, 0.5, startup_seconds=60, margin=0.1) == 960
-    assert segments.steps_per_job(2, 70, startup_seconds=50, margin=0) == 1
-    with pytest.raises(
-        UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2"
-    ):
-        segments.steps_per_job(1, 70, startup_seconds=50, margin=0)
 
 
 # A plan is counted before it is expanded

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.run import Run, changed
 
-ROOT = Path(__file__).resolve().parents[1]
 STEP = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3", "SLURM_JOB_ID": "12345", "SLURM_NODEID": "1"}
 STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", PORT: "22345"}
 
@@ -152,64 +148,3 @@ def test_a_process_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest
             assert direct.wait({0: deaf}, [signal.SIGTERM]) == (0, -signal.SIGKILL)
         finally:
             deaf.kill()
-
-
-BOUND = """
-import json, os, sys
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-import torch
-from relay.base.errors import UserError
-from relay.process import one_gpu
-from relay.process.machine import check_granted
-from relay.process.ranks import Ranks
-from relay.spec.job import Job
-from relay.spec.run import Run
-
-rank, run = int(os.environ["LOCAL_RANK"]), Run.read(Path(sys.argv[1]))
-confined = replace(Job(nodes=1, tasks_per_node=2, cpus_per_task=1, memory_mb=1, minutes=5), confined=True)
-shown = []  # the GPUs that CUDA shows to this rank, where no CUDA is
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: len(shown)
-torch.cuda.set_device = lambda device: None
-torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid=shown[device.index])
-ranks = None
-for case, of_rank in json.loads(sys.argv[2]).items():
-    shown[:] = of_rank[rank]
-    if case == "shared":  # as the self-test has it on one GPU
-        os.environ[one_gpu.VARIABLES] = json.dumps({one_gpu.SHARED: "1"})
-        run = replace(run, shape=replace(run.shape, backend="nccl"))
-    if ranks is None:
-        ranks = Ranks.join("cuda", "gloo")
-    ranks = replace(ranks, devices=(torch.device("cuda", rank % len(shown)),))
-    try:
-        check_granted(run, ranks, replace(confined, memory_mb=None))
-        said = "fine"
-    except UserError as error:
-        said = str(error)
-    os.write(1, f"{case}: rank {rank}: {said}\\n".encode())  # whole: the ranks share the pipe
-ranks.leave()
-"""
-
-
-@pytest.mark.slow
-def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
-    """Slurm may show each rank its own GPU alone, and each rank then counts from 0."""
-    specification, script = tmp_path / "run.json", tmp_path / "bound.py"
-    run(device="cuda", backend="gloo", threads=1).write(specification)
-    script.write_text(BOUND)
-    cases = {"own": [["a"], ["b"]], "all": [["a", "b"]] * 2, "one": [["a"]] * 2}
-    cases |= {"same": [["a", "b"], ["b", "a"]], "many": [["a", "b", "c"]] * 2, "shared": [["a"]] * 2}
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-    command = [*start, str(specification), json.dumps(cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    said = dict(re.findall(r"(?m)^(\w+): rank 0: (?:run \S+ )?(.*)$", done.stdout))
-    again = dict(re.findall(r"(?m)^(\w+): rank 1: (?:run \S+ )?(.*)$", done.stdout))
-    assert said.keys() == cases.keys(), done.stdout + done.stderr
-    assert said == again
-    assert said["own"] == said["all"] == said["shared"] == "fine"
-    assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
-    assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
-    assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])

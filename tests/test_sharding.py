@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing
-from torch import nn
 from torch.distributed.tensor import DTensor
 
-from gate_runs import Gates
-from models import Recurrent, Scaled
+from models import Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
-from relay.strategies import _averages, _replicate
+from relay.strategies import _replicate
 from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
-from sharded import FP64, GPT, MOE, SAMPLES, Given, batch, bound, built, of_task, prepared
-from zero_gates import judged, named
-
-
-def _summed(ranks: Ranks) -> None:
-    """`replicate` and `fully_shard` ask for sums where the backend is taken to have no averages."""
-    operations, real = [], dist.all_reduce
-
-    def noted(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any:
-        operations.append(op)
-        return real(tensor, op=op, **named)
-
-    for has_averages in (False, True):
-        _averages.DIVIDES = has_averages
-        for replicates in (True, False):
-            _replicate.REPLICATES = replicates
-            layer = torch.nn.Linear(3, 1, bias=False)
-            mesh = ranks.mesh(2) if replicates else ranks.mesh(2, 1, names=("data", "one"))
-            _replicate.replicated(layer, mesh)
-            operations.clear()
-            with mock.patch.object(dist, "all_reduce", noted):
-                layer(torch.full((1, 3), 1.0 + ranks.rank)).sum().backward()
-            assert {op == dist.ReduceOp.SUM for op in operations} == {not has_averages}
-            assert torch.equal(layer.weight.grad.to_local(), torch.full((1, 3), 1.5))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not _replicate.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
-def test_replicas_average_over_a_backend_that_can_only_sum() -> None:
-    """MPI, and gloo on older versions of torch, which would sum in silence."""
-    spawned(_summed, 2)
+from sharded import batch, built, of_task, prepared
 
 
 def _with_a_scalar(ranks: Ranks) -> None:
@@ -134,85 +99,3 @@ def _overflow(ranks: Ranks, folder: Path) -> None:
 @pytest.mark.slow
 def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) -> None:
     spawned(_overflow, 2, prepared("gpt-tiny", tmp_path))
-
-
-def _one_buffer(layer: nn.RNNBase) -> None:
-    """What `flatten_parameters` does on CUDA: a buffer of the layer's own is where its weights lie from then on."""
-    weights = [weight for weight in layer._flat_weights if isinstance(weight, nn.Parameter)]
-    if any(isinstance(weight, DTensor) for weight in weights):
-        return
-    with torch.no_grad():
-        buffer = torch.cat([weight.reshape(-1) for weight in weights])
-        for weight, part in zip(weights, buffer.split([weight.numel() for weight in weights]), strict=True):
-            weight.data = part.view_as(weight)
-
-
-def _recurrent(ranks: Ranks) -> None:
-    drawn = torch.Generator().manual_seed(1)
-    inputs, targets = (torch.randn(SAMPLES, *size, generator=drawn, dtype=torch.float64) for size in ((5, 4), (3,)))
-    task = bound(Given(Recurrent, (inputs, torch.full((SAMPLES,), 5)), targets), "recurrent")
-    plain = task.model()
-    with mock.patch.object(nn.RNNBase, "flatten_parameters", _one_buffer):
-        strategy = built("fsdp", ranks, task)
-        for _ in range(3):
-            strategy.train_step(batch(task, strategy))
-        found = strategy.whole_model()
-    optimizer = task.optimizer(plain.parameters())
-    for _ in range(3):
-        optimizer.zero_grad()
-        whole_batch = task.example(SAMPLES)
-        task.loss(task.outputs(plain, whole_batch), whole_batch).backward()
-        optimizer.step()
-    if ranks.rank == 0:
-        for key, tensor in plain.state_dict().items():
-            torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-9, msg=key)
-
-
-@pytest.mark.slow
-def test_a_recurrent_layer_computes_with_the_weights_that_are_gathered() -> None:
-    """On CUDA torch's recurrent layers move their weights, and went on with those of the first step under FSDP."""
-    spawned(_recurrent, 2)
-
-
-# Sharded strategies equal the reference in the precisions and with the options of their own
-
-
-def cell(strategy: str, *given: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """A gate to run: what `gate_runs.planned` takes; in float64 where nothing else is said."""
-    merged = {"strategy": strategy, **FP64}
-    for values in given:
-        merged |= values
-    return merged | ({"options": options} if options else {})
-
-
-BF16, FP16 = {"precision": "bf16"}, {"precision": "fp16"}
-RECOMPUTED, LAST = {"activation_checkpointing": True}, {"channels_last": True}
-CELLS = {
-    2: [
-        cell("fsdp", LAST),
-        cell("fsdp", GPT, offload=True),
-        cell("fsdp", GPT, RECOMPUTED, BF16, mixed_precision=True),
-        cell("fsdp", FP16, mixed_precision=True),
-        cell("tensor_parallel", GPT, RECOMPUTED, BF16),
-        cell("tensor_parallel", GPT, FP16, loss_parallel=True),
-        cell("expert_parallel", MOE, RECOMPUTED, BF16),
-        cell("expert_parallel", MOE, FP16),
-    ],
-    4: [
-        cell("fsdp", GPT, replicas=2, offload=True, reshard_after_forward=False),
-        cell("tensor_parallel", loss_parallel=True),  # ten classes over four ranks
-        cell("fsdp_tensor_parallel", MOE),
-        cell("fsdp_tensor_parallel", GPT, FP16),
-    ],
-}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("world_size", CELLS)
-def test_it_trains_what_the_reference_trains(gates: Gates, world_size: int, tmp_path: Path) -> None:
-    """Each strategy that shards, with options and precisions that no shorter test puts through a gate."""
-    verdicts = judged(gates, CELLS[world_size], world_size, tmp_path)
-    assert {name: verdict["problems"] for name, verdict in verdicts.items()} == {
-        named(each): [] for each in CELLS[world_size]
-    }

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from gate_runs import Gates, planned
-from relay.equivalence import reference
-from relay.equivalence.gate import distance
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import Trial, trials
 from relay.spec.run import Training, changed
@@ -20,12 +18,6 @@ CPU = torch.device("cpu")
 def trial(run: Training, name: str) -> Trial:
     """The trial of that name."""
     return {t.name: t for t in trials(run)}[name]
-
-
-def data_of(gates: Gates, name: str) -> TrialData:
-    """The data of a task's gate."""
-    run, _ = planned("cpu", task=name)
-    return TrialData(run, gates.dataset(run), CPU)
 
 
 def in_trial(data: TrialData, name: str) -> TrialTask:
@@ -43,20 +35,6 @@ def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:
         algorithm = in_trial(TrialData(slow, folder, CPU), "algorithm")
         assert algorithm.learning_rate(0) == run.task.learning_rate
         assert len({algorithm.learning_rate(step) for step in range(steps)}) >= rates
-
-
-@pytest.mark.slow
-def test_the_smooth_twin_tells_lossy_gradients_from_rounding(gates: Gates) -> None:
-    """Without processes: the mean of four slices' gradients, exact and as fp16."""
-    data = data_of(gates, "lenet-cifar10")
-    data = data.of(changed(data.run, global_batch_size=32))
-    run = data.run
-    whole = reference.train(trial(run, "smooth twin"), data)
-    smooth = trial(run, "smooth twin").as_far_as(whole)
-    exact, lossy = (_in_slices(smooth, data, 4, dtype) for dtype in (torch.float32, torch.float16))
-    for parameters, passes in ((exact, True), (lossy, False)):
-        figure = distance([(parameters[n], whole["parameters"][n]) for n in parameters]) / whole["update"]
-        assert figure < smooth.limit / 1.5 if passes else figure > smooth.limit * 1.5
 
 
 @pytest.mark.parametrize(
@@ -80,23 +58,3 @@ def test_rounding_loosens_a_limit_only_as_long_as_faults_are_larger(
     assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
     (gradient,) = (each for each in trials(planned("cpu", precision="bf16")[0]) if each.name == "gradient")
     assert gradient.limit_of("parameters") == gradient.limit
-
-
-def _in_slices(asked: Trial, data: TrialData, count: int, sent: torch.dtype) -> dict[str, torch.Tensor]:
-    """The parameters after a trial in which slices' gradients are averaged in that type."""
-    task = data.task(asked)
-    model = task.model()
-    parameters = dict(model.named_parameters())
-    optimizer = task.optimizer(parameters.values())
-    for slices in zip(*(data.batches(task, asked.steps, index, count) for index in range(count)), strict=True):
-        sums = {name: torch.zeros_like(p, dtype=sent) for name, p in parameters.items()}
-        for batch in slices:
-            optimizer.zero_grad()
-            with task.computing():
-                task.loss(task.outputs(model, batch), batch).backward()
-            for name, p in parameters.items():
-                sums[name] += p.grad.to(sent)
-        for name, p in parameters.items():
-            p.grad = (sums[name] / count).to(p.dtype)
-        optimizer.step()
-    return {name: p.detach() for name, p in parameters.items()}

@@ -77,19 +77,6 @@ class Decoder(nn.Module):
         return self.head(hidden) if self.tied == "shared" else F.linear(hidden, self.embed["token"].weight)
 
 
-class Recurrent(nn.Module):
-    """An LSTM over padded sequences (N, L, 4) with their lengths (N,), to (N, 3)."""
-
-    def __init__(self, width: int = 12) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(4, width, num_layers=2, batch_first=True)
-        self.head = nn.Linear(width, 3)
-
-    def forward(self, sequences: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(sequences, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        return self.head(self.lstm(packed)[1][0][-1])
-
-
 class Scaled(nn.Module):
     """A perceptron with a learned scale of no dimension, as CLIP has one."""
 

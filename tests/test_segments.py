@@ -1,0 +1,62 @@
+"""The chain of a run: at which steps its segments end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plans import CPU, DDP, planned
+from relay.base.errors import UserError
+from relay.planning import segments
+
+pytest_plugins = ["plans"]
+pytestmark = pytest.mark.usefixtures("in_the_project")
+
+
+def test_segments_end_at_planned_steps() -> None:
+    found = planned(
+        CPU,
+        DDP | {"segment": {"epochs": 7}},
+        DDP | {"devices_per_node": 4, "segment": {"steps": 440}},
+        DDP | {"devices_per_node": 8, "segment": {"steps": 439}},
+        segment={"steps": 200},
+    )
+    ends = {(run.strategy.name, run.shape.devices): found.segments(run) for run in found.runs}
+    assert ends == {
+        ("cpu", 1): [200, 400, 440],
+        ("ddp", 2): [154, 308, 440],
+        ("ddp", 4): [440],
+        ("ddp", 8): [439, 440],
+    }
+    (run,) = found.runs_of("cpu")
+    assert [found.previous_end(run, end) for end in (200, 400, 440)] == [0, 200, 400]
+    with pytest.raises(ValueError):
+        found.previous_end(run, 300)
+
+
+def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) -> None:
+    speeds = tmp_path / "speeds.json"
+    asked = CPU | {"segment": {"minutes": 5}}
+    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    run = found.runs_of("cpu")[0]
+    assert [waiting.id for waiting in found.unmeasured] == [run.id]
+    with pytest.raises(UserError, match=r"segment\.minutes: 5 needs a measured speed.* run 'snakemake plan' first"):
+        found.segments(run)
+    with pytest.raises(UserError, match="needs a measured speed"):
+        found.to_json()
+    speeds.write_text(json.dumps({run.setting_id: 1.0}))
+    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    assert found.unmeasured == []
+    assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
+
+
+def test_steps_per_job() -> None:
+    assert segments.steps_per_job(10, 0.5, startup_seconds=0, margin=0) == 1200
+    assert segments.steps_per_job(10, 0.5, startup_seconds=60, margin=0.1) == 960
+    assert segments.steps_per_job(2, 70, startup_seconds=50, margin=0) == 1
+    with pytest.raises(
+        UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2"
+    ):
+        segments.steps_per_job(1, 70, startup_seconds=50, margin=0)
