@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from importlib import metadata
 from typing import Any
 
 import pytest
@@ -14,21 +9,12 @@ import pytest
 from chain_runs import Bench
 from relay.planning import config, planner
 from relay.planning.plan import Plan
-from relay.spec import arithmetic
-from relay.spec.arithmetic import VARIABLES, Arithmetic, variables_set
+from relay.spec.arithmetic import Arithmetic, variables_set
 from relay.spec.run import changed
 
 pytest_plugins = ["chain_runs"]
 
 BF16 = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
-PRODUCTS = """
-import torch
-torch.manual_seed(0)
-images, kernels = torch.randn(8, 16, 24, 24), torch.randn(32, 16, 5, 5)
-matrix, layer = torch.randn(300, 300), torch.nn.Linear(300, 300)
-products = (torch.conv2d(images, kernels), matrix @ matrix, layer(matrix).detach())
-print([float(product.double().pow(2).sum()) for product in products])
-"""
 
 
 def made(**given: Any) -> Plan:
@@ -50,11 +36,6 @@ def test_runs_gates_and_references_of_other_arithmetic_are_others(other: Arithme
     assert [warning for warning in planned.warnings if "environment" in warning] == (
         [f"set in the environment, and so a part of every run: {other.variables}"] if other.variables else []
     )
-
-
-def test_the_installed_torch_is_told_without_importing_it() -> None:
-    assert arithmetic.installed_torch() == metadata.version("torch")
-    assert {run.place.torch_version for run in made().runs} == {metadata.version("torch")}
 
 
 def test_variables_that_change_nothing_do_not_count() -> None:
@@ -81,17 +62,3 @@ def test_a_job_with_the_variables_that_were_planned_trains(bench: Bench) -> None
     chain = bench.chain("results", total_steps=6)
     changed(chain.run, variables=variables_set(BF16)).write(chain.declared / "run.json")
     assert chain.segment(**BF16).status == 0
-
-
-@pytest.mark.slow
-def test_a_variable_really_changes_results() -> None:
-    """Bits at the least: on processors without AVX a list of names alone would show nothing."""
-    assert "ATEN_CPU_CAPABILITY" in VARIABLES
-    if _products() == _products(ATEN_CPU_CAPABILITY="default"):
-        pytest.skip("this processor computes the same with ATEN_CPU_CAPABILITY=default")
-
-
-def _products(**changed: str) -> Any:
-    environment = {key: text for key, text in os.environ.items() if key not in VARIABLES} | changed
-    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
