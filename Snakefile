@@ -53,10 +53,12 @@ from relay.planning import (
 )
 from relay.planning.cards import NotKnown
 from relay.planning.config import load
+from relay.planning.plan import Plan
 from relay.run_folder import layout
 from relay.base.errors import UserError
 from relay.spec import requirements, user_limits
 from relay.spec.arithmetic import Arithmetic
+from relay.slurm.held import Held
 from relay.spec.site import leave_to_slurm, load_site, site_of
 from relay.status.page import GATES, SPOT_CHECKS
 from relay.status.watch import Watch
@@ -97,6 +99,7 @@ try:
         if SITE and user_limits.DRIVER_JOB in os.environ:
             SITE = user_limits.beside_driver(SITE)
         layout.refuse_other(Path("results"))
+        HELD = None if SITE else Held.here()
         gpu_count = cache(gpus.count_gpus)
         planned = partial(
             planner.plan,
@@ -108,13 +111,24 @@ try:
                 if SELFTEST and not SITE and CONFIG.device != "cpu"
                 else one_gpu.Sharing()
             ),
+            held=HELD,
             arithmetic=Arithmetic.here(),
             record=True,
             look=True,
             prepare=not first_look.dry(sys.argv[1:]),
             reading=first_look.only_reads(sys.argv[1:]),
         )
-        PLAN = planned(CONFIG)
+        try:
+            PLAN = planned(CONFIG)
+        except UserError as error:
+            if not first_look.only_reads(sys.argv[1:]):
+                raise
+            if "status" in sys.argv:
+                PLAN = handed.last(CONFIG, because=error)
+            else:  # a list, for which the strategies' names are enough
+                named = dict.fromkeys(each.strategy for each in CONFIG.comparisons)
+                PLAN = Plan(CONFIG, Path(workflow.basedir), None, [*named])
+                PLAN.warnings.append(str(error))
         if SELFTEST:
             for file in selftest.further(
                 workflow.config_settings, Path(workflow.basedir)
@@ -138,6 +152,8 @@ except KeyboardInterrupt:
 if workflow.is_main_process:
     if SELFTEST and not SITE:
         print(f"self-test on {selftest.described(PLAN, gpu_count)}", file=sys.stderr)
+    if HELD:
+        print(f"{HELD.words}; no more is planned with", file=sys.stderr)
     for warning in [
         *PLAN.warnings,
         *changed_code.warnings(PLAN.runs, Path("results")),
@@ -168,6 +184,7 @@ if workflow.is_main_process:
             },
             reading={"card", "status"} | (set() if PLAN.unmeasured else {"plan"}),
             missing=[
+                *filter(None, [HELD and HELD.elsewhere]),
                 *PLAN.unready,
                 *(
                     here.unfit_paths(*workflow.config_settings.configfiles)
@@ -190,6 +207,7 @@ if workflow.is_main_process:
                 *one_alone.refusals(PLAN, targets),
             ],
             cluster=SITE_NAME,
+            held=HELD,
             first=[f"results/cards/{card}.json" for card in PLAN.looks],
             before=lambda: [
                 PLAN.prepare(),

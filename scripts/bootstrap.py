@@ -382,6 +382,7 @@ def main() -> None:
     parser.add_argument("--torch-index", default=TORCH_CPU_INDEX, metavar="URL", help="index of torch's CPU builds")
     parser.add_argument("--network-seconds", type=float, default=10, help="how long to wait for an index's answer (10)")
     options = parser.parse_args()
+    os.umask(os.umask(0o077) | 0o022)  # nobody else may change what you run
     try:
         options.venv.parent.mkdir(parents=True, exist_ok=True)
         with only_one(options.venv.parent):

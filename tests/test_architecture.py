@@ -18,7 +18,8 @@ def layers(text: str) -> list[str]:
 ALONE = "chain"  # also copied beside a script, under another name: it names its own files by relative imports
 
 
-READS_ALONE = "script"  # runs such scripts, and reads what they tell
+# One runs such scripts, and reads what they tell. The other asks it who may write.
+READ_ALONE = ("script", "run_folder")
 
 
 def imported(source: str, *, alone: bool = False) -> Iterator[str]:
@@ -34,7 +35,7 @@ def upward(order: list[str], package: str, source: str) -> list[str]:
     """The packages that a file of `package` imports from above."""
     if package == ALONE:
         return [*imported(source, alone=True)]
-    from_alone = ALONE if package != READS_ALONE else ""
+    from_alone = ALONE if package not in READ_ALONE else ""
     return [name for name in imported(source) if order.index(name) < order.index(package) or name == from_alone]
 
 

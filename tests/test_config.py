@@ -45,6 +45,7 @@ REFUSED = {
     ),
     "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
     # misspelt keys, at every depth
+    "epoch: 3": "config: epoch: 3 has an unknown key; did you mean 'epochs'? config/README.md has all",
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
@@ -55,6 +56,10 @@ REFUSED = {
     "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
         "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
+    ),
+    'comparisons: [{command: python a.py, name: "a\\nerror: b"}]': (
+        "config: comparisons[0].name: 'a\\nerror: b' is not allowed; allowed: letters, digits, '_', '-' and '.', "
+        "a letter first"
     ),
     # YAML's accidents
     "learning_rate: 1e-5": (

@@ -35,6 +35,7 @@ MISTAKES = {
     "--cores two": "--cores: Error parsing number of cores",
     "--touch": "--touch: is not allowed, because results are judged by what they hold; their times do not matter",
     "--rerun-triggers code": "--rerun-triggers: is not allowed, because results are judged by what they hold; ",
+    "--trust-io-cache": "--trust-io-cache: is not allowed, because it reads a pickle, which can run code, and saves ",
     "--delete-all-output": "--delete-all-output: is not allowed, because it would leave half of each training; ",
     "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",
     "--executor slrm": "argument --executor/-e: invalid choice: 'slrm' (choose from",

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit
+from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.signals import SIGNALS, Interruption
@@ -213,6 +213,32 @@ def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[s
     with pytest.raises(ChainError, match="checkpoints: no checkpoint is sound; remove the folder"):
         saved()
     assert "rank-0.pt can be written by everyone; chmod o-w it" in capsys.readouterr().err
+
+
+def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint is its user's alone. A mount, or an earlier version, may have left it open to a group."""
+    monkeypatch.setattr(writers, "_own", lambda _: False)
+    before = os.umask(0o002)
+    try:
+        saved()
+    finally:
+        os.umask(before)
+    place = Path("checkpoints/step-2")
+    assert [path for path in [place.parent, place, *place.rglob("*")] if path.stat().st_mode & 0o022] == []
+    (place / "rank-0.pt").chmod(0o664)
+    for path in (place / "rank-0.pt", place.parent):
+        capsys.readouterr()
+        path.chmod(path.stat().st_mode | 0o020)
+        saved()
+        warned = [line for line in capsys.readouterr().err.splitlines() if "warning" in line and "members" in line]
+        assert len(warned) == 1
+        assert f"warning: {path} can be written by the members of group " in warned[0]
+    assert place.parent.stat().st_mode & 0o020  # it is left as it was
+    place.parent.chmod(0o777)
+    with pytest.raises(ChainError, match="checkpoints can be written by everyone; chmod o-w it, or give a folder"):
+        saved()
 
 
 # Mistakes: each is one line

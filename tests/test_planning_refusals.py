@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
         ),
         (
             DDP | {"nodes": 2, "devices_per_node": 1},
-            "2 nodes: needs a cluster profile; on one machine give devices_per_node",
+            "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node",
         ),
         (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
         (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
@@ -54,7 +54,7 @@ def test_lengths_that_leave_nothing_are_named() -> None:
     [
         (
             {"strategy": "dpp"},
-            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? allowed: cpu, data_parallel, ddp",
+            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? docs/strategies.md has all",
         ),
         (
             {"strategy": "hooked", "options": {"bucketmb": 3}},

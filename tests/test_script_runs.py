@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -288,7 +289,7 @@ def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> Non
 WHERE = """
     import json, os
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-    names += ("GPUS_PER_NODE",)
+    names += ("GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_SUBMIT_DIR")
     found = {name: os.environ.get(name) for name in names}
     json.dump(found, open(f"found-{os.environ['RANK']}.json", "w"))
 """
@@ -309,4 +310,10 @@ def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_
         found = json.loads((made.folder / f"found-{rank}.json").read_text())
         assert (found["SLURM_PROCID"], found["SLURM_LOCALID"], found["SLURM_NTASKS"]) == (str(rank), str(rank), "2")
         assert (found["PMI_RANK"], found["PMIX_RANK"], found["OMPI_COMM_WORLD_RANK"]) == (None, None, None)
-        assert found["GPUS_PER_NODE"] == "0"
+        of_pages = {
+            "GPUS_PER_NODE": "0",
+            "SLURM_GPUS_ON_NODE": "0",
+            "SLURM_JOB_NUM_NODES": "1",
+        }  # scripts there read it
+        of_pages |= {"SLURM_JOB_NODELIST": socket.gethostname(), "SLURM_SUBMIT_DIR": str(Path.cwd())}
+        assert {name: found[name] for name in of_pages} == of_pages

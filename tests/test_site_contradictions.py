@@ -55,7 +55,7 @@ def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
     (skipped,) = made.skipped
     assert skipped.reasons == (
         f"{tmp_path}/mine.yaml: environment.torch: cpu has no code for GPUs; allowed: auto, cuda, cu130, cu126, cu128, "
-        "cu118",
+        "cu124, cu118",
     )
     assert [run.strategy.name for run in made.runs] == ["cpu"]
     assert not planned(tmp_path, {}, {"strategy": "ddp", "devices_per_node": 2}).skipped

@@ -67,7 +67,7 @@ def test_only_what_a_user_must_know_is_missing(name: str) -> None:
 # Mistakes
 
 REFUSED = {
-    "acount: def-x": "acount: 'def-x' has an unknown key; did you mean 'account'? allowed: account, account_req",
+    "acount: def-x": "acount: 'def-x' has an unknown key; did you mean 'account'? workflow/schemas/site.sch",
     "account: 'x; rm -rf ~'": "account: 'x; rm -rf ~' is not allowed; allowed: letters, digits and . _ + -",
     "node_disk: ../here": "node_disk: '../here' is not allowed; allowed: a folder or a variable",
     "modules: [python; id]": "modules[0]: 'python; id' is not allowed; allowed: a module such as python/3.11",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,12 @@ from relay.base.ending import Ending
 from relay.base.errors import UserError
 from relay.base.plain_text import plain_text
 from relay.environments import pip
+from relay.planning import handed
+from relay.planning.config import load
+from relay.planning.plan import Plan
 from relay.process import recorded
-from relay.run_folder import attempts, chain, faults
+from relay.run_folder import attempts, chain, faults, samples
+from relay.run_folder.samples import Look
 from relay.spec.looked import Looked
 from relay.spec.run import Run
 from relay.spec.tasks import BUILT_IN
@@ -99,6 +104,29 @@ def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Fol
     assert found.seconds_left == pytest.approx(100, abs=1)
 
 
+@pytest.mark.parametrize(("busy", "told"), [(0.5, ""), (0.03, "its GPUs were busy for 3% of the last 2 min 00 s")])
+def test_what_a_running_run_uses_of_its_node_is_shown_and_an_idle_gpu_is_told(
+    folder: Folder, busy: float, told: str
+) -> None:
+    run, now = a_run(), time.time()
+    folder.records(run, 200, ago=0)
+    work = folder.results / "checkpoints" / run.id
+    path = samples.samples_path(work, 1, 0)
+    path.parent.mkdir()
+    looks = [
+        Look(now - ago, 1.5 * (600 - ago), 3_000_000_000, [[busy, 5e9], [busy, 6e9]]).row() for ago in (180, 110, 30, 0)
+    ]
+    lines: list[dict[str, Any]] = [{"run": run.id, "host": "c1", "cpus": 2, "seconds": 1.0}, {"looks": looks}]
+    path.write_text("".join(attempts.line_of(line) for line in lines))
+    with lock.exclusive(work):
+        found = folder.standing(run)
+    uses = f"c1: 1.5 of 2 CPUs, 3.0 GB of memory, GPUs {busy:.0%} busy, 6.0 GB of GPU memory"
+    assert found.uses == (uses,)
+    assert found.why.partition(";")[0] == told
+    assert f"{found.words}: {uses}" in page.render([found], {}, folder.results, news="", width=200)
+    assert folder.standing(run).uses == ()  # nobody trains it now
+
+
 def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     """From its checkpoint on, until the new attempt has recorded steps of its own."""
     run = a_run()
@@ -134,3 +162,19 @@ def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch
     assert pip.complaint([f"ERROR: {harm}"]) == shown
     monkeypatch.setenv("TORCH_HOME", harm)
     assert recorded.variables()["TORCH_HOME"] == shown
+
+
+def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's file with a typo, say. The plan is read with pickle: not where another could have written it."""
+    monkeypatch.chdir(tmp_path)
+    config, typo = load({"repeats": 2}), UserError("mine.py:54: no valid Python")
+    workflow = SimpleNamespace(config_settings=SimpleNamespace())
+    handed.hand_over(Plan(config, tmp_path, None, ["cpu"]), selftest=False, workflow=workflow)
+    assert handed.last(config, typo).warnings == ["mine.py:54: no valid Python; shown is the plan of the last call"]
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(load({"repeats": 3}), typo)
+    (handed.FOLDER / handed.PLAN).chmod(0o666)
+    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
+        handed.last(config, typo)

@@ -158,6 +158,30 @@ def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, n
         path.chmod(0o755)
 
 
+@as_root
+def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(tmp_path: Path) -> None:
+    """Under umask 002 both are writable for the group. Snakemake keeps its environments there."""
+    results, state = tmp_path / "results", tmp_path / ".snakemake"
+    sources = [tmp_path / "Snakefile", tmp_path / "scripts"]
+    (sources[1] / "relay").mkdir(parents=True)
+    (state / "conda").mkdir(parents=True)
+    for path in (sources[0], code := sources[1] / "relay" / "code.py"):
+        path.touch(0o644)
+    (bytecode := sources[1] / "__pycache__").mkdir()
+    for path in (made := (state / "conda", state, bytecode)):
+        open_to_group(path)
+    trust.make_all_own(results, "owner", sources)
+    assert [path for path in made if path.stat().st_mode & 0o022] == []
+    open_to_group(code)
+    with pytest.raises(UserError, match=f"{code} can be written by the members of group 54321, who could change what "):
+        trust.make_all_own(results, "owner", sources)
+    trust.make_all_own(results, "group", sources)
+    code.chmod(0o644)
+    give_away(state)
+    with pytest.raises(UserError, match=rf"{state} belongs to another user \(54321\), who could replace there what "):
+        trust.make_all_own(results, "owner", sources)
+
+
 def test_a_job_says_so_before_it_trains(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not when the first checkpoint would be loaded, hours later."""
     chain = bench.chain("results")

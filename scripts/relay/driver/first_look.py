@@ -21,7 +21,7 @@ from relay.spec.messages import near, show
 NO_PROFILE = re.compile(r"profile directory given \((.*)\), but no ")
 UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
 DRY = re.compile(r"-[eFkpqRT]*n[eFkpqRT]*")  # alone, or among letters of options without a value
-LISTING = re.compile(r"-[eFkpqRTn]*l|--lt|--list.*")
+LISTING = re.compile(r"-[eFkpqRTn]*l|--lt|--list(-rules|-target-rules)?")
 READ_FIRST = (
     "Planning runs files of the config's author, also with -n: the task's, strategies' `needs`. Read them first."
 )
@@ -95,6 +95,8 @@ def _refused(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield "--touch", JUDGED
     if given.rerun_triggers != RerunTrigger.all():
         yield "--rerun-triggers", JUDGED
+    if given.trust_io_cache:
+        yield "--trust-io-cache", "it reads a pickle, which can run code, and saves no time here"
     if given.delete_all_output:
         yield "--delete-all-output", "it would leave half of each training; to begin anew, move the folder results away"
     if given.batch and given.batch.rulename != "comparison":

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from relay.driver import full_disk, patches
 from relay.driver.claim import claim, say
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
 from relay.driver.retries import decided_here
-from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, interrupted
+from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, end_before, interrupted
 from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
 from relay.driver.view import View
 from relay.slurm import commands
+from relay.slurm.held import Held
 
 UNFINISHED = "unfinished"  # the rule of files that ask for another one to be made anew
 MEASURED = "measured"  # the resource of which a job that is measured takes one
@@ -43,6 +45,7 @@ class Rules:
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
     refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
     cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
+    held: the allocation that this process runs in, before whose end the call ends.
     first: files from which the Snakefile learns what else there is to do. As long as there are any, they are made in
     place of the targets, and then the same call begins anew.
     before: what is to be done before Snakemake looks at the files, once this driver is the only one.
@@ -64,6 +67,7 @@ class Rules:
     missing: Collection[str] = ()
     refused: Callable[[Collection[str]], Collection[str]] = lambda targets: ()
     cluster: str | None = None
+    held: Held | None = None
     first: Collection[str] = ()
     before: Callable[[], None] = lambda: None
     notes: Collection[str] = ()
@@ -168,6 +172,8 @@ class _Guarded:
         rules.before()
         ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
         self.at_start.append(ending.install)
+        if rules.held:
+            self.at_start.append(partial(end_before, rules.held))
         shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
         try:
             retries = decided_here(terminal, rules.more_memory, rules.leave_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ import psutil
 from relay.base.errors import UserError
 from relay.driver.claim import say
 from relay.slurm import commands
+from relay.slurm.held import Held
 
 # Slurm sends SIGUSR1 or SIGUSR2 where `--signal` asks for it, as a warning before the end of a job's time.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -139,6 +141,25 @@ class EndOnSignals:
     def _end_jobs(self) -> None:
         with self._one_at_a_time:
             self.jobs.end()
+
+
+def end_before(held: Held) -> None:
+    """Have this driver end as if it was told to, while its allocation leaves trainings the time to save.
+
+    Raises UserError where that time has come.
+    """
+    if (seconds := held.seconds_of_work) == math.inf:
+        return
+    if seconds <= 0:
+        raise UserError(f"{held.words}: too short to begin; give the same command in the next one")
+
+    def end() -> None:
+        _write(f"{held.words}; the same command goes on in the next one")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _write(line: str) -> None:

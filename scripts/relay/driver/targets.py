@@ -8,6 +8,7 @@ from typing import Any
 
 from relay.spec.messages import near, show, unknown
 
+LISTS = "`snakemake --list`"
 ADD = "to add it, write `- strategy: {}` below `comparisons:` in your config (docs/strategies.md has its options)"
 # Options of Snakemake that name rules or files, as its settings call them.
 OPTIONS = {"--forcerun": "forcerun", "--until": "until", "--omit-from": "omit_from"}
@@ -24,7 +25,7 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
     allowed = [rule.name for rule in rules if not rule.has_wildcards()]
     for target in map(str, workflow.dag_settings.targets):
         if workflow.is_rule(target) and target not in allowed:
-            yield unknown(f"target {show(target)} makes one file of many, and is no target", target, allowed)
+            yield unknown(f"target {show(target)} makes one file of many, and is no target", target, allowed, LISTS)
         elif not workflow.is_rule(target):
             yield from _of_no_rule(target, rules, allowed, known)
     for option, name in OPTIONS.items():
@@ -32,7 +33,7 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
             if workflow.is_rule(target):
                 continue
             if not any(rule.is_producer(target) for rule in rules):
-                yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules])
+                yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules], LISTS)
             elif option == "--forcerun":  # what follows from the file may be finished, and would not be made again
                 yield (
                     f"{option}: {show(target)} is a file; allowed: rules. `python scripts/train_again.py RUN` lets a "
@@ -56,7 +57,8 @@ def _of_no_rule(
     elif "=" in target:
         yield f"target {show(target)} is unknown; a value for the config is given by --config {target}"
     else:
-        yield unknown(f"target {show(target)} is unknown", target, allowed) + ", or a file that one of them makes"
+        why = unknown(f"target {show(target)} is unknown", target, allowed, LISTS)
+        yield f"{why}, or a file that one of them makes"
 
 
 def _unplanned(rule: Any, target: str, known: Mapping[str, Collection[str]]) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay.base.errors import UserError
 from relay.base.files import remove
-from relay.run_folder.trust import keep_to_owner, make_own
+from relay.run_folder.trust import keep_to_owner, make_own, unsafe_above, untrusted
 
 if TYPE_CHECKING:
+    from relay.planning.config import Config
     from relay.planning.plan import Plan
 
 FOLDER = Path("results/code/call")  # where only the user may write: jobs run what lies there
@@ -56,3 +58,18 @@ def handed() -> tuple[bool, Plan]:
     except OSError as error:
         raise UserError(f"{FOLDER / PLAN}: cannot be read: {error.strerror}; give the same call again") from None
     return selftest, plan
+
+
+def last(config: Config, because: UserError) -> Plan:
+    """The plan of the last call, for one that only reads and cannot plan, with `because` as its warning.
+
+    Raises `because` where the last call had another config, or where another user could have written its plan.
+    """
+    trusted = config.checkpoint_writers
+    with suppress(Exception):  # gone, or of another version of this project
+        if not unsafe_above(FOLDER / PLAN, trusted) and not untrusted(FOLDER, trusted):
+            plan = handed()[1]
+            if plan.config == config:
+                plan.warnings = [f"{because}; shown is the plan of the last call"]
+                return plan
+    raise because

@@ -16,7 +16,7 @@ from typing import Any
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.base.files import read_json_or
 from relay.environments import login_node
-from relay.planning import right_size, segments, shapes, specifications, starts
+from relay.planning import handed, right_size, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
@@ -28,6 +28,7 @@ from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.run_folder.trust import make_all_own, make_own
 from relay.slurm import commands
+from relay.slurm.held import Held
 from relay.spec.job import Job
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
 from relay.spec.setting import Shape
@@ -68,7 +69,8 @@ class Plan:
     a setting, gate or reference to its preflight's.
     `looks` are jobs that look at the task, by the names of their cards; with any, nothing else is known.
     `stacks` are those of the software that the jobs use.
-    `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
+    `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine,
+    or within the allocation that the driver holds (`held`).
     `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
     `dropped` says of settings why they get no further repeats.
     """
@@ -78,6 +80,7 @@ class Plan:
     site: Site | None
     strategies: list[str]
     speeds: Path = SPEEDS
+    held: Held | None = None
     stacks: Stacks = field(default_factory=lambda: Stacks("current"))
     requests: Requests = field(default_factory=Requests)
     looks: dict[str, TaskLook] = field(default_factory=dict)
@@ -118,7 +121,11 @@ class Plan:
 
     def job(self, specification: Specification) -> Job | None:
         """What a specification's job asks Slurm for; None where it runs on this machine."""
-        return None if self.site is None else self.requests.applied(specification, self.declared(specification))
+        if self.site:
+            return self.requests.applied(specification, self.declared(specification))
+        shape, minutes = specification.shape, self.config.runtime_minutes
+        environment = self._environment(specification.stack, shape.device, None)
+        return self.held.job(shape, minutes, environment) if self.held else None
 
     def declared(self, specification: Specification) -> Job:
         """What a specification's job would ask Slurm for if nothing had been measured. Only for a plan with a site."""
@@ -201,7 +208,7 @@ class Plan:
         """
         make_own(RESULTS)
         check_layout(RESULTS)
-        make_all_own(RESULTS, self.config.checkpoint_writers)
+        make_all_own(RESULTS, self.config.checkpoint_writers, [self.root / name for name in handed.WORKFLOW])
         if refused := self.refused:
             raise UserError(refused[0])
         for start in self.expected_starts:

@@ -42,6 +42,7 @@ from relay.planning.right_size import Requests
 from relay.planning.settings import Asked, Here, StrategyFile
 from relay.planning.unproven import because
 from relay.process.cpus import granted
+from relay.slurm.held import Held
 from relay.spec import identity, requirements
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.looked import Looked
@@ -60,6 +61,7 @@ def plan(
     gpus: Callable[[], int] | int = count_gpus,
     cpus: int | None = None,
     sharing: Sharing = ALONE,
+    held: Held | None = None,
     speeds: Path = SPEEDS,
     site: Site | None = None,
     arithmetic: Arithmetic | None = None,
@@ -72,8 +74,9 @@ def plan(
 
     `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
     this machine; by default they are counted. `sharing`: how many ranks may share a GPU. `speeds` is the file with the
-    measured seconds per step. `site` is the cluster that the runs go to; None means this machine. `arithmetic` is the
-    driver's; None means this process's.
+    measured seconds per step. `site` is the cluster that the runs go to; None means this machine, or the allocation
+    that the driver runs in (`held`): no more is planned with than that has. `arithmetic` is the driver's; None means
+    this process's.
     `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need, which settings
     are too slow, and what the budget leaves. `look` has the task looked at where its card is not known, and `prepare`
     its data prepared before that. Where only a node has what the task needs, the plan has nothing but the jobs that
@@ -89,7 +92,8 @@ def plan(
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
     segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
-    here = replace(_here(config.device, gpus, cpus or len(granted()), site), sharing=sharing)
+    cpus, gpus = (cpus or len(granted()), gpus) if held is None else held.bounded(len(granted()), gpus)
+    here = replace(_here(config.device, gpus, cpus, site), sharing=sharing, held=held)
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     found = stacks.find(config, site, root, needed, record=record)
@@ -106,7 +110,7 @@ def plan(
         prepare=prepare,
         reading=reading,
     )
-    made = Plan(config, root, site, names, speeds, found)
+    made = Plan(config, root, site, names, speeds, held, found)
     seen = {} if commands else _seen(made, looks)
     if made.looks:
         return made

@@ -240,8 +240,9 @@ def _problems(asked: Asked, setting: Setting, command: Command, here: Here) -> I
         yield "launcher torchrun is for strategies; write torchrun into the command"
     if shape.launcher in ("spawn", "horovodrun"):
         yield f"launcher {shape.launcher} is for strategies; use torchrun in the command, or launcher srun or direct"
-    if shape.launcher == "srun" and here.site is None:
-        yield "launcher srun needs a cluster profile; use launcher direct, which starts the command once per process"
+    if shape.launcher == "srun" and not (here.site or here.held):
+        remedy = "use launcher direct, which starts the command once per process"
+        yield f"launcher srun needs a cluster profile, or an allocation; {remedy}"
     if shape.launcher == "direct" and shape.nodes > 1:
         yield f"launcher direct works on one node only, nodes is {shape.nodes}; use launcher srun"
     if shape.launcher == "none" and shape.world_size > 1:

@@ -15,6 +15,7 @@ from relay.planning import optimization
 from relay.planning.comparisons import AXES
 from relay.planning.config import Config
 from relay.planning.one_gpu import ALONE, Sharing
+from relay.slurm.held import Held
 from relay.spec import option_values, requirements, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
@@ -86,7 +87,7 @@ class Here:
     """Where the runs go: this machine, or the nodes of a site.
 
     `gpus` and `cpus` are the numbers of this machine. They are None where only the jobs can count them. `sharing`: how
-    many ranks a GPU may have.
+    many ranks a GPU may have. `held`: the allocation that the driver runs in, whose nodes are all that there are.
     """
 
     device: Device
@@ -94,6 +95,7 @@ class Here:
     cpus: int | None
     site: Site | None = None
     sharing: Sharing = ALONE
+    held: Held | None = None
 
 
 def expand(config: Config) -> Iterator[Asked]:
@@ -114,10 +116,13 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
     return list({(type(value), value): value for value in values}.values())
 
 
+PAGE = "docs/strategies.md"
+
+
 def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
     """Raise UserError with one line for each comparison whose strategy has no file."""
     wrong = [
-        f"config: comparisons[{i}].strategy: " + unknown(f"{show(c.strategy)} is unknown", c.strategy, known)
+        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)
         for i, c in enumerate(config.comparisons)
         if c.command is None and c.strategy not in known
     ]

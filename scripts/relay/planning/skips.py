@@ -43,8 +43,12 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
     nodes, per_node = shape.nodes, shape.devices_per_node
     if nodes > 1 and needs.processes == "one":
         yield f"{strategy} is one process, which cannot span {nodes} nodes"
-    elif nodes > 1 and here.site is None:
-        yield f"{nodes} nodes: needs a cluster profile; on one machine give devices_per_node"
+    elif here.held and nodes > here.held.nodes:
+        yield f"{nodes} nodes: allocation {here.held.job_id} has {here.held.nodes}"
+    elif here.held and shape.cpus_per_node > here.held.cpus:
+        yield f"{shape.cpus_per_node} CPUs on a node: allocation {here.held.job_id} has {here.held.cpus}"
+    elif nodes > 1 and not (here.site or here.held):
+        yield f"{nodes} nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node"
     if shape.devices < needs.least_devices:
         least = needs.least_devices
         yield f"{strategy} needs at least {least} devices, has {shape.devices}; give devices_per_node: {least}"
@@ -80,8 +84,8 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
         yield f"launcher {launcher} is for several processes, this is one; use launcher none"
     if launcher == "none" and world_size > 1:
         yield f"launcher none starts one process, {world_size} are needed; leave it out"
-    if launcher == "srun" and here.site is None:
-        yield "launcher srun needs a cluster profile; leave it out"
+    if launcher == "srun" and not (here.site or here.held):
+        yield "launcher srun needs a cluster profile, or an allocation; leave it out"
     if launcher in ("direct", "spawn") and shape.nodes > 1:
         yield f"launcher {launcher} works on one node only, nodes is {shape.nodes}; use launcher torchrun"
     if launcher == "horovodrun" and shape.nodes > 1:

@@ -99,7 +99,7 @@ TABLE = (
         Kind.SETUP,
         "GPU architecture",
         "no kernel image is available",
-        "install a build of torch whose torch.cuda.get_arch_list() has this GPU",
+        "install a build of torch whose torch.cuda.get_arch_list() has this GPU, or ask for another type of GPU",
     ),
     Known(
         Kind.SETUP,

@@ -5,15 +5,14 @@ torch reads parts of a checkpoint with pickle, which can run code: whoever can w
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import get_args
 
 from relay.base.errors import UserError
+from relay.chain.writers import EVERYONE, others, user
 from relay.spec.setting import Writers
 
 REPLACE = "who could replace there what jobs run or load"
@@ -38,7 +37,7 @@ def untrusted(place: Path, writers: Writers) -> str | None:
         if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
             return f"{path} is neither a file nor a folder"
         if status.st_uid != os.getuid():
-            return f"{path} belongs to another user ({_name(status.st_uid)})"
+            return f"{path} belongs to another user ({user(status.st_uid)})"
         if who := _others(status, writers):
             return f"{path} can be written by {who}: chmod -R g-w,o-w {place}"
     return None
@@ -65,20 +64,35 @@ def _unsafe(folder: Path, writers: Writers, own: bool = True) -> str | None:
     status = folder.stat()
     theirs = status.st_uid not in (os.getuid(), 0)
     if theirs and own:
-        return f"{folder} belongs to another user ({_name(status.st_uid)}), {REPLACE}"
+        return f"{folder} belongs to another user ({user(status.st_uid)}), {REPLACE}"
     if status.st_mode & stat.S_ISVTX or not (who := _others(status, writers)):
         return None
     mend = [f"chmod g-w,o-w {folder}"] if status.st_uid == os.getuid() else []
     mend += [] if own else ["work in a folder of your own"]
-    allowed = "everyone" if who == "everyone" else "group"
+    allowed = EVERYONE if who == EVERYONE else "group"
     mend.append(f"write `checkpoint_writers: {allowed}` into the config, if you trust them")
     return f"{folder} can be written by {who}, {REPLACE}: {', or '.join(mend)}"
 
 
-def make_all_own(results: Path, writers: Writers) -> None:
-    """Make the folders of what jobs run. Raises UserError where another user could put something into one."""
+def make_all_own(results: Path, writers: Writers, sources: Sequence[Path] = ()) -> None:
+    """Make the folders of what jobs run. Raises UserError where another user could put something into one.
+
+    Or could change one of the `sources`, files and folders that are the program. Whose they are does not matter.
+    """
+    state = results.parent / ".snakemake"  # with environments
+    program = [path for source in sources for path in (source, *(_inside(source) if source.is_dir() else ()))]
     if writers == "owner":
         os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
+        for place in (state, *(path for path in program if path.name == "__pycache__")):  # made before, by this process
+            if place.is_dir() and place.stat().st_mode & 0o022:
+                keep_to_owner(place)
+    if state.is_dir() and (problem := _unsafe(state, writers)):
+        raise UserError(problem)
+    for path in program:
+        with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
+            if not path.is_symlink() and (who := _others(path.stat(), writers)):
+                mend = f"chmod -R g-w,o-w {' '.join(map(str, sources))}"
+                raise UserError(f"{path} can be written by {who}, who could change what you and jobs run: {mend}")
     for name, depth in OF_JOBS.items():
         make_own(results / name)
         if problem := unsafe_above(results / name / "any", writers):
@@ -133,32 +147,5 @@ def _inside(place: Path) -> Iterator[Path]:
 
 def _others(status: os.stat_result, writers: Writers) -> str:
     """Who can write beside the owner, though they should not be able to; '' where nobody can."""
-    allowed = get_args(Writers).index(writers)
-    if status.st_mode & stat.S_IWOTH and allowed < 2:
-        return "everyone"
-    if status.st_mode & stat.S_IWGRP and allowed < 1 and not _private(status.st_gid):
-        return f"the members of group {_group(status.st_gid)}"
-    return ""
-
-
-def _private(gid: int) -> bool:
-    """Whether a group is the user's own, with no other member: usual where files are writable for their group."""
-    try:
-        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid())
-    except KeyError:
-        return False
-    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+    who = others(status)
+    return "" if writers == EVERYONE or (writers == "group" and who != EVERYONE) else who

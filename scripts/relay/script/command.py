@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -115,17 +116,20 @@ def variables(run: Training, here: Here, work: Path, attempt: int, environment: 
     made["PYTHONPATH"] = os.pathsep.join(filter(None, found))
     made["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), made.get("PATH", os.defpath)])
     made |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(shape.threads)}
-    made |= {"SLURM_CPUS_PER_TASK": str(shape.cpus_per_task)}
+    for_job = {"CPUS_PER_TASK": shape.cpus_per_task, "GPUS_ON_NODE": shape.gpus_per_node}
+    for_job |= {"NNODES": shape.nodes, "JOB_NUM_NODES": shape.nodes}
     made |= {PLACE: str((work / "records" / f"report-{attempt:04}.txt").absolute())}
     made |= {NOTE: str((work / "records" / f"note-{attempt:04}.json").absolute())}
     made.setdefault(*SHUTDOWN)
     made.setdefault("SLURM_TMPDIR", made.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
+    made.setdefault("SLURM_JOB_NODELIST", socket.gethostname())
+    made.setdefault("SLURM_SUBMIT_DIR", str(Path.cwd()))
     if here.each:
         told = {"PROCID": here.rank, "LOCALID": here.local_rank, "NODEID": here.node, "NTASKS": shape.world_size}
-        told |= {"NNODES": shape.nodes, "NTASKS_PER_NODE": shape.processes_per_node, "JOB_NUM_NODES": shape.nodes}
+        for_job |= told | {"NTASKS_PER_NODE": shape.processes_per_node}
         if shape.launcher != "srun":  # a step that is around this one, as in an interactive shell, is another's
             made = {name: value for name, value in made.items() if not name.startswith(OF_A_STEP)}
-        made |= {f"SLURM_{name}": str(value) for name, value in told.items()}
+    made |= {f"SLURM_{name}": str(value) for name, value in for_job.items()}
     made.setdefault("GPUS_PER_NODE", str(shape.gpus_per_node))
     return made
 

@@ -29,7 +29,7 @@ def check(job: Job, granted: Mapping[str, str]) -> None:
     wrong = [
         f"{name}: {numbers[name]}, the run declares {value}"
         for name, value in declared.items()
-        if _differs(numbers, name, value)
+        if _differs(numbers, name, value, exact=name in ("nodes", "tasks") and not job.held)
     ]
     if wrong:
         raise UserError(
@@ -38,10 +38,18 @@ def check(job: Job, granted: Mapping[str, str]) -> None:
         )
 
 
-def _differs(numbers: Mapping[str, int | None], name: str, declared: int) -> bool:
-    value = numbers[name]
-    exact = name in ("nodes", "tasks")  # the shape must be equal; of everything else, more is allowed
+def _differs(numbers: Mapping[str, int | None], name: str, declared: int, *, exact: bool) -> bool:
+    value = numbers[name]  # a job's shape must be equal; of everything else, more is allowed
     return value is not None and (value != declared if exact else value < declared)
+
+
+def of_each_node(granted: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """GPUs and MB of memory of each node of an allocation, from `scontrol show job`; None where it does not say."""
+    numbers, in_all = _numbers(granted), re.search(r"gres/gpu=(\d+)", _allocated(granted))
+    nodes = numbers["nodes"] or 1
+    memory_mb = numbers["memory_mb in all"]
+    gpus = int(in_all[1]) // nodes if in_all else numbers["GPUs of a node"] if granted else None
+    return gpus, memory_mb // nodes if memory_mb else None
 
 
 def _numbers(granted: Mapping[str, str]) -> dict[str, int | None]:
@@ -107,6 +115,7 @@ def srun(job: Job, tasks_per_node: int, cpus_per_task: int) -> list[str]:
     # Block distribution gives neighbouring ranks to each node. If one task fails, the others are ended too.
     words += ["--distribution=block", "--kill-on-bad-exit=1"]
     words += ["--cpu-bind=cores"] if job.confined else []
+    words += ["--overlap"] if job.held else []  # the shell that asks for it is a step, with all that there is
     # Without --gpu-bind, each task sees all of its node's GPUs, as NCCL needs. --gpu-bind=none would unset
     # CUDA_VISIBLE_DEVICES, so that tasks would also see the GPUs of other jobs.
     return [*words, *([job.step_gpus] if job.step_gpus else [])]

@@ -107,7 +107,7 @@ def _activation(job: Job) -> Iterator[str]:
     """The lines that load modules and activate conda, as the workflow's own jobs do."""
     environment = job.environment
     if modules := list(dict.fromkeys([*environment.get("modules", ()), *environment.get("stack_modules", ())])):
-        yield f"module load {shlex.join(modules)}"
+        yield f"module purge; module load {shlex.join(modules)}"  # as Snakemake begins the jobs
     if environment["mode"] != "conda":
         return
     conda = environment.get("conda_folder") or environment["conda"]

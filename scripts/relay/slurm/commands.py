@@ -184,8 +184,9 @@ def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
 
 
 def waited(shown: Mapping[str, str]) -> dict[str, float]:
-    """When a job that runs was `submitted` and `started`, in seconds since 1970, as far as `show_job` tells."""
-    known = {"submitted": _seconds(shown.get("SubmitTime", "")), "started": _seconds(shown.get("StartTime", ""))}
+    """When a job was `submitted` and `started`, and `ends`, in seconds since 1970, as far as `show_job` tells."""
+    names = {"submitted": "SubmitTime", "started": "StartTime", "ends": "EndTime"}
+    known = {name: _seconds(shown.get(key, "")) for name, key in names.items()}
     return {name: seconds for name, seconds in known.items() if seconds is not None}
 
 

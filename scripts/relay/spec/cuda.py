@@ -47,6 +47,7 @@ BUILDS = {
     "cu130": Build("13.0", "turing", "blackwell", "2.13.0", "0.28.0"),
     "cu126": Build("12.6", "pascal", "hopper", "2.13.0", "0.28.0"),
     "cu128": Build("12.8", "turing", "blackwell", "2.11.0", "0.26.0"),
+    "cu124": Build("12.4", "pascal", "hopper", "2.6.0", "0.21.0"),
     "cu118": Build("11.8", "pascal", "hopper", "2.7.1", "0.22.1"),
 }
 

@@ -24,8 +24,9 @@ class Job:
     `memory_mb` is for each node; None means that none is asked for. `gpus_per_node` are those of the steps.
     `whole_node_gpus` are those that the job asks for where it must take all of a node; None: as many as the steps.
     `gpu_request` says with which of Slurm's options GPUs are asked for. `confined` says that the site keeps a task to
-    its CPUs, memory and GPUs. `node_disk` may contain variables, which each node expands. `environment` is described
-    in `relay.environments.login_node.asked`.
+    its CPUs, memory and GPUs. `held`: it is no job of its own, but steps within the driver's allocation. `node_disk`
+    may contain variables, which each node expands. `environment` is described in
+    `relay.environments.login_node.asked`.
     """
 
     nodes: int = 1
@@ -42,6 +43,7 @@ class Job:
     qos: str | None = None
     constraint: str | None = None
     confined: bool = False
+    held: bool = False
     node_disk: str = "/tmp"
     network_interface: str | None = None
     openmp: Mapping[str, str] = field(default_factory=dict)

@@ -35,7 +35,7 @@ UNITS = {
 def show(value: Any) -> str:
     """A value as the user wrote it, near enough: text quoted, the rest as YAML spells it, long ones cut."""
     if isinstance(value, str):
-        text = f"'{value}'"
+        text = f"'{value}'".replace("\n", "\\n")  # one line for each mistake
     else:
         try:
             text = json.dumps(value, ensure_ascii=False)
@@ -62,10 +62,15 @@ def look_alike(text: str) -> str:
     return ""
 
 
-def unknown(what: str, name: Any, allowed: Iterable[str]) -> str:
-    """`… is unknown; did you mean …? allowed: …` for a misspelt name."""
+def unknown(what: str, name: Any, allowed: Iterable[str], documented: str = "") -> str:
+    """`… is unknown; did you mean …? allowed: …` for a misspelt name.
+
+    With a suggestion, a long list is left out: `documented` says what has all of it.
+    """
     names = sorted(allowed)
-    return f"{what}{look_alike(str(name))}; {near(name, names)}allowed: {', '.join(names) or 'none'}"
+    meant = near(name, names)
+    known = f"{documented} has all" if meant and documented and len(names) > MOST_KEYS else ""
+    return f"{what}{look_alike(str(name))}; {meant}{known or 'allowed: ' + (', '.join(names) or 'none')}"
 
 
 def describe(schema: Schema, whole: Schema) -> str:
@@ -183,7 +188,8 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
             allowed = f"beside `comparisons`, one for all of them{_of_command(location, raw)}"
             return f"config: {path}: {show(value)} is not allowed here; allowed: {allowed}"
         place = " (a strategy's own settings stand under options)" if "options" in keys else ""
-        return f"config: {path}: {show(value)} " + unknown("has an unknown key", name, keys) + place
+        page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
+        return f"config: {path}: {show(value)} " + unknown("has an unknown key", name, keys, page) + place
     schema = _at(location, whole)
     allowed = describe(schema, whole)
     if kind == "missing":

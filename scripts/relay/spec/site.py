@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
@@ -31,6 +31,8 @@ MailType = Literal[
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
     "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
 ]  # fmt: skip
+# Slurm takes them in small letters as well, as some pages write them.
+Event = Annotated[MailType, BeforeValidator(lambda name: name.upper() if isinstance(name, str) else name)]
 
 # These texts end up in command lines, so that only the listed characters are allowed.
 NAME = ("letters, digits and . _ + -", r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -61,7 +63,7 @@ class Site(Block):
     constraint: Text | None = Field(default=None, description="features that nodes must have (sbatch --constraint)")
     reservation: Text | None = Field(default=None, description="reservation to use (sbatch --reservation)")
     mail_user: Text | None = Field(default=None, description="who gets mail (sbatch --mail-user); null: Slurm decides")
-    mail_type: list[MailType] = Field(default=[], description="events that send mail (sbatch --mail-type)")
+    mail_type: list[Event] = Field(default=[], description="events that send mail (sbatch --mail-type)")
     partitions: list[Partition] = Field(
         default=[], description="kinds of nodes; a job uses the first that it fits into"
     )

@@ -44,7 +44,7 @@ class Environment(Block):
         default=None,
         description="the Python that virtual environments are made with; null: the one that `make install` used",
     )
-    torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128", "cu130", "auto"] = Field(
+    torch: Literal["cpu", "cuda", "cu118", "cu124", "cu126", "cu128", "cu130", "auto"] = Field(
         default="auto",
         description="build of torch: cuda is the package registry's, the others are of PyTorch's own indexes; auto: "
         "the first that the partitions' GPUs and nvidia_driver can run",

@@ -32,7 +32,7 @@ def render(
     `proofs` are the ids of what proves the runs, by the folder of their verdicts (`GATES`, `SPOT_CHECKS`). `news` is a
     line on Slurm's queue, '' for none.
     """
-    lines = [*whys(standings), *verdicts(proofs, results), whole(standings), *filter(None, [news])]
+    lines = [*uses(standings), *whys(standings), *verdicts(proofs, results), whole(standings), *filter(None, [news])]
     return plain_text(table(standings), *(Text(line) for line in lines), width=width) + "\n"
 
 
@@ -67,8 +67,14 @@ def _cells(each: Standing) -> dict[str, str]:
     }
 
 
+def uses(standings: Iterable[Standing]) -> Iterator[str]:
+    """What running trainings use of their nodes: a line for each node."""
+    for each in standings:
+        yield from (f"{each.words}: {line}" for line in each.uses)
+
+
 def whys(standings: Iterable[Standing]) -> Iterator[str]:
-    """Why runs failed, or wait in the queue: a line for each."""
+    """Why runs failed or wait in the queue, or what is wrong while they run: a line for each."""
     for each in standings:
         if each.why:
             yield f"{each.state}: {each.words}: {each.why}"

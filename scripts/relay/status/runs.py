@@ -15,6 +15,7 @@ from relay.run_folder import chain, faults, pace, sealed
 from relay.run_folder.places import Places
 from relay.slurm.commands import QueuedJob, waits
 from relay.spec.run import Run
+from relay.status import used
 
 # "begun": no job of it runs or waits just now. "trained": so is all of it, and its summary comes next.
 SILENT_SECONDS = 180.0  # after which it is told that a command prints nothing
@@ -27,7 +28,7 @@ class Standing:
 
     `step` of `steps` is trained. `jobs_done` of `jobs` segments have ended; `jobs` is None where they are not planned
     yet. Speed and `seconds_left`, which is training alone, are known of a run that has trained. `why` says why it
-    failed or waits.
+    failed or waits, or what is wrong while it runs. `uses`: what it uses of each node.
     """
 
     run: Run
@@ -40,6 +41,7 @@ class Standing:
     samples_per_second: float | None = None
     seconds_left: float | None = None
     why: str = ""
+    uses: tuple[str, ...] = ()
 
 
 def standing(
@@ -53,8 +55,9 @@ def standing(
     done = [end for end in ends or () if places.state(end).exists()]
     known = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
     state, why = _state(places, run, queue)
-    if state == "running" and run.strategy.script:
-        why = silent(places)
+    nodes = used.newest(places.work) if state == "running" else []
+    if state == "running":
+        why = (silent(places) if run.strategy.script else "") or used.idle(nodes)
     if state == "begun" and run.length.total_steps in done:
         state = "trained"
     left = max(0.0, known.seconds_to(run.length.total_steps)) if known else None
@@ -71,6 +74,7 @@ def standing(
         samples_per_second=known.steps_per_second * run.batch.global_batch_size if known else None,
         seconds_left=None if state in ("done", "trained", "failed") else left,
         why=why,
+        uses=tuple(used.lines(nodes)),
     )
 
 

@@ -23,7 +23,7 @@ def job_start(job: Job | None) -> dict[str, Any]:
     with suppress(UserError):  # a controller that is busy: it is only for the report
         shown = commands.show_job(os.environ.get("SLURM_JOB_ID", ""), tries=1)
         names = {"submitted": "submitted", "started": "job_started"}
-        waited = {names[name]: seconds for name, seconds in commands.waited(shown).items()}
+        waited = {names[name]: seconds for name, seconds in commands.waited(shown).items() if name in names}
         shares = commands.shares_nodes(shown)
         return waited if shares is None else waited | {"shares_nodes": shares}
     return {}

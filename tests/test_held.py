@@ -1,0 +1,98 @@
+"""The allocation that a driver runs in: what it has, what is planned with it, and its end."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mini_slurm import MiniSlurm
+from relay.base.errors import UserError
+from relay.driver.signals import end_before
+from relay.slurm.held import LAST_SECONDS, Held
+
+ROOT = Path(__file__).resolve().parents[1]
+INSIDE = {"SLURMD_NODENAME": "c1"}
+TWO_NODES = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_JOB_NUM_NODES": "2"}
+TWO = """
+task: lenet-digits
+repeats: 1
+epochs: 1
+gate: {steps: 20}
+spot_checks: {segments: 0}
+comparisons: [{strategy: ddp, nodes: [2, 3]}]
+"""
+
+
+def held(*, seconds: float | None = None, **changed: object) -> Held:
+    known = {"job_id": "7", "nodes": 2, "cpus": 4, "gpus": 1, "memory_mb": 4000, "inside": True}
+    ends = None if seconds is None else time.time() + seconds
+    return Held(**{**known, "ends_at": ends, **changed})  # type: ignore[arg-type]
+
+
+def test_it_is_that_of_the_environment_and_its_smallest_node_counts() -> None:
+    assert Held.here({}) is None
+    found = Held.here({**TWO_NODES, **INSIDE, "SLURM_JOB_CPUS_PER_NODE": "8,4(x2)", "SLURM_JOB_END_TIME": "5"})
+    assert found is not None
+    assert (found.nodes, found.cpus, found.ends_at, found.inside) == (2, 4, 5.0, True)
+    assert found.elsewhere == ""
+
+
+def test_no_more_is_planned_with_than_it_has() -> None:
+    cpus, gpus = held().bounded(64, 8)
+    assert (cpus, gpus()) == (4, 1)
+    cpus, gpus = held(gpus=None).bounded(2, 8)  # on nodes of its own, what this process sees
+    assert (cpus, gpus()) == (2, 8)
+    cpus, gpus = held(inside=False).bounded(64, 0)  # not what the login node has
+    assert (cpus, gpus()) == (4, 1)
+
+
+def test_the_line_on_the_page_is_what_it_says() -> None:
+    text = (ROOT / "docs/interactive.md").read_text()
+    told = held(job_id="4711", nodes=1, cpus=8, gpus=2, memory_mb=32768, seconds=3130.4).words
+    assert f"{told}; no more is planned with" in text
+
+
+def test_on_the_login_node_it_says_how_to_come_to_a_node() -> None:
+    assert held(inside=False).elsewhere.endswith("srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=4 --pty bash -i")
+
+
+def test_before_its_end_the_driver_is_told_to_end_and_none_begins_that_has_no_time() -> None:
+    assert held().seconds_of_work == math.inf
+    assert held(seconds=3600).seconds_of_work == pytest.approx(3600 - LAST_SECONDS, abs=1)
+    assert held(seconds=100).seconds_of_work == pytest.approx(90, abs=1)
+    with pytest.raises(UserError, match="too short to begin"):
+        end_before(held(seconds=-1.0))
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        end_before(held(seconds=1.0))
+        time.sleep(1.5)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_nodes_of_an_allocation_train_and_a_third_is_not_asked_for(cluster: MiniSlurm, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TWO)
+    snakemake = [sys.executable, "-m", "snakemake", "--snakefile", f"{ROOT}/Snakefile", "--directory", str(tmp_path)]
+    snakemake += ["--profile", f"{ROOT}/profiles/local", "ddp", "--configfile", f"{tmp_path}/mine.yaml"]
+    allocation = ["salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=10"]
+    elsewhere = cluster.run(*allocation, *snakemake, check=False)
+    assert elsewhere.returncode
+    assert "this shell is not on its nodes; first give: srun --overlap" in elsewhere.stderr
+    step = ["srun", "--overlap", "--nodes=1", "--ntasks=1"]
+    called = cluster.run(*allocation, *step, *snakemake, check=False, timeout=500)
+    assert called.returncode == 0, called.stdout + called.stderr
+    assert "2 nodes, 1 CPU" in called.stderr
+    (summary,) = tmp_path.glob("results/runs/*/summary.json")
+    assert json.loads(summary.read_text())["status"] == "done"
+    (verdict,) = tmp_path.glob("results/equivalence/gates/*/verdict.json")
+    assert json.loads(verdict.read_text())["equivalent"]
