@@ -128,14 +128,13 @@ def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusa
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(commands, "TRIES", 2)
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
         path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
         with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
             commands.end_time("1")
-        assert calls.read_text().split() == ["squeue"] * 2
+        assert calls.read_text().split() == ["squeue"] * commands.TRIES
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
             commands.submit("#!/bin/sh\n", [])
