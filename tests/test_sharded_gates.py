@@ -46,7 +46,7 @@ CELLS = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("world_size", CELLS)
 def test_it_trains_what_the_reference_trains(gates: Gates, world_size: int, tmp_path: Path) -> None:
-    """Each strategy that shards, with options and precisions that no shorter test puts through a gate."""
+    """Only this puts sharding strategies with these options and precisions through a gate."""
     verdicts = judged(gates, CELLS[world_size], world_size, tmp_path)
     assert {name: verdict["problems"] for name, verdict in verdicts.items()} == {
         named(each): [] for each in CELLS[world_size]

@@ -252,25 +252,12 @@ def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["source", "wrong"])
-def test_a_failed_build_says_why_and_keeps_nothing(
-    quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    spoilt, message = {
-        "source": (QUICK, "quick==1.0 could not be built: .*HASHES"),
-        "wrong": (
-            replace(QUICK, variables={"CFLAGS": "-DNUMBER=8"}),
-            "was built, and `import quick.*fails: AssertionError",
-        ),
-    }[fault]
-    monkeypatch.setitem(RECIPES, "quick", spoilt)
-    if fault == "source":
-        quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
-    with pytest.raises(UserError, match=message):
+def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
+    quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
+    with pytest.raises(UserError, match=r"quick==1\.0 could not be built: .*HASHES"):
         overlay.make(quick)
     assert not overlay.place(quick).exists()  # type: ignore[union-attr]
-    if fault != "wrong":
-        assert not list(own_cache.glob("built/quick-*/*.whl"))
+    assert not list(own_cache.glob("built/quick-*/*.whl"))
 
 
 def test_what_pip_complains_of_is_told_with_the_place(tmp_path: Path) -> None:

@@ -50,15 +50,6 @@ def test_the_torchrun_that_is_here_takes_them(nodes: int) -> None:
     assert get_args_parser().parse_args([*arguments(nodes), "script.py"]).training_script == "script.py"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("version", torch_versions.VERSIONS)
-def test_every_strategy_does_on_an_old_version_what_it_declares(version: str, tmp_path: Path) -> None:
-    """No other test has an old version of torch."""
-    assert torch_versions.asked_of(torch_versions.python_of(version), torch_versions.PARSER).split() == KNOWN[version]
-    assert torch_versions.disagreements(version, torch_versions.tries(version, tmp_path, None)) == []
-
-
 # What this does otherwise on old versions of torch, tried on the one that is here
 
 

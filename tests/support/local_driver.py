@@ -140,7 +140,7 @@ def as_in_a_terminal() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def until(holds: Callable[[], object], what: str, seconds: float = 90) -> None:
+def until(holds: Callable[[], object], what: str, seconds: float = 240) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not holds():
