@@ -7,6 +7,7 @@ import math
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
 from relay.driver.signals import end_before
+from relay.slurm import allocation
 from relay.slurm.held import LAST_SECONDS, Held
+from relay.spec.job import Job
 
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = {"SLURMD_NODENAME": "c1"}
@@ -56,6 +59,15 @@ def test_the_line_on_the_page_is_what_it_says() -> None:
     text = (ROOT / "docs/interactive.md").read_text()
     told = held(job_id="4711", nodes=1, cpus=8, gpus=2, memory_mb=32768, seconds=3130.4).words
     assert f"{told}; no more is planned with" in text
+
+
+def test_an_allocation_of_four_tasks_serves_a_step_of_two_and_three_nodes_do_not_fit() -> None:
+    """As `salloc -N 2 -n 4` gives it, with GPUs that were asked for by their sum."""
+    shown = {"JobId": "7", "NumNodes": "2", "NumTasks": "4", "CPUs/Task": "1", "AllocTRES": "cpu=8,gres/gpu=2"}
+    step = Job(nodes=2, cpus_per_task=4, gpus_per_node=1, memory_mb=None, minutes=10, held=True)
+    allocation.check(step, shown)
+    with pytest.raises(UserError, match="nodes: 2, the run declares 3"):
+        allocation.check(replace(step, nodes=3), shown)
 
 
 def test_on_the_login_node_it_says_how_to_come_to_a_node() -> None:

@@ -128,5 +128,5 @@ def jobs(driver: LocalDriver) -> list[psutil.Process]:
 
 
 def attempt_of(driver: LocalDriver) -> list[str]:
-    """The last words of the jobs' command lines."""
-    return [its[-1] for process in jobs(driver) if (its := words(process))]
+    """Which attempts the jobs are."""
+    return [its[its.index("--attempt") + 1] for process in jobs(driver) if (its := words(process))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.launcher import api as launcher
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from local_driver import until
@@ -653,6 +655,7 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_only_torchrun_itself_makes_0_of_75_and_has_its_ranks_told(words: str, is_torchrun: bool) -> None:
     """What follows torchrun in a shell script would take 0 for the training's end."""
     assert chain_command._is_torchrun(words.split()) is is_torchrun
+    assert f'"{chain_command.SHUTDOWN[0]}"' in inspect.getsource(launcher)  # it is heeded
 
 
 def test_a_commands_own_status_is_passed_on(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has
 MEANWHILE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model. They end by themselves.
-SHUTDOWN = ("TORCH_ELASTICSHUTDOWN_TIMEOUT", "86400")
+SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "86400")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
-from relay.chain.command import SHUTDOWN
 from relay.chain.note import NOTE
 from relay.chain.report import PLACE
 from relay.datasets.vision import needs_help
 from relay.launch.command_lines import free_port
+from relay.launch.torchrun import SHUTDOWN
 from relay.process import meeting
 from relay.process.cpus import BINDING
 from relay.run_folder.places import FOLDER
@@ -119,7 +119,7 @@ def variables(run: Training, here: Here, work: Path, attempt: int, environment: 
     for_job |= {"NNODES": shape.nodes, "JOB_NUM_NODES": shape.nodes}
     made |= {PLACE: str((work / "records" / f"report-{attempt:04}.txt").absolute())}
     made |= {NOTE: str((work / "records" / f"note-{attempt:04}.json").absolute())}
-    made.setdefault(*SHUTDOWN)
+    made = {**SHUTDOWN, **made}
     made.setdefault("SLURM_TMPDIR", made.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
     made.setdefault("SLURM_JOB_NODELIST", socket.gethostname())
     made.setdefault("SLURM_SUBMIT_DIR", str(Path.cwd()))
