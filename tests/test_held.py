@@ -27,7 +27,6 @@ task: lenet-digits
 repeats: 1
 epochs: 1
 gate: {steps: 20}
-spot_checks: {segments: 0}
 comparisons: [{strategy: ddp, nodes: [2, 3]}]
 """
 

@@ -618,7 +618,8 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     answers("squeue", f"echo '{queue}'")
     monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.5)
     mended = "printf '#!/bin/sh\\ntouch submitted; echo 17\\n' > sbatch"
-    assert chain_command.main(["sh", "-c", f"{mended}; sleep 3; exit 75"]) == 75
+    followed = f'for each in $(seq 600); do grep -q \'"after": "9"\' {slurm} && break; sleep 0.1; done'
+    assert chain_command.main(["sh", "-c", f"{mended}; {followed}; exit 75"]) == 75
     told = capfd.readouterr().err
     assert "warning: the next job is not submitted yet: sbatch: sbatch: error: Batch job submission failed" in told
     assert f"job {job} goes on" in told
