@@ -59,3 +59,13 @@ def test_on_the_same_day_nothing_is_measured_again(tmp_path: Path) -> None:
     assert len(made(tmp_path, CPU, CPU | {"cpus_per_task": 2}).runs) == 6
     measured(tmp_path, 2, CPU)
     assert len(made(tmp_path, CPU, repeats=5).runs) == 5
+
+
+@pytest.mark.parametrize(
+    "damaged", ["[]", '{"answers": null}', '{"answers": [{"recommended": {}}, 3]}', '{"a": {"repeats": "2"}}', "{"]
+)
+def test_damaged_answers_and_anchors_are_as_none(tmp_path: Path, damaged: str) -> None:
+    for name in ("answer.json", rounds.FILE):
+        (tmp_path / name).write_text(damaged)
+    assert rounds._recommended(tmp_path) == []
+    assert rounds.read(tmp_path) == {}

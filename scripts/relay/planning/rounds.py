@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,13 @@ FILE = "anchors.json"  # by setting: its further repeats, and the new settings t
 
 
 def read(results: Path) -> dict[str, dict[str, Any]]:
-    """What earlier calls have planned."""
-    found = read_json_or(results / FILE, {})
-    told = found.items() if isinstance(found, dict) else ()
-    return {name: each for name, each in told if isinstance(each, dict) and {"repeats", "beside"} <= each.keys()}
+    """What earlier calls have planned; what is damaged is left out."""
+    told: dict[str, Any] = {name: each for name, each in read_json_or(results / FILE, {}).items() if type(each) is dict}
+    return {
+        name: each
+        for name, each in told.items()
+        if isinstance(each.get("repeats"), int) and isinstance(each.get("beside"), list)
+    }
 
 
 def write(results: Path, anchors: Mapping[str, Any]) -> None:
@@ -55,8 +59,7 @@ def in_order(
 
 def add(plan: Plan, names: Callable[[], Mapping[str, str]]) -> bool:
     """Add to the plan's anchors where a recommended setting of an earlier day meets new ones; whether there are any."""
-    answer: Any = (plan.config.anchor and read_json_or(plan.speeds.parent / "answer.json", None)) or {}
-    best = [told["recommended"]["setting"] for told in answer.get("answers", ()) if told["recommended"]]
+    best = _recommended(plan.speeds.parent) if plan.config.anchor else []
     repeats: dict[str, list[Run]] = {}
     for run in plan.runs if best else ():
         repeats.setdefault(run.setting_id, []).append(run)
@@ -79,6 +82,14 @@ def add(plan: Plan, names: Callable[[], Mapping[str, str]]) -> bool:
 def begun(plan: Plan, run: Run) -> bool:
     """Whether a run has trained."""
     return chain.begun(Places(plan.speeds.parent, run.id).run) is not None
+
+
+def _recommended(results: Path) -> list[str]:
+    """The settings that the last answers recommend; none where they are damaged, or of another version."""
+    with suppress(LookupError, TypeError):
+        answers = read_json_or(results / "answer.json", {})["answers"]
+        return [str(told["recommended"]["setting"]) for told in answers if told["recommended"]]
+    return []
 
 
 def _new(plan: Plan, anchor: Sequence[Run], runs: Sequence[Run]) -> bool:
