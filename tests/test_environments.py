@@ -243,8 +243,8 @@ def test_modules_that_are_not_loaded_stop_the_job(workflow: Workflow, modules: d
 @pytest.mark.slow
 def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], cluster: MiniSlurm) -> None:
     workflow.site({"mode": "modules"}, ["torch/2.0"], "cuda/12.2")  # those of the stack come last
-    options = ["--executor", "torch-relay", "--jobs", "1", "--torch-relay-no-account"]
-    options += ["--torch-relay-init-seconds-before-status-checks", "1", "--latency-wait", "20"]
+    options = ["--executor", "slurm", "--jobs", "1", "--slurm-status-command", "squeue", "--slurm-no-account"]
+    options += ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20"]
     options += ["--software-deployment-method", "env-modules"]
     command = [sys.executable, f"{ROOT}/tests/support/fast_snakemake.py", *options, *workflow.command(), "slurm=yes"]
     done = cluster.run(*command, check=False, env=modules, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
