@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-import pages
+import centres_pages
 import site_files
 from relay.base.errors import UserError
 from relay.planning.comparisons import Comparison
@@ -200,7 +200,7 @@ def generated() -> dict[str, str]:
         DEFAULTS: defaults_yaml(),
         README: readme(),
         **site_files.generated(ROOT),
-        PAGES: pages.page(ROOT),
+        PAGES: centres_pages.page(ROOT),
     }
 
 

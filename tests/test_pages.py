@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pages
+from pydantic import BaseModel
+
+import centres_pages
 from relay.planning.comparisons import Comparison
 from relay.planning.config import Config
 from relay.spec.partition import Partition
@@ -17,7 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT_PAGE = ROOT / "docs/measure-your-script.md"  # has the variables that scripts find; another test holds it
 VARIABLES = "\n".join(path.read_text() for path in [SCRIPT_PAGE, *(ROOT / "scripts/relay").rglob("*.py")])
 RULES = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")])
-BLOCKS = {"": Site, "partitions": Partition, "environment": Environment, "libtorch": LibTorch, "openmp": OpenMP}
+BLOCKS: dict[str, type[BaseModel]] = {
+    "": Site,
+    "partitions": Partition,
+    "environment": Environment,
+    "libtorch": LibTorch,
+    "openmp": OpenMP,
+}
 
 
 def strategy(name: str) -> Path:
@@ -54,8 +62,8 @@ THERE = {
 
 
 def test_every_thing_that_the_page_names_is_there() -> None:
-    assert (ROOT / "docs/pages.md").read_text() == pages.page(ROOT), "run 'make schema'"
-    rows = [row for each in pages.read(ROOT) for row in each["rows"]]
-    assert {row["state"] for row in rows} == set(pages.STATES)
+    assert (ROOT / "docs/pages.md").read_text() == centres_pages.page(ROOT), "run 'make schema'"
+    rows = [row for each in centres_pages.read(ROOT) for row in each["rows"]]
+    assert {row["state"] for row in rows} == set(centres_pages.STATES)
     named = {thing for row in rows for thing in row["where"]}
     assert [thing for thing in named if not THERE[thing.split(" ", 1)[0]](thing.split(" ", 1)[1])] == []
