@@ -34,7 +34,7 @@ MODULES = {
     r"libcudnn": "cudnn",
     r"libcusparseLt": "cusparselt",
     r"libnccl": "nccl",
-    r"libcu|libnv": "cuda",
+    r"libcu(dart|blas|fft|rand|solver|sparse|pti|file)|libnv": "cuda",
     r"libabsl": "abseil",
     r"libprotobuf": "protobuf",
     r"libopencv": "opencv",
