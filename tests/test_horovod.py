@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import debian_packages
-import gate_runs
-from chain_results import assert_same, difference, result
+from chain_results import assert_same, result
 from chain_runs import Bench, Chain, finish, wait_until
 from gate_runs import FEW_STEPS, Gates
 from living import words
@@ -20,7 +19,7 @@ from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.run_folder.known_faults import Kind, is_a
-from relay.strategies.horovod import buckets, interface
+from relay.strategies.horovod import buckets
 from relay.task.bound import BoundTask
 from stacks import provide
 
@@ -37,46 +36,11 @@ def horovod() -> Path:
 
 # The gate
 
-WRONG = '''"""Wrong: it rounds."""
-import horovod.torch as hvd
-
-from relay.spec.requirements import Requirements
-from relay.strategies import horovod
-
-
-class Wrong(horovod.Horovod):
-    """Wrong."""
-
-    requirements = Requirements(stack="horovod", least_devices=2, divides=("samples",), options={options})
-
-    def build(self, **options):
-        super().build(**options)
-        self.optimizer._compression = hvd.Compression.fp16
-'''
-
 
 @pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
     verdict = gates.verdict("horovod", 2, steps=FEW_STEPS)
     assert verdict["equivalent"], verdict["problems"]
-
-
-@pytest.mark.long
-def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates) -> None:
-    """Only this has four processes, which add up parts of a batch and small groups of gradients."""
-    options = {"accumulation": 2, "bucket_mb": 0.01}
-    verdict = gates.verdict("horovod", 4, steps=FEW_STEPS, options=options)
-    assert verdict["equivalent"], verdict["problems"]
-
-
-@pytest.mark.slow
-def test_the_gate_sees_one_that_rounds(gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = dict(strategies.load("horovod").requirements.options)
-    (tmp_path / "hvd_rounds.py").write_text(WRONG.format(options=options))
-    monkeypatch.setattr(gate_runs, "FOLDER", tmp_path)
-    verdict = gates.verdict("hvd_rounds", 2, steps=FEW_STEPS)
-    assert not verdict["equivalent"]
-    assert any("smooth twin: parameters" in problem for problem in verdict["problems"]), verdict["problems"]
 
 
 # Its parts
@@ -91,10 +55,6 @@ def test_groups_of_gradients_are_the_same_in_every_process_and_no_smaller_than_a
     assert len(groups) > 2
     assert all(sum(p.nbytes for p in group) >= 0.01 * 2**20 for group in groups[:-1])
     assert len(buckets(model, 25.0)) == 1
-
-
-def test_the_interface_is_the_one_by_which_an_address_is_reached() -> None:
-    assert interface("127.0.0.1") == "lo"
 
 
 def _starts(ranks: Ranks, folder: Path) -> None:
@@ -117,7 +77,6 @@ def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> No
 # The chain of segments
 
 STEPS, CUT = 8, 5  # an epoch has more
-ADAM = spec("gpt-tiny", width=16, depth=1, heads=4, global_batch_size=12)
 STOPPED = """
 from pathlib import Path
 import os
@@ -167,31 +126,7 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
     assert_same(result(cut), uncut)
 
 
-@pytest.mark.slow
-def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench) -> None:
-    from relay.training.adoption import adopt
-
-    given = begun(bench, "given", its=ADAM)
-    assert given.forked(0, CUT).status == 0
-    taking = given.planned("taking", strategy="cpu", stack="torch")
-    adopt(given.results, given.run.id, taking.run.id)
-    assert taking.forked().status == 0
-    uncut = begun(bench, "uncut", its=ADAM).train(forked=True)
-    assert difference(result(taking), result(uncut)) < 1e-5
-
-
 # How its processes end
-
-
-@pytest.mark.long
-def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench) -> None:
-    """Only this kills a rank that horovodrun has started."""
-    cut = begun(bench, "killed", "SIGKILL", cut=CUT, launcher="horovodrun")
-    ended = finish(cut.begin())
-    assert ended.status == 75, ended.errors
-    assert bench.processes() == []
-    assert not (cut.work / "fault.json").exists()
-    assert finish(cut.begin(attempt=2)).status == 0
 
 
 def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:

@@ -78,20 +78,6 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
     assert plain.model.training
 
 
-def test_a_loss_may_read_the_model_that_the_task_keeps() -> None:
-    """Each plain training of a task has its own."""
-    task = task_of("lenet-cifar10")
-
-    class Keeping(type(task.own)):  # type: ignore[misc]
-        def model(self) -> nn.Module:
-            self.kept = super().model()
-            return self.kept
-
-    task.own.__class__ = Keeping
-    trainings = [Plain.of(task, CPU) for _ in range(2)]
-    assert [each.task.own.kept for each in trainings] == [each.model for each in trainings]
-
-
 def test_replicas_have_no_statistics_where_a_norm_keeps_none_and_may_share_a_buffer() -> None:
     task = task_of("lenet-cifar10")
 

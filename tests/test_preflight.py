@@ -216,25 +216,12 @@ def test_runs_of_one_shape_do_not_fail_for_the_needs_of_another(tmp_path: Path) 
 
 
 def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:
-    asked = load(
-        {
-            "task": "lenet-digits",
-            "comparisons": [
-                {"strategy": "ddp", "devices_per_node": [2, 4, 8]},
-                {"strategy": "ddp", "devices_per_node": 2, "backend": "gloo"},
-                {"strategy": "data_parallel", "devices_per_node": 2},
-            ],
-        }
-    )
+    asked = load({"comparisons": [{"strategy": "ddp", "devices_per_node": [2, 8]}]})
     made = plan(asked, gpus=1, sharing=Sharing(4))
-    assert {run.shape.devices_per_node for run in made.runs} == {2, 4}
-    reasons = [" ".join(each.reasons) for each in made.skipped]
-    assert len(reasons) == 3
-    assert "the same GPU twice" in reasons[2]
+    assert ({run.shape.devices_per_node for run in made.runs}, len(made.skipped)) == ({2}, 1)
     why = plan(asked, gpus=1, sharing=Sharing(why_not="fetch a wheel"))
     assert not why.runs
     assert why.skipped[0].reasons == ("devices_per_node is 2, 1 GPU can be used here; fetch a wheel",)
-    assert why.skipped[-1].reasons == ("devices_per_node is 2, 1 GPU can be used here",)
 
 
 def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:

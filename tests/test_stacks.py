@@ -198,22 +198,18 @@ def test_a_cuda_build_is_for_the_gpus_that_are_named(
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
     a_cuda(tmp_path, monkeypatch, nvcc="13.0", torch="13.0")
     (entry,) = built.entries(quick.read_text()).values()
-    wheels = [built.wheel(entry, Path(sys.executable), "cuda", arch_list) for arch_list in ("9.0+PTX",)]
-    numbers = []
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(own_cache / wheel.parent.name)
-        told = [sys.executable, "-c", "import quick; print(quick.number)"]
-        done = subprocess.run(told, cwd=own_cache / wheel.parent.name, capture_output=True, text=True, check=True)
-        numbers.append(int(done.stdout))
-    assert numbers == [90]
+    with zipfile.ZipFile(built.wheel(entry, Path(sys.executable), "cuda", "9.0+PTX")) as archive:
+        archive.extractall(own_cache / "there")
+    told = [sys.executable, "-c", "import quick; print(quick.number)"]
+    done = subprocess.run(told, cwd=own_cache / "there", capture_output=True, text=True, check=True)
+    assert done.stdout == "90\n"
 
 
-@pytest.mark.parametrize(("nvcc", "torch"), [("12.9", "13.0"), ("13.1", "13.0")])
 def test_an_nvcc_of_another_version_is_told_before_anything_is_built(
-    quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, nvcc: str, torch: str
+    quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
+    nvcc, torch = "12.9", "13.0"
     a_cuda(tmp_path, monkeypatch, nvcc=nvcc, torch=torch)
     (entry,) = built.entries(quick.read_text()).values()
     told = (

@@ -199,17 +199,6 @@ def test_training_goes_as_far_as_its_losses_are_taken(alone: Ranks) -> None:
     assert _equal(trained(strategy, 2, 4), before)
 
 
-def test_prediction_is_in_evaluation_mode_and_training_goes_on(alone: Ranks) -> None:
-    strategy = strategies.load("cpu")(task("utsa-mnist", "fp32"), alone, 8, {})
-    batch = strategy.task.example(8)
-    outputs = strategy.predict(batch)
-    assert outputs.shape == (8, 10)
-    assert not outputs.requires_grad
-    assert torch.equal(outputs, strategy.predict(batch))  # without dropout
-    assert strategy.model.training
-    assert not torch.equal(strategy.forward(batch), strategy.forward(batch))  # with it
-
-
 def test_an_overflow_in_gradients_of_one_kind_counts_whatever_the_others_are() -> None:
     wide, usual = (torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float64, torch.float32))
     wide.grad, usual.grad = torch.full_like(wide, torch.inf), torch.zeros_like(usual)
