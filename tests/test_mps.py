@@ -24,8 +24,6 @@ import preloaded
 from gate_runs import FEW_STEPS, Gates, planned
 from living import words
 from relay import strategies
-from relay.planning.config import load
-from relay.planning.planner import plan
 from relay.process import mps_daemon
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -183,15 +181,6 @@ def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
 def test_replicas_share_a_device_and_divide_its_batch() -> None:
     gate, _ = planned("mps", devices=1, processes_per_device=3, global_batch_size=48)
     assert (gate.shape.world_size, gate.shape.devices, gate.shape.backend) == (3, 1, "gloo")
-
-
-def test_data_parallel_needs_gpus_and_says_who_stands_for_it() -> None:
-    asked = {"device": "cpu", "comparisons": [{"strategy": "data_parallel", "devices_per_node": 2}]}
-    made = plan(load(asked), gpus=0)
-    assert not made.runs
-    assert [skipped.reasons for skipped in made.skipped] == [
-        ("data_parallel needs a GPU, device is cpu; use ddp instead",)
-    ]
 
 
 @pytest.mark.slow

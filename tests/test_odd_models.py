@@ -251,6 +251,7 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
     assert verdict["equivalent"] is True
 
 
+@pytest.mark.slow
 def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_path: Path) -> None:
     verdict = judged(tmp_path, BY_PROCESS, "cpu", 1)
     assert verdict["problems"] == []

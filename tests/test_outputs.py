@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from relay.card.look import Data, look
 from relay.card.words import in_words
 from relay.process.ranks import Ranks
 from relay.spec.tasks import TaskSpec
-from relay.task import batches
 from relay.task.data import Resident
 from relay.training.evaluation import Evaluation
 from test_any_model import HEAD
@@ -71,37 +69,6 @@ def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> N
     assert found.task.card.training_outputs_along == {"outputs[2]": None}
     assert "outputs[1]: dimension 1 counts the samples." in in_words(found)
     assert "outputs[2]: no dimension counts the samples." in in_words(found)
-
-
-@dataclass
-class Found:
-    """Outputs of a class of one's own."""
-
-    logits: torch.Tensor
-    states: list[torch.Tensor]
-    book: torch.Tensor
-    loss: torch.Tensor
-
-
-def outputs_of(ids: torch.Tensor) -> Found:
-    return Found(ids, [ids.expand(3, 1, -1)], torch.arange(7), ids.double().mean())
-
-
-ALONG = {"outputs.states[0]": 2, "outputs.book": None}
-
-
-def test_outputs_are_joined_and_cut_along_their_samples() -> None:
-    ids = torch.arange(6)
-    whole = outputs_of(ids)
-    joined = batches.joined([outputs_of(ids[:4]), outputs_of(ids[4:])], along=ALONG)
-    few = batches.first(Found(ids, whole.states, whole.book, torch.ones(1)), 4, 6, ALONG)
-    for found, wanted in ((joined, whole), (few, outputs_of(ids[:4]))):
-        assert torch.equal(found.logits, wanted.logits)
-        assert torch.equal(found.states[0], wanted.states[0])
-        assert torch.equal(found.book, wanted.book)
-    assert joined.loss == whole.loss
-    compared = batches.of_samples(whole, ALONG)
-    assert [each.shape for each in compared] == [(6,), (6, 3, 1), ()]
 
 
 @pytest.mark.slow

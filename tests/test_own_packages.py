@@ -82,9 +82,10 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
             {"torhc": ["a"]},
             "packages: 'torhc' is unknown; did you mean 'torch'[?] allowed: deepspeed, horovod, lightning",
         ),
-        (
+        pytest.param(
             {"torch": ["nowhere"]},
             r"packages\.torch: pip has no wheels for nowhere: No matching distribution found for nowh",
+            marks=pytest.mark.slow,
         ),
     ],
 )

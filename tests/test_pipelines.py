@@ -146,28 +146,6 @@ def check(world_size: int, cases: list[Case], folder: Path) -> None:
         assert max(found["held"]) < expected["held"], case
 
 
-@pytest.mark.long
-def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
-    """Only this trains by every schedule on two processes."""
-    cases: list[Case] = [("pipeline", "lenet-digits", {"schedule": schedule}, {}) for schedule in SCHEDULES]
-    parted = [
-        ("pipeline", "gpt-tiny", {"schedule": schedule}, {"recompute": True})
-        for schedule in SCHEDULES
-        if SCHEDULES[schedule].parted
-    ]
-    others: list[Case] = [
-        ("model_parallel", "lenet-digits", {}, {}),
-        ("model_parallel", "gpt-tiny", {}, {"recompute": True}),
-        ("pipeline", "gpt-moe-tiny", {"schedule": "interleaved_zero_bubble", "micro_batches": 2}, {}),
-        ("pipeline", "lenet-digits", {"schedule": "1f1b"}, {"channels_last": True}),
-        ("pipeline", "lenet-digits", {"schedule": "gpipe", "micro_batches": 1}, {}),
-        ("pipeline", "lenet-digits", {"schedule": "interleaved_1f1b", "cut_before": "conv2, fc1, fc3"}, {}),
-        ("pipeline", "gpt-tiny", {"schedule": "zbv_zero_bubble"}, {"precision": "bf16"}),
-        ("model_parallel", "gpt-tiny", {}, {"precision": "bf16"}),
-    ]
-    check(2, [*cases, *parted, *others], tmp_path)
-
-
 OWN_MODELS: list[tuple[str, dict[str, Any]]] = [
     ("unet", {"schedule": "interleaved_zero_bubble", "cut_before": "down2, middle, up1"}),
     ("table", {"schedule": "dualpipe_v"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import time
@@ -14,8 +13,6 @@ import psutil
 import pytest
 
 from living import children, words
-from relay.driver.progress import Training, described
-from relay.status.runs import silent
 from script_runs import commanded
 
 SPEAKING = """
@@ -111,18 +108,6 @@ def test_a_script_that_hangs_is_told_to_end_after_its_time() -> None:
     assert "the command had not ended after 0.05 minutes (runtime_minutes)" in made.told()["what"]
     assert made.told()["what"].endswith("\n| waits")
     assert "more runtime_minutes" in made.told()["remedy"]
-
-
-def test_a_script_that_prints_nothing_is_told_of_while_it_runs() -> None:
-    places = commanded("").places
-    log = places.results / "logs" / "segment" / places.run_id / "step-1.log"
-    log.parent.mkdir(parents=True)
-    log.touch()
-    training = Training(places.run_id, 1, "Running train")
-    assert (silent(places), described(training)) == ("", "")
-    os.utime(log, (time.time() - 400,) * 2)
-    told = "has printed nothing for 6 min 40 s"
-    assert (silent(places), described(training)) == (told, f"{told}: Running train")
 
 
 @pytest.mark.slow

@@ -132,9 +132,7 @@ def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
     config = load({"comparisons": [{"strategy": "ddp", "devices_per_node": 2}, {"strategy": "cpu"}]})
     made = plan(config, root=ROOT, site=site(tmp_path, "environment: {torch: cpu}"))
     (skipped,) = made.skipped
-    assert skipped.reasons[0].startswith(
-        f"{tmp_path}/mine.yaml: environment.torch: cpu has no code for GPUs; allowed: "
-    )
+    assert "mine.yaml: environment.torch: cpu has no code for GPUs; allowed: auto, cuda, " in skipped.reasons[0]
     assert {run.strategy.name for run in made.runs} == {"cpu"}
 
 

@@ -165,37 +165,6 @@ def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> N
 # Checkpoints
 
 
-def nested(place: Path) -> None:
-    (place / "strategy" / sealed.MANIFEST).write_bytes((place / sealed.MANIFEST).read_bytes())
-
-
-def outside(place: Path) -> None:
-    changed(place, lambda told: told["files"].update({"../../x": told["files"]["rng-0.pt"]}))
-
-
-def changed(place: Path, how: Callable[[dict[str, Any]], object]) -> None:
-    told = read_json(place / sealed.MANIFEST)
-    how(told)
-    (place / sealed.MANIFEST).write_text(json.dumps(told))
-
-
-@pytest.mark.parametrize(
-    ("harm", "told"),
-    [
-        (nested, f"strategy/{sealed.MANIFEST} is not in the manifest"),
-        (outside, "x is missing"),
-    ],
-)
-def test_a_manifest_that_is_none_is_told_in_one_line(
-    checkpoints: Checkpoints, training: Training, harm: Callable[[Path], None], told: str
-) -> None:
-    filled(checkpoints, training, 4)
-    place = checkpoints.directory / "step-4"
-    assert sealed.damage(place) is None
-    harm(place)
-    assert told in (sealed.damage(place) or "")
-
-
 @pytest.mark.parametrize("write", [write_json, of_chains.write_json], ids=["relay", "relay.chain"])
 def test_what_others_have_put_in_the_way_is_not_written_to(tmp_path: Path, write: Callable[[Path, Any], None]) -> None:
     (tmp_path / f".x.json.{os.getpid()}").symlink_to(tmp_path / "mine")

@@ -72,19 +72,9 @@ def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "values",
-    [
-        of("ddp"),
-        pytest.param(of("pipeline_ddp", 4, stages=2, schedule="gpipe"), marks=pytest.mark.long),
-    ],
-)
-def test_statistics_of_right_replicas(bench: Bench, values: dict[str, Any]) -> None:
-    """Only the long one has them of stages.
-
-    Under DDP they begin each step with the first one's, under FSDP with their own.
-    """
-    found = found_of(begun(bench.chain("run", NORMALISED, **SHORT, **values), *AWAY))
+def test_statistics_of_right_replicas(bench: Bench) -> None:
+    """Under DDP they begin each step with the first one's."""
+    found = found_of(begun(bench.chain("run", NORMALISED, **SHORT, **of("ddp")), *AWAY))
     assert found["status"] == "passed", found
     assert max(figures(found, "statistics of replicas")) < 3e-6
 

@@ -238,15 +238,6 @@ def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: p
         overlay.make(quick)
 
 
-def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan asks for libaio's; what was built elsewhere, or before, needs no compiler here."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CPATH", str(tmp_path))
-    assert not built.has_header("some_aio.h")
-    (tmp_path / "some_aio.h").touch()
-    assert built.has_header("some_aio.h")
-
-
 @pytest.mark.slow
 def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
     quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
@@ -299,14 +290,6 @@ def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """What `make` would do, and says."""
     return subprocess.run(["make", "--dry-run", *words], cwd=ENVS.parent, capture_output=True, text=True)
-
-
-@pytest.mark.parametrize(("given", "taken"), [([], "all"), (["STACKS=torch"], "torch"), (["STACKS=all"], "all")])
-def test_make_tests_the_stacks_that_are_named(given: list[str], taken: str) -> None:
-    done = make("test", *given)
-    assert done.returncode == 0, done.stderr
-    assert f"all_stacks.py {taken} &" in done.stdout
-    assert f'-m "not long" --stacks "{taken}" ' in done.stdout
 
 
 def test_make_names_a_stack_that_there_is_not() -> None:

@@ -109,19 +109,6 @@ def test_a_matrix_that_is_not_called_is_left_alone() -> None:
     assert styles(normed, torch.zeros(2, 4)) == {"second": "row, whole"}
 
 
-def test_layers_state_how_they_are_split() -> None:
-    plan = of(built_in("gpt-tiny"), TEXT, ranks=4)
-    block = {"query": "column", "key": "column", "value": "column", "out": "row", "up": "column", "down": "row"}
-    assert {name: plan.styles[f"block3.{name}"] for name in block} == block
-    assert plan.styles["embed.token"] == plan.styles["embed.position"] == "embedding"
-    assert plan.styles["head"] == "column, whole"
-    assert len(plan.styles) == 2 + 4 * len(block) + 1
-    assert plan.divisible == (("attention heads (block0.query)", 4),)
-    told = styles(built_in("gpt-moe-tiny"), TEXT, ranks=4)
-    assert told["block0.moe"] == "experts"
-    assert not any("router" in name for name in told)
-
-
 # The user's own plan, and what is refused
 
 

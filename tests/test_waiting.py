@@ -78,25 +78,6 @@ def test_what_needs_somebody_is_said_at_once_and_again(
     assert line.endswith("or cancel with `scancel 0 1 2 3 4 5 6 7 8 9 …`")
 
 
-def test_an_outage_is_said_from_the_second_failed_look_on(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    news.unanswered()
-    news.answered()
-    assert said(caplog) == []  # one slip
-    told = []
-    for second in range(0, 300, 10):
-        clock.now += 10
-        news.unanswered()
-        told += [second] * len(said(caplog))
-    assert told == [10, 40, 90, 190]
-    assert news.in_outage
-    news.answered()
-    news.answered()
-    assert said(caplog) == ["Slurm answers again"]
-    assert not news.in_outage
-
-
 # On a cluster
 
 

@@ -241,25 +241,6 @@ class TestComparison:
         assert jobs(printed)["segment"] == 1
 
     @pytest.mark.long
-    def test_without_the_failing_one_all_is_done_and_a_further_call_does_nothing(
-        self, compared: tuple[Path, dict, str]
-    ) -> None:
-        """Only this shows that a whole call on finished results does nothing, forced rules included."""
-        folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
-        status, printed = snakemake(folder, rest)
-        assert status == 0, printed
-        assert "images/s" in printed  # the table
-        assert "segment" not in jobs(printed)
-        status, printed = snakemake(folder, rest)
-        assert status == 0
-        assert "Nothing to be done" in printed
-        assert "Report: results/comparison.html" in printed, "the table again"
-        _, printed = snakemake(folder, rest, "--forcerun", "dataset", "environment", "--dry-run")
-        assert {"dataset", "environment"} < set(done := jobs(printed))
-        assert not {"segment", "reference", "gate"} & set(done)
-
-    @pytest.mark.long
     def test_what_is_missing_or_damaged_is_made_and_nothing_else(
         self, compared: tuple[Path, dict, str], tmp_path: Path
     ) -> None:
