@@ -12,12 +12,11 @@ import debian_packages
 from chain_results import assert_same, result
 from chain_runs import Bench, Chain
 from gate_runs import FEW_STEPS, Gates
-from own_tasks import OWN, bound, spec
+from own_tasks import OWN, spec
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.run_folder.known_faults import Kind, is_a
-from relay.strategies.horovod import buckets
 from relay.task.bound import BoundTask
 from stacks import provide
 
@@ -44,15 +43,6 @@ def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
 # Its parts
 
 LENET = str(OWN / "lenet_random.py")
-
-
-def test_groups_of_gradients_are_the_same_in_every_process_and_no_smaller_than_asked() -> None:
-    model = bound(spec(LENET), "fp32").model()
-    groups = buckets(model, 0.01)
-    assert [parameter for group in groups for parameter in group] == [*reversed(list(model.parameters()))]
-    assert len(groups) > 2
-    assert all(sum(p.nbytes for p in group) >= 0.01 * 2**20 for group in groups[:-1])
-    assert len(buckets(model, 25.0)) == 1
 
 
 def _starts(ranks: Ranks, folder: Path) -> None:
