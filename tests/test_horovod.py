@@ -1,4 +1,4 @@
-"""Horovod as a strategy: its gate, planted faults, its checkpoints, and how its processes end."""
+"""Horovod as a strategy: its gate, its checkpoints, and its words on a lost peer."""
 
 from __future__ import annotations
 

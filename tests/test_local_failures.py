@@ -1,4 +1,4 @@
-"""What a failed job comes to on this machine: tried again only where that can help, and told in one block."""
+"""A failed training is tried again as long as it comes further."""
 
 from __future__ import annotations
 

@@ -82,8 +82,6 @@ def test_a_spot_check_with_other_data_says_nothing_against_the_run(bench: Bench,
     assert found["unchecked"][-1].startswith("its dataset was made anew with other content (then ")
 
 
-# Files that a strategy reads and declares belong to its code
-
 # A strategy's file that is edited between two calls: which code a run takes, and what its user is told
 
 FAILS = "if self.steps == {step}:\n            raise ArithmeticError('as planted')"

@@ -63,14 +63,14 @@ class Replica:
 
     def said(self) -> Any:
         """What it tells next."""
-        assert self.told.poll(30)
+        assert self.told.poll(120)
         return self.told.recv()
 
     def ends(self) -> Any:
         """Let it leave the service; what it sees then."""
         self.told.send("go on")
         seen = self.said()
-        self.process.join(30)
+        self.process.join(120)
         return seen
 
 

@@ -20,9 +20,6 @@ from short_tasks import task
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# Where a model is cut
-
-
 # What is declared
 
 

@@ -161,12 +161,6 @@ def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_writt
     assert says(seen.findings["node's disk"], "stop", "/proc (node_disk '/proc') cannot be used")
 
 
-# For real: several processes on one node
-
-
-# For real: two nodes, each with its own name, address and mounts
-
-
 # For real: on Slurm
 
 

@@ -59,7 +59,6 @@ def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], p
 def test_what_shards_or_cuts_a_model_trains_it_on_gpus_as_one_process_on_a_cpu_does(
     name: str, processes: int, its: TaskSpec, options: dict[str, Any], precision: str, tmp_path: Path
 ) -> None:
-    """Only the long case has experts."""
     data_of(its, tmp_path)
     spawned(_as_plain, processes, name, its, options, precision, tmp_path, gpus=processes)
 

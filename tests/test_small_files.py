@@ -159,9 +159,6 @@ def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> N
     assert begun.checkpoints() == [4]
 
 
-# Faults, ends of jobs, records
-
-
 # Checkpoints
 
 

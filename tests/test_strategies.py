@@ -56,9 +56,6 @@ def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
         assert read.twin is None or read.twin in FILES, name
 
 
-# What is loaded
-
-
 # What is saved
 
 

@@ -107,15 +107,3 @@ def test_a_matrix_that_is_not_called_is_left_alone() -> None:
     normed = Between(nn.ReLU())
     nn.utils.parametrizations.weight_norm(normed.first)  # its weight is computed in each call
     assert styles(normed, torch.zeros(2, 4)) == {"second": "row, whole"}
-
-
-# The user's own plan, and what is refused
-
-
-# Which modules are sharded and recomputed as a whole, in models of any form
-
-
-# The user's own units
-
-
-# Activations that are computed again
