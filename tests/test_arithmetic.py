@@ -54,7 +54,6 @@ def test_a_job_that_computes_otherwise_than_planned_ends_with_one_line(bench: Be
     assert "Traceback" not in ended.errors
     told = "ONEDNN_DEFAULT_FPMATH_MODE is 'BF16' in its job, and was unset when it was planned"
     assert told in chain.fault()["error"]
-    assert chain.segment(attempt=2, **BF16).status == 1, "a retry would only repeat it"
 
 
 @pytest.mark.slow

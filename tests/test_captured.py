@@ -17,7 +17,7 @@ from torch import nn
 import pretended_gpu
 from chain_runs import DIGITS, DROPOUT, Bench, short_run
 from gate_runs import FEW_STEPS, Gates
-from own_tasks import bound, data_of, spec
+from own_tasks import bound, data_of
 from preloaded import spawned
 from relay import strategies
 from relay.process.generators import seed_generators
@@ -37,7 +37,6 @@ from spot_checked import verdict
 
 pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
-TEXT = spec("gpt-tiny", depth=1, heads=2, global_batch_size=16)
 BATCH, STEPS = 16, 8
 FIRST = 3  # steps that are trained as ever
 
@@ -75,8 +74,8 @@ class Trained:
 
 @pytest.mark.parametrize(
     ("task", "feeder"),
-    [(DIGITS, streamed), (DROPOUT, Resident), (TEXT, streamed)],
-    ids=["sgd", "dropout and adadelta", "adamw"],
+    [(DIGITS, streamed), (DROPOUT, Resident)],
+    ids=["sgd", "dropout and adadelta"],
 )
 def test_replayed_steps_compute_the_same(prepared: Path, task: Any, feeder: Callable[..., Feeder]) -> None:
     spawned(
@@ -114,58 +113,12 @@ def test_the_gate_trains_with_replayed_steps(gates: Gates) -> None:
     assert [part["name"] for part in found["parts"] if part["trial"] == "replayed"] == ["replayed: losses"]
 
 
-KEEPS_ITS_RATE = """
-from relay.strategies import single_gpu
-from relay.strategies.base import Requirements
-
-
-class KeepsItsRate(single_gpu.SingleGPU):
-    capture_after = 3
-    requirements = Requirements(processes="one", devices=("cuda",))
-
-    def set_learning_rate(self, learning_rate):
-        self.rate = learning_rate
-
-    def update(self):
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
-        super().update()
-"""
-
-
-@pytest.mark.long
-def test_the_gate_finds_what_python_does_anew_in_every_step(gates: Gates, tmp_path: Path) -> None:
-    """Only this has the gate find a wrong replay, of a learning rate that Python sets anew."""
-    (tmp_path / "keeps_its_rate.py").write_text(KEEPS_ITS_RATE)
-    schedule = {"learning_rate_schedule": "cosine", "cuda_graph": True, "folders": (tmp_path,)}
-    found = gates.verdict("keeps_its_rate", 1, device="cuda", steps=20, **schedule)
-    assert {part["trial"] for part in found["parts"] if not part["passed"]} == {"replayed"}, found["problems"]
-
-
 # What is not
 
 
 def _waits(task: BoundTask) -> None:
     loss = task.own.loss
     task.own.loss = lambda outputs, batch: loss(outputs, batch) * (1 if outputs.sum().item() else 2)  # type: ignore[method-assign]
-
-
-def _draws(task: BoundTask) -> None:
-    loss = task.own.loss
-    task.own.loss = lambda outputs, batch: loss(outputs, batch) * (1 + random.random() / 100)  # type: ignore[method-assign]
-
-
-def _fails(task: BoundTask) -> None:
-    """At the step that is captured alone: no look at a step before it tells."""
-    loss, calls = task.own.loss, []
-
-    def counted(outputs: Any, batch: Any) -> torch.Tensor:
-        calls.append(batch)
-        if len(calls) == FIRST + 1:
-            outputs.sum().item()
-        return loss(outputs, batch)
-
-    task.own.loss = counted  # type: ignore[method-assign]
 
 
 def _counts(task: BoundTask) -> None:
@@ -195,8 +148,6 @@ REFUSED = {
     "Python changes the task.calls in every step": _counts,
     "Python changes the task.before in every step": _remembers,
     "it waits for the GPU": _waits,
-    "it draws random numbers on the CPU": _draws,
-    "of an error: RuntimeError: CUDA error: operation not permitted": _fails,
 }
 
 
@@ -258,7 +209,7 @@ def _agreeing(ranks: Ranks, work: Path) -> None:
     length = short_run(DIGITS).length
     agreement = Agreement(length, ranks, Interruption.watch(), Checkpoints(work, ranks), 0)
     reached, began = [], time.monotonic()
-    for step in range(1, 200):
+    for step in range(1, 150):
         pretended_gpu.gpu().queue(0.02)
         if agreement.due(step):
             agreement.reach(step)

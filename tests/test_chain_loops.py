@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,26 +12,17 @@ from torch import nn
 
 from pages import blocks
 from relay.chain import resume
-from relay.chain.signals import SIGNALS
 from relay.chain.state import State
 
+pytest_plugins = ["chain_here"]
+pytestmark = pytest.mark.usefixtures("in_a_script")
+
 SETUP, *LOOPS = [each.text for each in blocks("docs/chain-loops.md") if each.language == "python"]
-KILLED = (23,)  # saved every 5 steps, and complete with the save after that
+KILLED = 23  # saved every 5 steps, and complete with the save after that
 
 
 class Killed(BaseException):
     """In place of SIGKILL: the process would do nothing more."""
-
-
-@pytest.fixture(autouse=True)
-def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def trained(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
@@ -70,37 +58,23 @@ def trained(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
     return state
 
 
-def differs(loop: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a chain of two jobs ends otherwise than one job."""
-    ends = []
-    for name, kills in (("uncut", (None,)), ("cut", (*KILLED, None))):
-        (folder / name).mkdir()
-        monkeypatch.chdir(folder / name)
-        ends.append([trained(loop, killed) for killed in kills][-1])
-    return any(not torch.equal(one, ends[1][key]) for key, one in ends[0].items())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "loop",
-    [LOOPS[0], *(pytest.param(loop, marks=pytest.mark.slow) for loop in LOOPS[1:])],
+    LOOPS,
     ids=["fetched ahead", "no epochs", "two networks", "accumulated", "accumulated by batches", "stream, ema, scaler"],
 )
 def test_a_loop_of_the_page_ends_as_if_nobody_had_killed_it(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not differs(loop, tmp_path, monkeypatch)
+    ends = []
+    for name, kills in (("uncut", (None,)), ("cut", (KILLED, None))):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        ends.append([trained(loop, killed) for killed in kills][-1])
+    assert all(torch.equal(one, ends[1][key]) for key, one in ends[0].items())
     told = capsys.readouterr()
-    assert (told.out + told.err).count("goes on from step") == len(KILLED)
-
-
-@pytest.mark.slow
-def test_a_batch_that_is_fetched_ahead_and_not_given_is_another_and_a_line_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert differs(LOOPS[0].replace(", kept=kept", ""), tmp_path, monkeypatch)
-    told = capsys.readouterr()
-    assert "a batch that this loop fetches ahead is not saved, unless it is in a dict" in told.out + told.err
+    assert (told.out + told.err).count("goes on from step") == 1
 
 
 def test_each_rank_keeps_its_own_dict_however_large_it_is() -> None:

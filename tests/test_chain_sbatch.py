@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,8 @@ net = torch.nn.Linear(1, 1)
 run = resume(model=net, save_steps=1)  # the ranks agree at each step
 if dist.get_rank() == 0:
     print("from", run.step, flush=True)
-for step, _ in run.steps(range(12)):
-    if step in (4, 8) and dist.get_rank() == 1:
+for step, _ in run.steps(range(8)):
+    if step == 4 and dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGTERM)
     run.after(step)
 if dist.get_rank() == 0:
@@ -74,13 +73,13 @@ def test_jobs_go_on_until_the_training_has_ended(cluster: MiniSlurm, tmp_path: P
     typed = block(PAGE, "relay-chain sbatch --jobs 20 job.sh").text.split()[2:]
     done = relay_chain(cluster, tmp_path, *typed[:-1], "--job-name=chained", "--output=log-%j", typed[-1])
     jobs = chained(cluster, number(done))
-    logs = [(tmp_path / f"log-{job['JobId']}").read_text() for job in jobs[:3]]
+    logs = [(tmp_path / f"log-{job['JobId']}").read_text() for job in jobs[:2]]
     assert [line for log in logs for line in log.splitlines() if line.startswith(("from", "trained"))] == [
-        "from 0", "from 4", "from 8", "trained 12"
+        "from 0", "from 4", "trained 8"
     ], "\n".join(logs)  # fmt: skip
-    assert [job["JobState"] for job in jobs] == ["FAILED", "FAILED", "COMPLETED", "CANCELLED"]
-    assert [job["ExitCode"] for job in jobs[:3]] == ["75:0", "75:0", "0:0"]
-    assert all(one["EndTime"] <= next_one["StartTime"] for one, next_one in pairwise(jobs[:3]))
+    assert [job["JobState"] for job in jobs] == ["FAILED", "COMPLETED", "CANCELLED"]
+    assert [job["ExitCode"] for job in jobs[:2]] == ["75:0", "0:0"]
+    assert jobs[0]["EndTime"] <= jobs[1]["StartTime"]
 
 
 @pytest.mark.slow

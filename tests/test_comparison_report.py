@@ -83,12 +83,6 @@ def test_the_runner_up_is_slower_because_of_one_part(tree: Tree) -> None:
     assert "slower: communication that no computing hides: 50 % of its steps&#39; time</td>" in tree.html
 
 
-def test_without_observed_steps_and_in_a_tie_nothing_is_said(tree: Tree) -> None:
-    tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
-    tree.setting("mps", SLOW, processes_per_device=2)
-    assert "steps' time" not in told(tree, "The next best is mps")
-
-
 # The table of speed per device by batch and number of devices, as computing centres publish it
 
 

@@ -269,17 +269,6 @@ def test_conda_of_a_module_is_activated_on_the_node(
     assert (old_conda / "calls").read_text() == f"conda shell.posix activate {place}\n"  # Snakemake asks it nothing
 
 
-@pytest.mark.slow
-def test_conda_that_was_not_activated_stops_the_job(
-    workflow: Workflow, modules: dict[str, str], old_conda: Path
-) -> None:
-    workflow.site({"mode": "conda", "conda": {"torch": "pytorch"}}, [])
-    status, printed = workflow.run(PATH=f"{Path(sys.executable).parent}:{old_conda}:{os.environ['PATH']}")
-    assert status == 1
-    assert "EnvironmentNameNotFound: pytorch" in printed
-    assert "is the driver's own: nothing was activated; read what was printed above; " in printed
-
-
 @pytest.mark.long
 def test_the_whole_stack_on_a_node_without_network(tmp_path: Path) -> None:
     """Only this installs all of torch's lock, as the rule and then a job do."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gate_parts import Asked, verdicts
-from gate_runs import FEW_STEPS, Gates
+from gate_runs import Gates
 
 FP16 = {"precision": "fp16"}
 DROPOUT, NORMS = "utsa-mnist", "resnet18-cifar10"
@@ -17,13 +17,14 @@ DROPOUT, NORMS = "utsa-mnist", "resnet18-cifar10"
 
 @dataclass(frozen=True)
 class Planted:
-    """A wrong strategy: the parts that fail, none but them; and how the problems beside these parts begin."""
+    """A wrong strategy: the parts that fail, none but them; how the problems beside these parts begin; and where."""
 
     strategy: str
     fails: frozenset[str] = frozenset()
     says: tuple[str, ...] = ()
     task: str = "lenet-digits"
     axes: dict[str, Any] = field(default_factory=dict)
+    where: str = ""
 
     def __str__(self) -> str:
         return self.strategy.removeprefix("wrong_")
@@ -52,6 +53,7 @@ WRONG = [
     Planted(
         "wrong_resume_without_momentum",
         fails=parts("resumed.losses", "resumed.outputs", "resumed.state", "own.resumed"),
+        where="first differs after a checkpoint was loaded, in ",
     ),
     Planted("wrong_momentum_rounded_when_loaded", fails=parts("own.state")),
     Planted("wrong_saving_disturbs", fails=parts("trained.losses", "trained.parameters", "own.resumed")),
@@ -81,11 +83,6 @@ WRONG = [
         "wrong_dropout_alike", task=DROPOUT, says=("dropout: the same random numbers are drawn on replicas 0 and 1",)
     ),
     Planted(
-        "wrong_dropout_of_the_next",
-        task=DROPOUT,
-        says=("dropout: the same random numbers are drawn on replicas 1 and 0, in their steps 0 and 1",),
-    ),
-    Planted(
         "wrong_predicts_in_training_mode",
         task=DROPOUT,
         fails=parts("trained.outputs", "resumed.outputs"),
@@ -95,16 +92,12 @@ WRONG = [
     Planted("wrong_norm_averaged", task=NORMS, fails=STATISTICS),
     # Who does the work
     Planted("wrong_work_forward", says=("division of work: step 0: rank 0 computes 70.3% (forward 100.0%) of what",)),
-    Planted("wrong_work_shared", says=("division of work: step 0: rank 1 computes nothing; ranks 0, 1 should share",)),
 ]
 RIGHT = [
     Asked("ddp", options={"compression": "powersgd"}),
-    Asked("ddp", options={"static_graph": True, "bucket_mb": 0.05}),
     Asked("pipeline", axes=FP16),
-    Asked("fsdp"),
     Asked("right_zero_redundancy"),
     Asked("right_own_loop"),
-    Asked("right_parameter_averaging"),
     Asked("ddp", NORMS, options={"accumulation": 2}),
 ]
 
@@ -125,6 +118,7 @@ def test_a_fault_is_caught_by_its_part(found: Callable[[Asked], dict[str, Any]],
     assert len(beside) == len(planted.says), beside
     for text in planted.says:
         assert any(problem.startswith(text) for problem in beside), beside
+    assert (verdict["where"] or "").startswith(planted.where)
 
 
 @pytest.mark.slow
@@ -153,21 +147,3 @@ def test_a_process_that_keeps_the_optimizer_for_the_others_is_no_idle_one(
     assert verdict["problems"] == []
     assert verdict["computed_share"] == [0.0, 0.5, 0.5]
     assert "rank 0 computes no samples: it keeps the optimizer's state for the others" in verdict["notes"]
-
-
-# A failed gate says where: the first step and the first parameter that differ, in the verdict and on the terminal
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "where"),
-    [
-        ("wrong_single_bias", "first differs at step 1 in fc3.bias ("),
-        ("wrong_stale_checkpoint", "first differs after a checkpoint was loaded, in conv1.weight ("),
-    ],
-)
-def test_a_failed_gate_says_where(gates: Gates, strategy: str, where: str, capfd: pytest.CaptureFixture[str]) -> None:
-    verdict = gates.verdict(strategy, steps=FEW_STEPS, global_batch_size=16)
-    assert verdict["where"].startswith(where)
-    (line,) = [line for line in capfd.readouterr().out.splitlines() if "NOT equivalent" in line]
-    assert f"; {verdict['where']}" in line
