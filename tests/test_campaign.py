@@ -9,9 +9,13 @@ A failure names its seed; `--seed` repeats what was drawn.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from campaign import Campaign
+from chain_kills import Kills
 from chain_runs import Bench
 
 pytest_plugins = ["chain_runs"]
@@ -35,3 +39,19 @@ def test_many_kills(bench: Bench, pytestconfig: pytest.Config) -> None:
     campaign.run(pytestconfig.getoption("kills"))
     print(campaign.table())
     assert campaign.counts.total() == pytestconfig.getoption("kills")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_many_kills_of_scripts_that_are_chains(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """No other test kills such scripts at random: all kinds at once, for a killed chain mostly waits for something."""
+    kills, seed = pytestconfig.getoption("kills"), pytestconfig.getoption("seed")
+    third = kills // 3
+    kinds = [Kills(tmp_path, kind, seed) for kind in ("plain", "ddp", "fsdp")]
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        numbers = (kills - 2 * third, third, third)
+        ended = [threads.submit(each.run, number) for each, number in zip(kinds, numbers, strict=True)]
+    for each in ended:
+        each.result()
+    print(f"seed {seed}", *(each.table() for each in kinds), sep="\n")
+    assert sum(each.kills for each in kinds) == kills

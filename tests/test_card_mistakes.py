@@ -121,11 +121,6 @@ MISTAKES = {
         "allowed: def loss(self, outputs, batch)",
         "def loss",
     ),
-    "differing shapes": (
-        returns(ITEM, "torch.zeros(3 + index % 2), torch.tensor(0)"),
-        "or a method collate_fn(self, samples) that joins them",
-        "def datasets",
-    ),
     "another sample": (
         returns(ITEM, "torch.full((4,), np.random.default_rng().random()), torch.tensor(0)"),
         "sample 0 of the training set is another one when it is read again, with the same seed and epoch",
@@ -169,13 +164,6 @@ MISTAKES = {
         changed(MORE, METHOD.format("scheduler(self, optimizer, steps)", f"{SCHEDULERS}.CyclicLR(optimizer, 0.1, 1)")),
         "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False",
         "def scheduler",
-    ),
-    "sparse gradients": (
-        changed(FORWARD, "self.second(inputs.long()).sum(1)").replace(
-            "nn.Linear(8, 3)", "nn.Embedding(16, 3, sparse=True)"
-        ),
-        "the gradient of second.weight is sparse, and strategies sum and divide dense ones; allowed: nn.Embedding",
-        "def model",
     ),
     "a metric that is no mean": (
         with_method("metrics(self, outputs, batch)", "{'rmse': outputs.square().mean().sqrt()}"),
@@ -282,10 +270,6 @@ WARNINGS = {
         changed(OPTIMIZER, OWN_STEP.format("nn.utils.clip_grad_norm_(given, 5.0)")),
         "reads all parameters at once",
     ),
-    "tensors of the CPU": (
-        with_method("transform(self, batch)", "batch[0] - torch.ones(4), batch[1]"),
-        "allowed: tensors on the batch's device",
-    ),
 }
 
 
@@ -357,11 +341,6 @@ DEPENDENT = {
         PADDED.replace(FORWARD, f"{FORWARD}.mean(1)"),
         "a sample's loss depends on how far its batch is padded",
         "def model",
-    ),
-    "draws that cannot be fixed": (
-        changed(FORWARD, f"{FORWARD} * torch.distributions.Beta(2.0, 2.0).sample()"),
-        "the model draws random numbers by _sample_dirichlet, which differ between processes",
-        "",
     ),
     "joined samples": (
         added(

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -32,7 +36,7 @@ HELD_ELSEWHERE = {
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
     "pip install ~/torch-relay/scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
     "relay-chain sbatch": "tests/test_chain_sbatch.py submits such a script",
-    "relay-chain": "tests/test_chain_page.py types the command",
+    "relay-chain": "tests/test_chain_sbatch.py submits a script with it",
     "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types it; tests/test_script_slurm.py runs the target chain",
 }
 
@@ -60,9 +64,15 @@ def snakemake_takes(arguments: list[str]) -> None:
 
 @cache
 def help_of(program: str) -> str:
-    done = subprocess.run([sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    printed, own = StringIO(), [str((ROOT / program).parent), *sys.path]
+    with (
+        mock.patch.multiple(sys, argv=[program, "--help"], path=own),
+        redirect_stdout(printed),
+        pytest.raises(SystemExit) as ended,
+    ):
+        runpy.run_path(str(ROOT / program), run_name="__main__")
+    assert not ended.value.code, program
+    return printed.getvalue()
 
 
 def script_takes(program: str, arguments: list[str]) -> None:

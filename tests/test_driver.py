@@ -289,42 +289,6 @@ HOSTILE = "note='; touch one; $(touch two);"
 
 
 @pytest.mark.long
-def test_in_tmux_it_outlives_the_call_and_the_end_of_the_session_cancels(place: Workplace) -> None:
-    """Only this starts tmux."""
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
-    done = drive(place, "tmux", "look", "--config", HOSTILE)
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"(tmux -L \S+) attach", done.stdout)
-    assert found, done.stdout
-    tmux = found.group(1).split()
-    try:
-        until(lambda: _ended(tmux), "the driver has ended, and its session stays")
-        assert "looked" in _screen(tmux)
-        assert not [name for name in ("one", "two") if (place.folder / name).exists()]
-        done = drive(place, "tmux", seconds=60)
-        assert done.returncode == 0, done.stderr
-        until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
-        again = drive(place, "tmux")
-        assert again.returncode == 1
-        assert re.fullmatch(r"error: .*: a driver runs here in tmux already; .* attach\n", again.stderr)
-        subprocess.run([*tmux, "kill-session"], check=True)
-        until(lambda: not place.left(), "no job is left", 20)
-        assert place.lines("ended.txt") == []
-    finally:
-        subprocess.run([*tmux, "kill-server"], capture_output=True)
-
-
-def _ended(tmux: list[str]) -> bool:
-    shown = subprocess.run([*tmux, "list-panes", "-F", "#{pane_dead}"], capture_output=True, text=True)
-    return shown.stdout.split() == ["1"]
-
-
-def _screen(tmux: list[str]) -> str:
-    return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True).stdout
-
-
-@pytest.mark.long
 def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,29 +251,6 @@ def names_taken() -> set[str]:
     return {line.split()[-1].replace("@", "\0") for line in lines}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
-def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = here.found()["parent"]
-    other = multiprocessing.get_context("fork").Process(target=keep_silent, args=(here.server_name(monkeypatch),))
-    other.start()
-    time.sleep(1)
-    try:
-        began = time.monotonic()
-        assert here.found()["parent"] == server
-        assert time.monotonic() - began < fork_server.START_SECONDS / 2
-    finally:
-        other.kill()
-
-
-def keep_silent(name: str) -> None:
-    """As another user, connect and say nothing."""
-    os.setuid(65534)
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(name)
-        time.sleep(100)
-
-
 @pytest.mark.parametrize(
     ("role", "changed", "environment", "served"),
     [
