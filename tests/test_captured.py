@@ -25,7 +25,7 @@ from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
 from relay.spot_check.kept import kept_losses
-from relay.strategies._captured import Captured, keeps_sparse, prepare
+from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
@@ -170,18 +170,6 @@ def _refused(ranks: Ranks, folder: Path) -> None:
         assert found[1] == pytest.approx(found[0], rel=1e-5), reason
 
 
-def test_sparse_gradients_are_updated_as_ever() -> None:
-    """The fused update, which a graph needs, refuses them."""
-    table = nn.EmbeddingBag(10, 3, sparse=True)
-    optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
-    prepare(optimizer)
-    before = table.weight.detach().clone()
-    table(torch.tensor([[1, 2]])).sum().backward()
-    assert keeps_sparse(optimizer)
-    optimizer.step()
-    assert (before - table.weight)[:4, 0].tolist() == pytest.approx([0.0, 0.25, 0.25, 0.0])
-
-
 def test_ddp_says_what_a_graph_cannot_repeat() -> None:
     spawned(_of_ddp, 2)
 
@@ -231,13 +219,3 @@ def _of_other_shapes(ranks: Ranks, folder: Path) -> None:
     seed_generators(5, ranks.devices)
     assert made.losses(captured=True, sizes=sizes) == pytest.approx(plain, rel=1e-5)
     assert made.captured.replayed == sizes.count(16) - FIRST
-
-
-def test_some_ways_to_compute_are_never_captured(prepared: Path) -> None:
-    spawned(_never, 1, prepared / data_of(DIGITS, prepared).directory_name, gpus=1)
-
-
-def _never(ranks: Ranks, folder: Path) -> None:
-    made = Trained(ranks, replace(bound(DIGITS, "fp32", folder, captured=True), precision="fp16"))
-    assert made.captured.why.startswith("the scale of the loss is read in every step")
-    made.losses(captured=True, sizes=(BATCH,))

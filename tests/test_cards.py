@@ -10,7 +10,6 @@ import pytest
 from preloaded import spawned
 from relay.base.errors import UserError
 from relay.card.look import Data, look
-from relay.card.words import in_words
 from relay.process.ranks import Ranks
 from relay.spec.card import Card
 from relay.spec.looked import Looked
@@ -77,64 +76,6 @@ def test_a_u_net(datasets: Path) -> None:
 def test_sequences_of_differing_lengths(datasets: Path) -> None:
     seen = card("lstm", datasets)
     assert (seen.equal_shapes, seen.sample_bytes, seen.dropout, seen.outside) == (False, None, ("lstm",), ())
-
-
-CONTRASTIVE = """\
-import random
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import TensorDataset
-
-import relay
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(16, 8)
-        self.out = nn.Linear(8, 16, bias=False)
-        self.out.weight = self.table.weight
-
-    def forward(self, tokens):
-        x = self.table(tokens)
-        x = x * (1 + np.random.rand()) + random.random()
-        return self.out(F.scaled_dot_product_attention(x, x, x, dropout_p=0.5 if self.training else 0.0))
-
-
-class Task(relay.Task):
-    def datasets(self, folder):
-        tokens = torch.arange(64).view(8, 8) % 16
-        return TensorDataset(tokens, tokens[:, 0]), TensorDataset(tokens, tokens[:, 0])
-
-    def model(self):
-        return Network()
-
-    def loss(self, outputs, batch):
-        own = F.normalize(outputs.mean(1), dim=-1)
-        return F.cross_entropy(own @ own.T, torch.arange(len(own)))
-
-    def optimizer(self, parameters):
-        return torch.optim.SGD(parameters, self.learning_rate)
-"""
-
-
-def test_what_no_proof_can_repeat_is_seen_and_told(tmp_path: Path) -> None:
-    file = tmp_path / "contrast.py"
-    file.write_text(CONTRASTIVE)
-    found = look("contrast", str(file), {}, Data(datasets=tmp_path))
-    seen = found.task.card
-    assert seen.mean_difference is None
-    assert seen.tied == (("table.weight", "out.weight"),)
-    assert seen.outside == ("Python's random", "numpy")
-    assert seen.dropout == ("scaled_dot_product_attention",)
-    assert not seen.cross_entropy
-    told = in_words(found)
-    assert "mean over samples" not in told, "what draws outside torch has another loss each time"
-    assert "Random numbers from Python's random and numpy" in told
-    assert "table.weight and out.weight are one parameter" in told
 
 
 def _look_on_a_gpu(_: Ranks, file: Path, card: Path) -> None:

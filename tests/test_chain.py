@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import signal
 import time
@@ -14,10 +12,7 @@ import pytest
 
 from chain_results import assert_same, result
 from chain_runs import DDP, Bench, Ended, interrupt, wait_until
-from relay.base import lock
-from relay.base.errors import Busy
 from relay.base.files import read_json
-from relay.training import job as training_job
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -42,15 +37,6 @@ def test_a_run_that_was_never_declared_is_one_line(bench: Bench) -> None:
     assert ended.status == 1
     assert "no-such-run" in one_line(ended)
     assert "run.json" in one_line(ended)
-
-
-def test_a_later_segment_without_the_checkpoints_of_its_chain_is_one_line(bench: Bench) -> None:
-    """They were deleted, or are those of an older start."""
-    chain = bench.chain("results")
-    ended = chain.segment(20, 40)
-    assert ended.status == 1
-    assert "do not belong to this chain" in one_line(ended)
-    assert f"delete {chain.declared} to train it from the start" in one_line(ended)
 
 
 # Cut and gone on
@@ -105,25 +91,6 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
     assert ended.status == 75, ended.errors
     (saved, *_) = reversed(chain.checkpoints())
     assert f"stopped at step {saved} of 1000 (deadline)" in ended.errors
-
-
-@pytest.mark.slow
-def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
-    chain = bench.chain("results")
-    assert chain.forked(0, 20).status == 0
-    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
-    told = rf"results/checkpoints/{chain.run.id}: another job already trains this run \(process {os.getpid()} on \S+\)"
-    with lock.exclusive(chain.work):
-        with pytest.raises(Busy, match=told):
-            chain.forked()
-        assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
-        monkeypatch.setattr(training_job, "wait_until_free", lambda *_: None)  # both have begun at the same moment
-        ended = chain.forked()
-        assert ended.status == 75
-        assert re.search(told, ended.errors)
-        assert "out of memory" not in ended.errors
-    assert not (chain.work / "fault.json").exists()
 
 
 # A fault of the program's own

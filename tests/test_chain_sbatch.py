@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from mini_slurm import MiniSlurm
+from driver_runs import until
+from mini_slurm import UNFINISHED, MiniSlurm
 from pages import block, blocks, masked
 
 PAGE = "docs/make-your-script-a-chain.md"
@@ -35,13 +35,15 @@ def job_script(folder: Path, *commands: str) -> None:
 
 def chained(cluster: MiniSlurm, first: str) -> list[dict[str, str]]:
     """The jobs of the chain that began with this one, when none is queued any more."""
-    deadline = time.monotonic() + 240
-    while True:
+    found: list[dict[str, str]] = []
+
+    def over() -> bool:
         jobs = [job for job in cluster.jobs() if job["JobName"] == "chained" and int(job["JobId"]) >= int(first)]
-        if all(job["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING") for job in jobs):
-            return jobs
-        assert time.monotonic() < deadline, jobs
-        time.sleep(0.5)
+        found[:] = jobs
+        return all(job["JobState"] not in UNFINISHED for job in jobs)
+
+    until(over, "the chain is over", 240)
+    return found
 
 
 def number(done: subprocess.CompletedProcess[str]) -> str:
@@ -51,7 +53,7 @@ def number(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.slow
 def test_the_script_on_the_page_is_a_chain_of_jobs(cluster: MiniSlurm, tmp_path: Path) -> None:
-    """Word for word; that such loops end bit for bit as uncut ones is shown in `test_chain_loops.py`."""
+    """Word for word; that such loops end bit for bit as uncut ones is shown in `test_chain_order.py`."""
     (script,) = [each.text for each in blocks(PAGE) if each.language == "python"]
     assert all(script.count(f"  # {line}:") == 1 for line in (1, 2, 3))
     # The page's own steps take less than a millisecond: none would be left when the ranks have agreed to stop.
@@ -97,7 +99,9 @@ def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(clust
     assert f"job.sh is a chain already: job {second} is queued or runs; cancel it first" in refused.stderr
     cluster.run("scontrol", "requeue", first)
     running(cluster, tmp_path, first, starts=1)
-    until(tmp_path / "began-1")  # a signal that comes before the command reaches nobody
+    until(
+        (tmp_path / "began-1").exists, "the command runs", 120
+    )  # a signal that comes before the command reaches nobody
     cluster.run("scancel", "--signal=KILL", "--full", first)
     running(cluster, tmp_path, second)  # and has submitted its own next one
     (tmp_path / "go").touch()
@@ -108,19 +112,10 @@ def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(clust
 
 def running(cluster: MiniSlurm, folder: Path, job: str, starts: int = 0) -> None:
     """Wait until the job runs, after so many restarts, and has submitted the next one."""
-    deadline = time.monotonic() + 120
-    while True:
-        found = cluster.job(job)
-        if (found["JobState"], int(found["Restarts"])) == ("RUNNING", starts) and (folder / ".job.sh.chain").exists():
-            record = (folder / ".job.sh.chain").read_text()
-            if f'"after": "{job}"' in record:
-                return
-        assert time.monotonic() < deadline, found
-        time.sleep(0.2)
 
+    def seen() -> bool:
+        found, record = cluster.job(job), folder / ".job.sh.chain"
+        runs = (found["JobState"], int(found["Restarts"])) == ("RUNNING", starts)
+        return runs and record.exists() and f'"after": "{job}"' in record.read_text()
 
-def until(path: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.2)
+    until(seen, f"job {job} runs", 120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import threading
 import time
@@ -11,19 +12,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter
 
-from chain_runs import DROPOUT
+from chain_runs import DDP, DROPOUT, Bench
 from checkpointed import Training, filled, names
 from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
+from relay.base.files import sha256
+from relay.process.generators import alike, generators, restore_generators
 from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
-from relay.run_folder.sealed import MANIFEST, complete, seal
+from relay.run_folder.sealed import MANIFEST, complete, damage, seal
 from relay.spec.setting import Length
 from relay.spec.tasks import TaskSpec
 from relay.training.agreement import Agreement, Moment
@@ -37,7 +41,7 @@ pytest_plugins = ["chain_runs", "checkpointed", "plans"]
     [
         DROPOUT,  # Adadelta, a schedule of steps
         spec("lenet-digits"),  # SGD with momentum
-        spec(str(OWN / "own_loss.py")),  # a tied weight, samples one by one, a loss of the model's own
+        spec(str(OWN / "tied.py")),  # a tied weight, AdamW
     ],
     ids=lambda value: value.name,
 )
@@ -99,18 +103,6 @@ def test_a_training_that_starts_again_keeps_its_own_checkpoints(
     assert names(checkpoints) == ["step-3"]
     filled(checkpoints, again, 6, 9)
     assert names(checkpoints) == ["step-6", "step-9"]
-
-
-def test_the_scale_of_fp16_goes_on_where_it_was(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
-    first, second = (Training(ranks, prepared, precision="fp16") for _ in range(2))
-    assert first.strategy.scaler
-    assert second.strategy.scaler
-    first.train(2)
-    first.strategy.scaler.update(8192.0)
-    checkpoints.save(first.strategy, 2)
-    assert checkpoints.resume(second.strategy, 0, 10) == 2
-    assert second.strategy.scaler.state_dict() == first.strategy.scaler.state_dict()
-    assert second.strategy.scaler.get_scale() == 8192.0
 
 
 def test_a_parameter_without_state_has_none_after_resuming(
@@ -259,3 +251,48 @@ def test_one_that_has_to_wait_for_the_one_before_stays_due(ranks: Ranks) -> None
     agreement.saved = Moment.now(5)
     assert not agreement.reach(6).save
     assert agreement.reach(8).save
+
+
+# The states of the random generators in a checkpoint.
+
+
+def test_every_generator_goes_on_where_it_was() -> None:
+    torch.manual_seed(1)
+    np.random.seed(2)  # the global one is what a user's code may draw from
+    random.seed(3)
+    random.gauss(0, 1)  # each of these keeps a second value for its next call
+    np.random.standard_normal()
+    state = generators()
+    expected = draws()
+    draws()
+    restore_generators(state)
+    assert draws() == expected
+
+
+def draws() -> list[Any]:
+    return [torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random()]
+
+
+@pytest.mark.slow
+def test_each_replica_has_a_stream_of_its_own(bench: Bench) -> None:
+    """Else all of them would drop the same units in every step."""
+    chain = bench.chain("results", total_steps=1, evaluate_every_steps=1, **DDP).train(forked=True)
+    one, other = (torch.load(chain.work / "step-1" / f"rng-{rank}.pt", weights_only=True) for rank in (0, 1))
+    del one["step"], other["step"]
+    assert not alike(one, other)
+
+
+def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoints, training: Training) -> None:
+    """Even one whose checksum was made to fit."""
+    filled(checkpoints, training, 1)
+    place = checkpoints.directory / "step-1"
+    torch.save(Path("anything but tensors"), place / "rng-0.pt")
+    manifest = json.loads((place / MANIFEST).read_text())
+    manifest["files"]["rng-0.pt"] = {
+        "bytes": (place / "rng-0.pt").stat().st_size,
+        "sha256": sha256(place / "rng-0.pt"),
+    }
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    assert damage(place) is None
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
+        checkpoints.resume(training.strategy, 0, 10)

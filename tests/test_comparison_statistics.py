@@ -9,11 +9,9 @@ import pytest
 
 from relay.comparison.statistics import (
     Estimate,
-    band,
     geometric_mean,
     ratio,
     ratio_of_days,
-    repeats_to_tell,
     standing,
 )
 from simulated_speeds import NOISES, called, covered, rounds
@@ -73,23 +71,6 @@ def test_one_repeat_has_no_interval_and_equal_repeats_that_of_the_floor() -> Non
 )
 def test_standing_at_a_margin_of_three_percent(low: float | None, high: float | None, expected: str) -> None:
     assert standing(Estimate(0.97, low, high), 0.03) == expected
-
-
-def test_repeats_that_would_tell_are_the_textbooks_number() -> None:
-    """The distance to the nearer edge of the band over the standard error has to reach t(97.5 %) + t(80 %)."""
-    from scipy import stats
-
-    spread = 0.02
-    exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # this standard deviation of the differences exactly
-    found = repeats_to_tell(rounds(1000 * exact), rounds([930.0] * 3), band(0.03))
-    distance = math.log(1000 / 930) + math.log(0.97)
-
-    def enough(n: int) -> bool:
-        needed = stats.t.ppf(0.975, n - 1) + stats.t.ppf(0.8, n - 1)
-        return bool(needed * spread / math.sqrt(n) < distance)
-
-    assert found is not None
-    assert (enough(found), enough(found - 1)) == (True, False)
 
 
 # The comparison's statistics by simulation: what they promise is reached, with few repeats and with bad noise.

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import debian_packages
-from gate_runs import planned
 from plans import ROOT
 from stacks import provide
 
@@ -87,12 +86,3 @@ def test_without_a_compiler_it_is_one_line_with_the_remedy(found: dict[str, Any]
     told = r"DeepSpeed's operation bare_op is not in its wheel, and could not be built on node \S+: .*stack_modules"
     assert re.match(told, found["without a compiler"])
     assert "\n" not in found["without a compiler"]
-
-
-def test_fused_adam_is_for_adams_alone() -> None:
-    asked = {"options": {"fused_adam": True}}
-    for strategy in ("zero1", "zero2", "zero3", "lightning_zero3"):
-        gate, _ = planned(strategy, task="gpt-deep-tiny", **asked)
-        assert gate.strategy.options["fused_adam"] is True
-    with pytest.raises(AssertionError, match="fused_adam is for Adam and AdamW, lenet-digits is trained with sgd"):
-        planned("zero1", **asked)

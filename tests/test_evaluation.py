@@ -48,7 +48,7 @@ class Head(nn.Module):
         logits = self.linear(self.drop(points + noise))
         loss = F.cross_entropy(logits, labels)
         forms = {"tensor": logits, "dict": {"logits": logits}, "distribution": Categorical(logits=logits)}
-        return (forms | {"dataclass": Returned(loss, logits), "loss": loss, "noisy": logits})[self.form]
+        return (forms | {"dataclass": Returned(loss, logits), "noisy": logits})[self.form]
 
 
 class Formed(relay.Task):
@@ -69,7 +69,7 @@ class Formed(relay.Task):
         return batch
 
     def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
-        if self.form in ("dataclass", "loss"):
+        if self.form == "dataclass":
             return super().loss(outputs, batch)
         return F.cross_entropy(self._logits(outputs), batch[1])
 
@@ -80,8 +80,6 @@ class Formed(relay.Task):
         return torch.optim.SGD(parameters, self.learning_rate)
 
     def metrics(self, outputs: Any, batch: Any) -> dict[str, Any]:
-        if self.form == "loss":
-            return {}
         return {"accuracy": (self._logits(outputs).argmax(-1) == batch[1]).double().mean()}
 
 
@@ -103,12 +101,12 @@ def evaluated(ranks: Ranks, strategy: str, form: str, batch: int) -> None:
     logits = made.model.eval().linear(points.double())
     assert loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
     accuracy = (logits.argmax(1) == labels).double().mean().item()
-    assert metrics == ({} if form == "loss" else {"accuracy": pytest.approx(accuracy, rel=1e-12)})
+    assert metrics == {"accuracy": pytest.approx(accuracy, rel=1e-12)}
 
 
 @pytest.mark.parametrize(
     ("batch", "form"),
-    [(8, "dataclass"), (20, "loss"), (64, "dict"), (8, "distribution")],
+    [(8, "dataclass"), (20, "dataclass"), (64, "dict"), (8, "distribution")],
 )
 def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, batch: int, form: str) -> None:
     """Batches that divide it or not, one larger than all of it; a model's own loss is that of its whole batch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -151,19 +150,14 @@ def test_a_signal_reaches_the_fork(here: Here) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_is_killed_as_its_fork(here: Here) -> None:
-    worker = here.worker("os.kill(os.getpid(), signal.SIGKILL)")
-    worker.communicate(timeout=100)
-    assert worker.returncode == -signal.SIGKILL
-
-
-@pytest.mark.slow
 def test_a_fork_ends_with_its_worker(here: Here) -> None:
     worker = here.worker("signal.signal(15, signal.SIG_IGN); time.sleep(100)")
     fork = first_line(worker)["pid"]
     assert fork != worker.pid
     worker.kill()
     assert soon(lambda: is_over(fork))
+    killed = here.worker("os.kill(os.getpid(), signal.SIGKILL)")
+    assert killed.wait(100) == -signal.SIGKILL, "and it ends as its fork"
 
 
 @pytest.mark.slow
@@ -201,25 +195,6 @@ def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: 
     worker.terminate()
     assert worker.wait(30) == 7
     assert soon(lambda: is_over(server))
-
-
-def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
-    """It had looked for the fork that it had just reaped, and took all other forks with it."""
-    (listener, _nobody), (ours, workers) = socket.socketpair(), socket.socketpair()
-    before = signal.getsignal(signal.SIGCHLD)
-    driver = subprocess.Popen(["true"])
-    server = fork_server.Server(listener, os.pidfd_open(driver.pid))
-    try:
-        fork = subprocess.Popen(["true"])
-        server.forks[fork.pid] = ours
-        server.selector.register(ours, selectors.EVENT_READ, fork.pid)
-        assert soon(lambda: is_over(fork.pid))
-        workers.close()
-        assert server.serve() is None
-    finally:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, before)
-        driver.wait()
 
 
 @pytest.mark.slow

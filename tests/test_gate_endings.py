@@ -102,16 +102,6 @@ def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(monke
     assert _wait_for(["false"], os.environ) == 1
 
 
-@pytest.mark.slow
-def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates, tmp_path: Path) -> None:
-    path = own_strategy(tmp_path / "strategies", "raises", more=AT_THE_END.format(what="raise RuntimeError('late')"))
-    found = judged(gates, path)
-    assert found.status == 0
-    assert found.verdict["equivalent"] is False
-    line = path.read_text().partition("raise RuntimeError")[0].count("\n") + 1
-    assert found.verdict["problems"] == [f"it cannot run this training: raises.py:{line}: RuntimeError: late"]
-
-
 WAITING = """
     def train_step(self, batch):
         import threading

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 
+from models import Routed
+from relay.base.errors import UserError
+from relay.strategies._experts import mixtures
 from relay.task.bound import BoundTask
 from relay.tasks._gpt import MoE
 from short_tasks import task
@@ -73,3 +77,14 @@ def test_every_token_gets_the_weighted_mean_of_its_experts(moe: MoE, chosen: int
 
 
 # Learning
+
+
+# Expert parallelism: tokens travel to their experts and back.
+
+
+def test_parameters_that_are_not_stacked_are_refused() -> None:
+    model = Routed()
+    assert [name for name, _ in mixtures(model)] == ["first", "second"]
+    model.second.shared = nn.Parameter(torch.ones(6))
+    with pytest.raises(UserError, match=r"^experts: 'second.shared' has the shape \[6\]; allowed: parameters of 4 exp"):
+        list(mixtures(model))
