@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -286,20 +285,6 @@ def test_loader_bound(tree: Tree) -> None:
     (found,) = warned(tree)
     assert (found.kind, "31 %" in found.figure) == ("loader-bound", True)
     assert "data_workers (2 now)" in found.advice
-
-
-def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
-    ids = tree.setting("cpu", STEADY, name="x", summary={"train_seconds": 3.0, "allocated_seconds": 30.0})
-    for identity in ids:
-        tree.give_job(identity, memory_mb=16000, minutes=60)
-    memory, time = warned(tree)
-    assert (memory.kind, time.kind) == ("memory asked for and not used", "time asked for and not used")
-    needed = math.ceil((302 + 512) * 1.25)
-    assert "16,000 MB" in memory.figure
-    assert f"of which {needed:,} MB would do" in memory.figure
-    assert memory.advice.startswith("set memory_mb_per_node to what the neediest setting needs")
-    assert time.figure == "60 minutes, of which a job used 0.25, and 2 would do"
-    assert time.advice.startswith("set runtime_minutes to what the longest setting needs")
 
 
 # `answer.json` keeps to its schema, which programs rely on, whatever the answer is.

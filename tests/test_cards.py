@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from preloaded import spawned
-from relay.base.errors import UserError
 from relay.card.look import Data, look
-from relay.process.ranks import Ranks
 from relay.spec.card import Card
 from relay.spec.looked import Looked
 from relay.spec.tasks import built_in
 from short_tasks import at_hand, prepare_at_hand, shipped
-from test_card_mistakes import FORWARD, changed
 
 TASKS = Path(__file__).parent / "tasks"
 # Small, and without a download.
@@ -76,21 +72,3 @@ def test_a_u_net(datasets: Path) -> None:
 def test_sequences_of_differing_lengths(datasets: Path) -> None:
     seen = card("lstm", datasets)
     assert (seen.equal_shapes, seen.sample_bytes, seen.dropout, seen.outside) == (False, None, ("lstm",), ())
-
-
-def _look_on_a_gpu(_: Ranks, file: Path, card: Path) -> None:
-    look("on-gpu", str(file), {}, Data(datasets=file.parent)).write(card)
-
-
-@pytest.mark.long
-def test_a_model_that_needs_a_gpu_is_looked_at_on_one(tmp_path: Path) -> None:
-    """No other test looks at a model on a GPU."""
-    file, refuses = tmp_path / "on_gpu.py", 'raise RuntimeError("this kernel takes CUDA tensors alone")'
-    line = f"        return {FORWARD}"
-    file.write_text(changed(line, f'        if inputs.device.type == "cpu":\n            {refuses}\n{line}'))
-    with pytest.raises(UserError, match=r"on_gpu\.py:\d+: RuntimeError: this kernel takes CUDA"):
-        look("on-gpu", str(file), {}, Data(datasets=tmp_path))
-    spawned(_look_on_a_gpu, 1, file, tmp_path / "card.json", gpus=1)
-    seen = Looked.read(tmp_path / "card.json").task.card
-    assert (seen.parameters, seen.mean_difference) == (67, 0)
-    assert (seen.draws, seen.outside, seen.without_gradient) == ((), (), ())

@@ -93,9 +93,6 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
     assert f"stopped at step {saved} of 1000 (deadline)" in ended.errors
 
 
-# A fault of the program's own
-
-
 # What a chain goes on with
 
 
@@ -154,6 +151,3 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
     summary = summarise(chain.run, chain.work)
     assert summary["losses"]["steps"] == list(range(1, 61))
     assert [e["step"] for e in summary["evaluations"]] == [10, 20, 30, 40, 50, 60]
-
-
-# Speed

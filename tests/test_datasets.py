@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import signal
-import subprocess
-import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 from datasets_requests import (
     DIGITS,
-    ENTRY_POINT,
     FILES,
     HASTY,
     SYNTHETIC,
@@ -31,17 +23,13 @@ from datasets_requests import (
     prepare_public,
     truncate,
 )
-from datasets_server import StandIn, known, serving, small_cifar, small_mnist
-from own_tasks import spec
+from datasets_server import StandIn, known, serving, small_cifar
 from relay.base.errors import UserError
 from relay.datasets import arrays, text
 from relay.datasets.cifar10 import read_cifar_batch
 from relay.datasets.download import download
 from relay.datasets.manifest import MANIFEST, verify
 from relay.datasets.prepare import prepare
-from relay.spec.dataset import DatasetSpec
-from relay.task.load import task_of
-from relay.task.prepared import version_of
 from relay.tasks._images import STATISTICS
 
 pytest_plugins = ["datasets_requests"]
@@ -125,8 +113,6 @@ def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-# The folder of a prepared dataset: made once, whole or not at all, and checked by the jobs that read it
-
 # The prepared folder
 
 
@@ -179,19 +165,6 @@ def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path) -> None:
     assert str(path) in one_line(error)
 
 
-# `dataset_mirror: file://…`: a folder serves as a mirror, and its files are checked as those of a server
-
-
-def test_a_folder_is_taken_as_a_server_is(tmp_path: Path) -> None:
-    stand_in, folder = small_mnist(), tmp_path / "my mirror"
-    folder.mkdir()
-    for name, content in stand_in.archives.items():
-        (folder / name).write_bytes(content)
-    prepare_public(stand_in, tmp_path / "out", mirror="file://" + quote(str(folder)))
-    np.testing.assert_array_equal(arrays.load(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
-    assert {path.name for path in tmp_path.iterdir()} == {"my mirror", "out"}
-
-
 # Downloads of datasets: resumed, verified, and given up in one line that leaves nothing.
 
 
@@ -230,32 +203,3 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
     assert "dataset_root" in text
     assert len(server.asked) == requests
     assert names(tmp_path) == set()
-
-
-# The entry point of the dataset stage: dataset.py as the workflow calls it
-
-
-def written(folder: Path, name: str, **options: object) -> Path:
-    """What a run says of its task and data, in a file."""
-    its = spec(name, **options)
-    own = task_of(its)
-    data = DatasetSpec(name=own.data or its.name, version=version_of(own), train_count=1, test_count=1)
-    path = folder / "spec.json"
-    path.write_text(json.dumps({"task": dataclasses.asdict(its), "dataset": dataclasses.asdict(data)}))
-    return path
-
-
-@pytest.mark.slow
-def test_a_terminated_download_leaves_nothing(tmp_path: Path) -> None:
-    with serving({"cifar-10-python.tar.gz": b""}, "silent") as server:
-        asked = written(tmp_path, "lenet-cifar10")
-        command = [sys.executable, ENTRY_POINT, "--spec", asked, "--mirror", server.url, "--output", tmp_path / "o"]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE)
-        while not server.asked:
-            assert process.poll() is None
-            time.sleep(0.02)
-        assert names(tmp_path) != {"spec.json"}
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 128 + signal.SIGTERM
-        process.stderr.close()
-    assert names(tmp_path) == {"spec.json"}

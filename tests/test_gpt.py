@@ -10,9 +10,6 @@ import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 
-from models import Routed
-from relay.base.errors import UserError
-from relay.strategies._experts import mixtures
 from relay.task.bound import BoundTask
 from relay.tasks._gpt import MoE
 from short_tasks import task
@@ -28,9 +25,6 @@ def _fixed() -> Iterator[None]:
 def trained_by(name: str, precision: str = "fp64") -> BoundTask:
     """A task in its own width."""
     return task(name, precision, options={"width": 64})
-
-
-# What the planner is told
 
 
 # What it computes
@@ -74,17 +68,3 @@ def test_every_token_gets_the_weighted_mean_of_its_experts(moe: MoE, chosen: int
     inputs = torch.randn(3, 5, 8, dtype=torch.float64)
     expected = torch.stack([one_by_one(moe, token) for token in inputs.flatten(0, 1)]).view_as(inputs)
     assert torch.allclose(moe(inputs), expected, atol=1e-13)
-
-
-# Learning
-
-
-# Expert parallelism: tokens travel to their experts and back.
-
-
-def test_parameters_that_are_not_stacked_are_refused() -> None:
-    model = Routed()
-    assert [name for name, _ in mixtures(model)] == ["first", "second"]
-    model.second.shared = nn.Parameter(torch.ones(6))
-    with pytest.raises(UserError, match=r"^experts: 'second.shared' has the shape \[6\]; allowed: parameters of 4 exp"):
-        list(mixtures(model))
