@@ -365,7 +365,7 @@ def test_the_drivers_site_is_the_workflows(tmp_path: Path, monkeypatch: pytest.M
         ([*files, "--config", "site=", *profile], "narval"),
     ):
         assert drive_program.site_of(arguments) == site, arguments
-    for arguments in (["--configfile", f"{tmp_path}/none.yaml"], ["--config", "site"]):
+    for arguments in (["--configfile", f"{tmp_path}/absent.yaml"], ["--config", "site"]):
         with pytest.raises(UserError) as caught:
             drive_program.site_of(arguments)
         assert "\n" not in str(caught.value)
