@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,3 +75,7 @@ def test_a_state_that_is_damaged_is_not_checked(bench: Bench) -> None:
     (found,) = verdict(chain)
     assert found["status"] == "not checked"
     assert "checksum" in found["unchecked"][0]
+    shutil.rmtree(chain.work / "records")
+    (found,) = verdict(chain)
+    assert found["status"] == "not checked"
+    assert "is not recorded" in found["unchecked"][0]

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -264,6 +266,28 @@ class TestComparison:
         assert (done["summary"], done["gate"], done["spot_check"], done["comparison"]) == (2, 1, 1, 1)
         assert not {"segment", "start", "reference"} & set(done)
         assert last.is_file()
+        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
+
+    @pytest.mark.long
+    def test_a_run_is_trained_again_and_its_old_result_stays_until_there_is_a_new_one(
+        self, compared: tuple[Path, dict, str], tmp_path: Path
+    ) -> None:
+        """Only this trains again what `train_again.py` has put aside."""
+        folder, config, _ = compared
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
+        shutil.copytree(folder / "results", tmp_path / "results")
+        run = json.loads((tmp_path / "results" / "plan.json").read_text())["runs"]
+        name = next(each["id"] for each in run if each["id"].startswith("cpu-"))
+        again = [sys.executable, str(ROOT / "scripts" / "train_again.py"), name]
+        told = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert told.startswith(f"{name}: its result and checkpoints are moved to results/runs/replaced/{name} and ")
+        aside = tmp_path / "results" / "runs" / "replaced" / name
+        assert (aside / "summary.json").is_file()
+        status, printed = snakemake(tmp_path, rest)
+        assert status == 0, printed
+        done = jobs(printed)
+        assert (done["start"], done["segment"], done["summary"], done["spot_check"]) == (1, 1, 1, 1)
+        assert not aside.exists()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
     @pytest.mark.slow
