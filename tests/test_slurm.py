@@ -302,3 +302,14 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
     finally:
         driver.kill()
         driver.wait()
+
+
+@pytest.mark.slow
+def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
+    site = site_file(tmp_path, account_required=True)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site)
+    assert status == 1
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "account: missing" in line
+    assert known(cluster) <= before
