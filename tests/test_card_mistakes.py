@@ -112,11 +112,6 @@ def with_method(signature: str, value: str) -> str:
 
 # What the user wrote; what the line says; a text in the line of the file that it names.
 MISTAKES = {
-    "a missing package": (
-        changed("import random", "import nibabel"),
-        "`packages` of the config adds",
-        "import nibabel",
-    ),
     "another sample": (
         returns(ITEM, "torch.full((4,), np.random.default_rng().random()), torch.tensor(0)"),
         "sample 0 of the training set is another one when it is read again, with the same seed and epoch",

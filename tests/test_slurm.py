@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -251,20 +249,6 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
     assert len(submitted(cluster, before)) == 1
     assert "/no/such/disk" in printed
     assert "Traceback" not in printed
-
-
-@pytest.mark.slow
-def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> None:
-    # On this machine the folder is there; every node has a disk of its own at the same place.
-    folder = Path(f"/mnt/nodetmp/torch-relay-test-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
-        config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
-        status, printed = slurm_snakemake(cluster, folder, config, "--retries", "0", site=site_file(folder))
-        assert status == 1
-        assert "is not visible on the nodes" in " ".join(printed.split())
-    finally:
-        shutil.rmtree(folder)
 
 
 STUCK = """

@@ -9,9 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import yaml
@@ -42,18 +40,6 @@ def jobs(printed: str) -> dict[str, int]:
 def rows(folder: Path, name: str = "comparison.csv") -> list[dict[str, str]]:
     with (folder / "results" / name).open(newline="") as stream:
         return list(csv.DictReader(stream))
-
-
-def in_report(report: Path) -> tuple[dict[str, list[str]], dict[str, dict]]:
-    """The files of each category of a report of Snakemake's, and what it says of each file."""
-    text = report.read_text()
-    found = {}
-    for name in ("categories", "results"):
-        place = re.search(rf'<script id="{name}">\s*var {name} = ', text)
-        assert place
-        found[name] = json.JSONDecoder().raw_decode(text, place.end())[0]
-    categories = {name: [*chain(*files.values())] for name, files in found["categories"].items()}
-    return categories, found["results"]
 
 
 @pytest.mark.slow
@@ -290,25 +276,6 @@ class TestComparison:
         assert not aside.exists()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
-    @pytest.mark.slow
-    def test_snakemakes_own_report_has_page_answer_tables_and_pictures(self, compared: tuple[Path, dict, str]) -> None:
-        """Made of what is finished; without a network: whatever is fetched is refused."""
-        folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
-        with mock.patch.dict(os.environ, dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")):
-            status, printed = snakemake(folder, rest, "--report", str(folder / "report.html"))
-        assert status == 0, printed
-        categories, results = in_report(folder / "report.html")
-        assert {name: len(files) for name, files in categories.items() if name != "Pictures"} == {
-            "Answer": 3,
-            "Tables": 4,
-            "Scaling": 2,
-        }
-        pictures = [results[path]["labels"]["picture"] for path in categories["Pictures"]]
-        assert {"lenet-digits-speed", "lenet-digits-loss", "lenet-digits-quality"} <= set(pictures)
-        assert [path for path, result in results.items() if not result["caption"]] == []
-        assert "What to ask Slurm for" in results["results/answer.json"]["caption"]
-
     def test_the_page_tells_the_config_and_the_commit(self, compared: tuple[Path, dict, str]) -> None:
         text = (compared[0] / "results" / "comparison.html").read_text()
         assert "evaluate_every_epochs: 1.0" in text
@@ -324,9 +291,3 @@ class TestComparison:
         assert status == 0, printed
         assert jobs(printed)["segment"] == 2
         assert "Training ddp" not in printed
-
-    def test_every_rule_leaves_a_log_and_a_benchmark(self, compared: tuple[Path, dict, str]) -> None:
-        results = compared[0] / "results"
-        for rule in ("segment", "gate", "reference", "summary", "dataset", "environment", "start"):
-            assert list((results / "logs" / rule).rglob("*.log")), rule
-            assert list((results / "benchmarks" / rule).rglob("*.tsv")), rule
