@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import tarfile
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ ON_CPUS = (
     ("nccl", "gloo"),
     ("torch.cuda.device_count()", "int(os.environ['SLURM_NTASKS_PER_NODE'])"),
     ("torch.cuda.set_device(current_device)", "pass"),
+    ("torch.cuda.set_device(local_rank)", "pass"),
     (", device_ids=[current_device]", ""),
+    (", device_ids=[local_rank]", ""),
+    ('torch.device("cuda", local_rank)', 'torch.device("cpu")'),
+    (".to(local_rank)", ""),
     (".cuda()", ""),
 )
 THREE_LINES = (
@@ -53,6 +58,14 @@ def alliance(name: str) -> str:
     found = re.search(rf"\|name={re.escape(name)}\n.*?contents=\n(.*?)\n\}}\}}", page("000"), re.DOTALL)
     assert found is not None
     return found[1] + "\n"
+
+
+def of_code_blocks(number: str, inside: str) -> str:
+    """The first block of Python of Louisville's or Princeton's page that has this text."""
+    text = page(number)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks += [textwrap.dedent(block) for block in re.findall(r"code-block:: python\n\n((?: {4}.*\n|\n)+)", text)]
+    return next(block for block in blocks if inside in block)
 
 
 def on_cpus(script: str) -> str:
@@ -96,6 +109,25 @@ def test_the_same_script_as_a_chain_by_three_lines(cifar10: Path) -> None:
     assert status == 0, printed
     assert "goes on from step" in printed
     assert made.summary()["steps_reached"] == 98, "an epoch of 50,000 images in batches of 512"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("number", "inside", "shape", "told"),
+    [
+        ("001", "Current GPU", {}, "CUDA available: "),
+        ("001", "Dummy dataset", {"command": "torchrun train.py", "devices_per_node": 2}, "Epoch 4 | Batch 10 |"),
+        ("003", "GPUS_PER_NODE", {"launcher": "direct", "devices_per_node": 2}, "rank: 1, output: "),
+    ],
+)
+def test_louisvilles_and_princetons_scripts_on_this_machine(
+    number: str, inside: str, shape: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this runs them: Princeton's reads GPUS_PER_NODE, WORLD_SIZE and SLURM_PROCID."""
+    monkeypatch.setenv("GPUS_PER_NODE", "2")  # as its job script does; there are no GPUs that could be declared here
+    status, printed = commanded(on_cpus(of_code_blocks(number, inside)), **shape).run()
+    assert status == 0, printed
+    assert told in printed
 
 
 @pytest.mark.long
