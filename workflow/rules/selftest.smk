@@ -104,7 +104,7 @@ def write_selftest(running=""):
     from relay.selftest import page
 
     rows = list(selftest_rows())
-    where = f"the cluster {SITE.name}" if SITE else selftest.described(PLAN)
+    where = f"the cluster {SITE.name}" if SITE else selftest.described(PLAN, gpu_count)
     page.write(rows, RESULTS, where, SELFTEST_PAGE, running)
     return rows
 
