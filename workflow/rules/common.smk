@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import cache, cached_property
 
 from relay.base import entry
-from relay.base.files import write_json
+from relay.base.files import read_json, write_json
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import claim, signals
 from relay.environments import locks, login_node
@@ -71,6 +71,7 @@ wildcard_constraints:
     preflight=r"[^/]+",
     end=r"\d+",
     look=r"[^/]+",
+    setting=r"[^/]+",
 
 
 RUNS = {run.id: run for run in PLAN.runs}

@@ -58,3 +58,46 @@ rule libtorch:
     run:
         print(libtorch_page.shown(Path("results")))
         renew_report(log[0])
+
+
+rule libtorch_example_job:
+    input:
+        lambda wildcards: environment_of(PLAN.libtorch[wildcards.setting]),
+    output:
+        "results/libtorch/{setting}/example.json",
+    log:
+        "results/logs/libtorch/{setting}-example.log",
+    conda:
+        conda_of(lambda wildcards: PLAN.libtorch[wildcards.setting])
+    envmodules:
+        *MODULES,
+    resources:
+        **asked_of_slurm(lambda wildcards: PLAN.libtorch[wildcards.setting]),
+    params:
+        text=lambda wildcards: specification_text(PLAN.libtorch[wildcards.setting]),
+        specification="results/libtorch/{setting}/example/libtorch.json",
+    message:
+        "Building and running the smallest C++ program" + ASKED
+    shell:
+        "{LOAD:libtorch {wildcards.setting}}"
+        "mkdir -p results/libtorch/{wildcards.setting:q}/example;"
+        " printf '%s\\n' {params.text:q} > {params.specification:q};"
+        + job("libtorch.py")
+        + " --spec {params.specification:q} --output {output:q}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+# `snakemake libtorch_example`: the smallest C++ program, in the first task's job. Nothing is trained for it.
+rule libtorch_example:
+    input:
+        [f"results/libtorch/{setting}/example.json" for setting in [*PLAN.libtorch][:1]],
+    log:
+        "results/logs/libtorch_example.log",
+    localrule: True
+    message:
+        "The smallest C++ program"
+    run:
+        for path in map(Path, input):
+            told = read_json(path)
+            print(told.get("said") or f"skipped: {told['reason']}")
+            path.unlink()  # the next call tries it again
