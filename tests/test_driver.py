@@ -275,13 +275,14 @@ main(sys.argv[1:])
 
 @pytest.mark.slow
 def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: Workplace) -> None:
+    """With the plain plugin, too, of which a line says what is missing."""
     bin_folder = out_of_reach(place, 1, "squeue")
     os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"  # the fixture puts it back
     words, environment = [sys.executable, "-c", IMPATIENT], os.environ | {"PYTHONPATH": f"{ROOT}/scripts"}
-    done = subprocess.run(
-        [*words, *place.arguments()], cwd=place.folder, env=environment, capture_output=True, text=True
-    )
+    words += [word.replace("torch-relay", "slurm") for word in place.arguments()]
+    done = subprocess.run(words, cwd=place.folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
+    assert done.stderr.count("Executor torch-relay does better") == 1
     (line,) = re.findall(r"(?m)^error: .*", done.stderr)
     assert line.startswith("error: squeue failed: ")
     assert "Unable to contact slurm controller" in line

@@ -38,6 +38,8 @@ MISTAKES = {
     "--trust-io-cache": "--trust-io-cache: is not allowed, because it reads a pickle, which can run code, and saves ",
     "--delete-all-output": "--delete-all-output: is not allowed, because it would leave half of each training; ",
     "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",
+    "--executor torch-relay --slurm-logdir x": "--slurm-logdir: is not allowed, because executor torch-relay has ",
+    "--torch-relay-status-command sacct": "argument --torch-relay-status-command: invalid choice: 'sacct' ",
     "--executor slrm": "argument --executor/-e: invalid choice: 'slrm' (choose from",
     "--cofigfile mine.yaml": f"option --cofigfile is unknown; did you mean '--configfile'? {HELP}",
     "--profile typo": f"option --coers, which the profile gives, is unknown; did you mean '--cores'? {HELP}",

@@ -263,7 +263,7 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
 def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
     before = known(cluster)
-    chosen = ("--slurm-logdir", str(tmp_path / "of-slurm"))
+    chosen = ("--torch-relay-logdir", str(tmp_path / "of-slurm"))
     status, printed = slurm_snakemake(
         cluster, tmp_path, config, *chosen, site=site_file(tmp_path, node_disk="/no/such/disk")
     )
