@@ -115,7 +115,6 @@ def test_the_same_script_as_a_chain_by_three_lines(cifar10: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "inside", "shape", "told"),
     [
-        ("001", "Current GPU", {}, "CUDA available: "),
         ("001", "Dummy dataset", {"command": "torchrun train.py", "devices_per_node": 2}, "Epoch 4 | Batch 10 |"),
         ("003", "GPUS_PER_NODE", {"launcher": "direct", "devices_per_node": 2}, "rank: 1, output: "),
     ],
