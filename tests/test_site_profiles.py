@@ -46,6 +46,7 @@ def test_snakemake_understands_the_profile(name: str) -> None:
     assert methods == {"ENV_MODULES"}
 
 
+@pytest.mark.slow
 def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
     for name, text in site_files.generated(ROOT).items():
         assert (ROOT / name).read_text() == text, f"{name}: run 'make schema'"
