@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,3 @@ def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOADEDMODULES", "python/3.11")
     with pytest.raises(UserError, match="modules: 'cuda' is not loaded on node"):
         node.interpreter(asked, Path("/tmp"))
-
-
-def test_every_rule_of_a_job_has_all_that_a_job_needs() -> None:
-    text = "\n".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
-    rules = {rule.partition(":")[0]: rule for rule in re.split(r"(?m)^rule ", text)[1:]}
-    jobs = {name: rule for name, rule in rules.items() if "**asked_of_slurm(" in rule}
-    assert len(jobs) > 8
-    known = {*re.findall(r'LOAD\.known\["(\w+)"\]', text), *re.findall(r'(?m)^            "(\w+)": ', text)}
-    for name, rule in jobs.items():
-        assert {*re.findall(r"\{LOAD:(\w+) ", rule)} <= known, name
-        missing = [part for part in ("conda_of(", "*MODULES", "{LOAD:", "+ ASKED") if part not in rule]
-        assert not missing, name

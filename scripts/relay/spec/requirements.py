@@ -221,7 +221,7 @@ def _compiled(path: Path, node: ast.FunctionDef) -> Need:
 def rules() -> frozenset[str]:
     """The names of the workflow's rules, which no strategy may have: both are targets of `snakemake`."""
     files = [WORKFLOW / "Snakefile", *(WORKFLOW / "workflow" / "rules").glob("*.smk")]
-    return frozenset(name for file in files for name in re.findall(r"(?m)^rule (\w+):", file.read_text("utf-8")))
+    return frozenset(name for file in files for name in re.findall(r"(?m)^(?:use )?rule (?:\w+ as )?(\w+)(?: with)?:", file.read_text("utf-8")))
 
 
 def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
