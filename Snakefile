@@ -12,6 +12,7 @@
 #   snakemake --profile profiles/local largest_model   the largest model that fits, for each setting
 #   snakemake --profile profiles/local export     the trained models, as safetensors
 #   snakemake --profile profiles/local libtorch   the trained models in a C++ program, beside Python
+#   snakemake --profile profiles/local libtorch_example   the smallest C++ program, without any training
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
 #   snakemake --profile profiles/slurm selftest   does all of this work on these devices?
 import sys

@@ -30,8 +30,8 @@ from typing import Any
 # locked package (immutables) has no wheel for 3.14 yet, and a newcomer should need no compiler.
 if not (3, 11) <= sys.version_info[:2] <= (3, 13):
     sys.exit(
-        "Torch Relay needs Python 3.11, 3.12 or 3.13, and this is Python {}.{} ({}): name another one, "
-        "as in `make install PYTHON=python3.12`".format(*sys.version_info[:2], sys.executable)
+        "Torch Relay needs Python 3.11, 3.12 or 3.13, and this is Python {}.{} ({}): name another one, as in `make "
+        "install PYTHON=python3.12` (clusters: config/sites/README.md)".format(*sys.version_info[:2], sys.executable)
     )
 
 ROOT = Path(__file__).resolve().parent.parent

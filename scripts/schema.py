@@ -1,4 +1,4 @@
-"""Writes what is made from the models of the config and of the sites: schemas, documented defaults, profiles.
+"""Writes what is made from the models of the config and of the sites, and from docs/pages.yaml.
 
 `--check` writes nothing and exits 1 where one of them differs.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+import centres_pages
 import site_files
 from relay.base.errors import UserError
 from relay.planning.comparisons import Comparison
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"
 DEFAULTS = "config/config.yaml"
 README = "config/README.md"
+PAGES = "docs/pages.md"
 WIDTH = 110
 
 HEADER = f"""\
@@ -193,7 +195,13 @@ def _tasks() -> str:
 
 def generated() -> dict[str, str]:
     """Every generated file's text by its path from the project's folder."""
-    return {SCHEMA: schema_json(), DEFAULTS: defaults_yaml(), README: readme(), **site_files.generated(ROOT)}
+    return {
+        SCHEMA: schema_json(),
+        DEFAULTS: defaults_yaml(),
+        README: readme(),
+        **site_files.generated(ROOT),
+        PAGES: centres_pages.page(ROOT),
+    }
 
 
 def main() -> int:

@@ -57,9 +57,11 @@ def readme(root: Path) -> str:
 
 
 def _ready(root: Path) -> str:
-    rows = ["| site | cluster | environment | verified |", "| --- | --- | --- | --- |"]
+    rows = ["| site | cluster | environment | before `make install` | verified |", "| --- | --- | --- | --- | --- |"]
     for site in (load_site(name, root) for name in names(root)):
-        rows.append(f"| `{site.name}` | {site.description} | {site.environment.mode} | {site.verified} |")
+        mode, after = site.environment.mode, site.environment.install_after
+        before = f"`{after}`" if after else ""
+        rows.append(f"| `{site.name}` | {site.description} | {mode} | {before} | {site.verified} |")
     return "\n".join(rows) + "\n"
 
 

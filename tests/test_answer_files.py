@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ def test_the_block_asks_for_everything_that_the_job_declares() -> None:
         *("--time=1-01:30:00", "--output=/tmp/x-%j.log"),
     ]
     assert script(job).splitlines()[-1] == "exec python train.py --run 'a b'"
+    loads = script(replace(job, environment={"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"]}))
+    assert "\nmodule purge; module load python/3.11 cuda\n" in loads
 
 
 @pytest.mark.parametrize(("task", "status", "expected"), [(1, 75, 0), (3, 75, 75)])

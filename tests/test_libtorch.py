@@ -16,6 +16,7 @@ import debian_packages
 import preloaded
 from chain_runs import DROPOUT, Bench, Chain
 from plans import ROOT
+from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.comparison import libtorch as page
 from relay.environments import login_node
@@ -31,14 +32,14 @@ def trained(bench: Bench) -> Chain:
     return bench.chain("results", DROPOUT, total_steps=2, evaluate_every_steps=2).train(forked=True)
 
 
-def found(chain: Chain, sources: Path = SOURCES) -> tuple[int, Path]:
-    """The job's exit status, and the file of what it found."""
+def found(chain: Chain, sources: Path | None = SOURCES, run: bool = True) -> tuple[int, Path]:
+    """The job's exit status, and the file of what it found. Without a run: the example."""
     settings = {each.name: getattr(chain.run, each.name) for each in fields(Setting)}
     output = chain.results / "libtorch" / "setting-1.json"
     specification = output.with_suffix("") / "libtorch.json"
     LibTorch(**settings, id="setting-1", seed=3).write(specification)
     options: dict[str, Any] = {"start": preloaded.start, "sources": sources, "seconds": 0.05}
-    return run_libtorch(specification, chain.run.id, chain.results, output, **options), output
+    return run_libtorch(specification, chain.run.id if run else None, chain.results, output, **options), output
 
 
 @pytest.mark.slow
@@ -70,6 +71,34 @@ def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path)
     told = read_json(output)
     assert (told["status"], told["reason"].split(",")[1]) == ("differs", " 1e-05 is allowed")
     assert told["difference"] > 30 * told["limit"]
+
+
+@pytest.mark.long
+def test_the_smallest_program_needs_no_trained_run(bench: Bench) -> None:
+    """No other test builds it."""
+    debian_packages.require()
+    status, output = found(bench.chain("results", DROPOUT, total_steps=2), None, run=False)
+    assert status == 0
+    assert read_json(output)["said"].endswith("no GPU: 2 x 3 ones add up to 6")
+
+
+def test_libraries_that_a_program_lacks_are_named_with_their_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debian_packages.require()
+    lost = [f"lib{name}.so" for name in ("cudnn", "absl_base", "odd")]
+    (tmp_path / "main.cpp").write_text("int main() {}")
+    gcc = ["g++", "-Wl,--no-as-needed", "main.cpp", "-o"]
+    for library in lost:
+        subprocess.run([*gcc, library, "-shared", f"-Wl,-soname,{library}"], cwd=tmp_path, check=True)
+    subprocess.run([*gcc, "main", *lost], cwd=tmp_path, check=True)
+    for library in lost:
+        (tmp_path / library).unlink()
+    monkeypatch.setenv("LOADEDMODULES", "StdEnv/2023:abseil/20230125.3")
+    with pytest.raises(UserError) as raised:
+        program.said(tmp_path / "main")
+    assert "libcudnn.so (the module cudnn brings it), libabsl_base.so (abseil/20230125.3 is loaded" in str(raised.value)
+    assert "libodd.so (look for its module with `module spider`)" in str(raised.value)
 
 
 TINY = """

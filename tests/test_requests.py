@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ def test_no_memory_is_asked_for_where_the_partition_refuses_it(planned: Planned)
     assert found.resources(found.runs[0])["mem_mb"] == 0
     assert not [flag for flag in flags_of(found) if flag.startswith("--mem")]
     assert [flag for flag in flags_of(planned(DDP)) if flag.startswith("--mem")]
+
+
+# Python
+
+
+def test_another_python_than_the_cluster_takes_for_granted_is_told_with_what_gives_it(planned: Planned) -> None:
+    other = next(each for each in ("3.11", "3.12") if each != "{}.{}".format(*sys.version_info))
+    known = {"mode": "current", "driver_python": other, "install_after": f"module load python/{other}"}
+    (warning,) = planned(CPU, site={"environment": known}).warnings
+    assert warning.endswith(f"`module load python/{other}; make install PYTHON=python{other}`")
+    assert not planned(CPU, site={"environment": known | {"python": "/opt/python"}}).warnings
 
 
 # GPUs

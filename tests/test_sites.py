@@ -83,6 +83,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
+    assert site(tmp_path, "mail_type: [begin, End]").mail_type == ["BEGIN", "END"]  # as pages write them: no mistake
     with pytest.raises(UserError) as caught:
         site(tmp_path, text)
     (line,) = str(caught.value).splitlines()

@@ -9,6 +9,7 @@ wildcard_constraints:
     preflight=r"[^/]+",
     end=r"\d+",
     look=r"[^/]+",
+    setting=r"[^/]+",
 
 
 # The first two repeats of every setting, with its proof. With `drop_slower_than` the next call leaves out what was clearly

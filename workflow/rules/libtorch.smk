@@ -30,3 +30,35 @@ rule libtorch:
         "Trained models in C++"
     run:
         shown.in_cpp(log[0])
+
+
+use rule look as libtorch_example_job with:
+    input:
+        files.libtorch_example,
+    output:
+        "results/libtorch/{setting}/example.json",
+    log:
+        "results/logs/libtorch/{setting}-example.log",
+    benchmark:
+        "results/benchmarks/libtorch/{setting}-example.tsv"
+    conda:
+        jobs.libtorch_example_job.conda
+    resources:
+        **jobs.libtorch_example_job.resources,
+    params:
+        **jobs.libtorch_example_job.params,
+
+
+# `snakemake libtorch_example`: the smallest C++ program, in the first task's job. Nothing is trained for it.
+rule libtorch_example:
+    input:
+        files.one_in_cpp,
+    log:
+        "results/logs/libtorch_example.log",
+    localrule: True
+    conda:
+        local.no_environment
+    message:
+        "The smallest C++ program"
+    run:
+        shown.example_in_cpp(input[0])

@@ -1,4 +1,4 @@
-"""Why the C++ program failed: what libtorch says in many lines, as one, with the likely cause."""
+"""Why the C++ program failed: what libtorch or `ldd` says in many lines, as one, with the likely cause."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ CAUSES = (
     (r"on the same device", "model and inputs are on different devices"),
     (r"expected input\[|shapes cannot be multiplied", "the inputs have another shape than the model takes"),
 )
+# Which module brings a shared library, by the beginning of its name; the first that fits.
+MODULES = {
+    r"libcudnn": "cudnn",
+    r"libcusparseLt": "cusparselt",
+    r"libnccl": "nccl",
+    r"libcu(dart|blas|fft|rand|solver|sparse|pti|file)|libnv": "cuda",
+    r"libabsl": "abseil",
+    r"libprotobuf": "protobuf",
+    r"libopencv": "opencv",
+    r"libstdc\+\+|libgcc|libgomp|libgfortran": "gcc",
+    r"libmkl|libiomp": "imkl",
+    r"libmpi": "openmpi",
+}
 # A backtrace, and where in torch's or the model's source an error was raised: of no use to whoever runs the program.
 _PLACE = re.compile(r"\s*(frame #\d+:|Exception raised from |terminate called after throwing|Traceback of TorchScript)")
 
@@ -42,3 +55,19 @@ def explained(said: str) -> str:
     causes = (cause for pattern, cause in CAUSES if re.search(pattern, message))
     cause = next(causes, None)
     return f"{message} ({cause})" if cause else message
+
+
+def absent(ldd: str, loaded: str) -> str:
+    """The shared libraries that `ldd` has not found, as one line, each with its module; '' where it found all.
+
+    `loaded`: the modules of the job, as their system lists them in LOADEDMODULES.
+    """
+    told = []
+    for library in dict.fromkeys(re.findall(r"(?m)^\s*(\S+) => not found", ldd)):
+        name = next((module for begin, module in MODULES.items() if re.match(begin, library)), None)
+        there = name and next((each for each in loaded.split(":") if each.partition("/")[0] == name), None)
+        brings = f"{there} is loaded and lacks it, name another version" if there else f"the module {name} brings it"
+        told.append(f"{library} ({brings if name else 'look for its module with `module spider`'})")
+    if not told:
+        return ""
+    return f"not found: {', '.join(told)}; modules of this job: stack_modules.libtorch in the site's file"

@@ -16,31 +16,35 @@ SOURCES = Path(__file__).resolve().parents[3] / "workflow" / "libtorch"
 
 def run_libtorch(
     spec: Path,
-    run: str,
+    run: str | None,
     results: Path,
     output: Path,
     attempt: int = 1,
     *,
     start: Start = launch,
-    sources: Path = SOURCES,
+    sources: Path | None = None,
     seconds: float = 1.0,
 ) -> int:
     """Compare a run's model in C++ with Python, and write `output`; returns the job's exit status.
+
+    Without a run, the smallest program is built and run instead.
 
     Outputs that differ, and a compiler that is missing, are findings, not failed jobs. A fault of the program's own is
     one; processes that were killed from outside are worth a retry. `start` starts its process. Each round of measuring
     takes at least so many `seconds`.
     """
     work = output.with_suffix("")
-    what = f"LibTorch of run {run}"
+    what = f"LibTorch of run {run}" if run else "LibTorch's example"
+    sources = sources or (SOURCES if run else SOURCES / "example")
     if (ended := faults.begin(work, what, attempt)) is not None:
         return ended
     found = work / "found.json"
-    arguments = ["--results", str(results), "--run", run, "--sources", str(sources), f"--seconds={seconds}"]
+    arguments = ["--results", str(results), "--sources", str(sources), f"--seconds={seconds}"]
+    arguments += ["--run", run] if run else []
     status = started(spec, "libtorch.process", results, found, arguments, start=start)
     if found.is_file():
-        generation = chain.declared(Places(results, run).run)
-        write_json(output, read_json(found) | {"generation": generation})
+        made_by = {"generation": chain.declared(Places(results, run).run)} if run else {}
+        write_json(output, read_json(found) | made_by)
         shutil.rmtree(work, ignore_errors=True)
         return 0
     return faults.concluded(work, what, status)

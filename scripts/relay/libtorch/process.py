@@ -1,5 +1,7 @@
 """The process of a LibTorch job: exports a run's model, runs it in C++, and holds outputs and speed against Python's.
 
+Without a run it builds and runs the smallest program there is.
+
 Started by the launcher: `python -m relay.launch.worker libtorch.process WORK --help`.
 """
 
@@ -7,9 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -25,8 +25,7 @@ from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.export.final import final_checkpoint, read_model
-from relay.libtorch.failures import explained
-from relay.libtorch.program import cmake_options, lacking, program
+from relay.libtorch.program import cmake_options, lacking, program, said
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.places import Places, dataset_folder
@@ -101,15 +100,8 @@ class Program:
         kind, sizes = str(example.inputs.dtype).removeprefix("torch."), "x".join(map(str, example.inputs.shape))
         words = [self.work / "model.pt", self.work / "inputs.bin", kind, sizes, self.work / "outputs.bin"]
         words += [example.inputs.device.type, example.batch, torch.get_num_threads(), least_seconds]
-        libraries = [str(Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH")]
-        environment = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
-        command = [str(self.executable), *map(str, words)]
-        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-        if done.returncode:
-            told = explained(done.stderr) or f"status {done.returncode}"
-            raise UserError(f"the C++ program failed: {told}")
-        said = json.loads(done.stdout)
-        return float(said["samples"] / said["seconds"])
+        told = json.loads(said(self.executable, *words))
+        return float(told["samples"] / told["seconds"])
 
 
 def compared(
@@ -167,16 +159,22 @@ def _plain(run: Training) -> nullcontext[None]:
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, compare, and write what was found."""
-    parser = options.parser(__doc__, "spec", "output", "results", "run", prog="libtorch.process")
+    parser = options.parser(__doc__, "spec", "output", "results", prog="libtorch.process")
+    parser.add_argument("--run", help="the run whose model is compared; without: the example")
     parser.add_argument("--sources", type=Path, required=True, help="the folder of the C++ program")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="how long each round measures (default: %(default)s)"
     )
     given = parser.parse_args(arguments)
     with joined(given.spec, _plain) as (_, ranks):
-        places = Places(given.results, given.run)
-        run = Run.read(places.run / "run.json")
         job = Job.read(given.spec)
         environment = job.environment if job else {}
-        found = compared(run, places, ranks, given.sources, given.output.parent, given.seconds, environment)
+        if given.run:
+            places = Places(given.results, given.run)
+            run = Run.read(places.run / "run.json")
+            found = compared(run, places, ranks, given.sources, given.output.parent, given.seconds, environment)
+        elif missing := lacking():
+            found = {"status": "skipped", "reason": "; ".join(missing)}
+        else:
+            found = {"status": "ran", "said": said(program(given.sources, cmake_options(environment))).strip()}
         write_json(given.output, found)

@@ -1,4 +1,4 @@
-"""The C++ program that runs a trained model: built once with CMake against the environment's torch, and kept."""
+"""The C++ program: built once with CMake against the environment's torch, kept, and started."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import torch
 from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
+from relay.libtorch.failures import absent, explained
 from relay.spec.job import FLAG
 
 NAME = "relay_libtorch"
@@ -70,6 +71,19 @@ def program(sources: Path, site_options: Sequence[str] = ()) -> Path:
         if not (place / NAME).is_file():
             _build(sources, place, site_options)
     return place / NAME
+
+
+def said(executable: Path, *words: object) -> str:
+    """What the program prints. Raises UserError with its own words, or with the libraries that it lacks."""
+    libraries = [str(Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH")]
+    environment = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
+    how: dict[str, Any] = {"env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([str(executable), *map(str, words)], check=False, **how)
+    if done.returncode:
+        ldd = subprocess.run(["ldd", str(executable)], check=False, **how)
+        lacks = absent(ldd.stdout, os.environ.get("LOADEDMODULES", ""))
+        raise UserError(f"the C++ program failed: {lacks or explained(done.stderr) or f'status {done.returncode}'}")
+    return str(done.stdout)
 
 
 def _key(sources: Path, site_options: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
-"""Warnings about a plan as a whole: more than one user may have at once, and jobs that the cluster finds too short."""
+"""Warnings about a plan as a whole: more than a user may have at once, too short jobs, another Python."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter as Sum
 from collections.abc import Iterator
 
@@ -12,8 +13,10 @@ from relay.spec.user_limits import all_counters
 
 
 def warnings(plan: Plan) -> list[str]:
-    """A line for each limit of a user that all runs at once would exceed, and one for too short a time limit."""
-    return [*_more_than_at_once(plan, plan.site), *_short_time_limit(plan, plan.site)] if plan.site else []
+    """A line for each limit of a user that all runs at once would exceed, for a short time limit, for the Python."""
+    if not (site := plan.site):
+        return []
+    return [*_more_than_at_once(plan, site), *_short_time_limit(plan, site), *_another_python(site)]
 
 
 def _more_than_at_once(plan: Plan, site: Site) -> Iterator[str]:
@@ -39,3 +42,12 @@ def _short_time_limit(plan: Plan, site: Site) -> Iterator[str]:
             f"runtime_minutes: {plan.config.runtime_minutes} is under the {site.min_minutes} that {site.file} names as "
             "the shortest useful job (min_minutes); raise it"
         )
+
+
+def _another_python(site: Site) -> Iterator[str]:
+    """Nodes make their environments with the driver's Python, unless the site names one."""
+    found, given = "{}.{}".format(*sys.version_info), site.environment
+    if given.driver_python not in (None, found) and not given.python:
+        first = f"{given.install_after}; " if given.install_after else ""
+        remedy = f"give `{first}make install PYTHON=python{given.driver_python}`"
+        yield f"the driver runs Python {found}, {site.file} takes {given.driver_python} for granted; {remedy}"

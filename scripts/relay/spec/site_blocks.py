@@ -44,6 +44,16 @@ class Environment(Block):
         default=None,
         description="the Python that virtual environments are made with; null: the one that `make install` used",
     )
+    install_after: Text | None = Field(
+        default=None,
+        description="what to give on the login node before `make install`, so that its `python3` suits the project; it "
+        "is shown, and never run",
+    )
+    driver_python: Literal["3.11", "3.12", "3.13"] | None = Field(
+        default=None,
+        description="version of Python that `make install` has to use, because the cluster's packages are for it: the "
+        "plan warns of another; null: any",
+    )
     torch: Literal["cpu", "cuda", "cu118", "cu124", "cu126", "cu128", "cu130", "auto"] = Field(
         default="auto",
         description="build of torch: cuda is the package registry's, the others are of PyTorch's own indexes; auto: "

@@ -44,6 +44,14 @@ class Files:
         self.why: dict[str, str] = {}  # of what is there and is made anew
         of = [*call.plan.runs, *call.plan.gates.values()]
         self.datasets = {each.dataset.directory_name: each for each in of if each.dataset.name}
+        # All of what a target is made of.
+        self.of_data = [f"results/datasets/{dataset}/manifest.json" for dataset in self.datasets]
+        self.preflights = [FACTS.format(preflight) for preflight in self.plan.preflights]
+        self.verdicts = [GATE.format(gate) for gate in self.plan.gates]
+        self.speeds = [f"results/speeds/{setting}.json" for setting in self.call.unmeasured]
+        self.exported = [f"results/exported/{run.id}.safetensors" for run in self.plan.runs]
+        self.in_cpp = [f"results/libtorch/{setting}.json" for setting in self.plan.libtorch]
+        self.one_in_cpp = [f"results/libtorch/{setting}/example.json" for setting in [*self.plan.libtorch][:1]]
 
     def _needed(
         self, output: str | Path, unfinished: str, wanted: Sequence[str], after: Iterable[str] = ()
@@ -170,30 +178,6 @@ class Files:
     def unfinished_summary(self, run: str) -> str:
         return finished.summary(Places(RESULTS, run), self.call.config.warmup_steps)
 
-    @cached_property
-    def of_data(self) -> list[str]:
-        return [f"results/datasets/{dataset}/manifest.json" for dataset in self.datasets]
-
-    @cached_property
-    def preflights(self) -> list[str]:
-        return [FACTS.format(preflight) for preflight in self.plan.preflights]
-
-    @cached_property
-    def verdicts(self) -> list[str]:
-        return [GATE.format(gate) for gate in self.plan.gates]
-
-    @cached_property
-    def speeds(self) -> list[str]:
-        return [f"results/speeds/{setting}.json" for setting in self.call.unmeasured]
-
-    @cached_property
-    def exported(self) -> list[str]:
-        return [f"results/exported/{run.id}.safetensors" for run in self.plan.runs]
-
-    @cached_property
-    def in_cpp(self) -> list[str]:
-        return [f"results/libtorch/{setting}.json" for setting in self.plan.libtorch]
-
     # What is made of runs
 
     @cached_property
@@ -249,6 +233,9 @@ class Files:
         why = self.unfinished_summary(run.id) or finished.of_run(output, RESULTS / "runs" / run.id)
         wanted = [self.summary_of(run), *self.waited_for(self.plan.libtorch[job.setting])]
         return self._needed(output, why, wanted, {*CHAIN_RULES, "libtorch_job"})
+
+    def libtorch_example(self, job: Any) -> list[str]:
+        return [self.environment_of(self.plan.libtorch[job.setting])]
 
     # What is found out by itself
 

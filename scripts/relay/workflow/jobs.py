@@ -107,6 +107,11 @@ class Jobs:
         return replace(kind, words=lambda job: f"Running the model of {self.named(run(job.setting).id)} in C++")
 
     @cached_property
+    def libtorch_example_job(self) -> Kind:
+        told, spec = "Building and running the smallest C++ program [{}]", "libtorch/{}/example/libtorch.json"
+        return self._kind("setting", self.plan.libtorch, "libtorch.py", told, spec=spec)
+
+    @cached_property
     def selftest_part(self) -> Kind:
         return Kind(
             call=self.call,

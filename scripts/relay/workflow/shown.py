@@ -10,6 +10,7 @@ from pathlib import Path
 from snakemake.shell import shell
 
 from relay.base import entry
+from relay.base.files import read_json
 from relay.card.words import all_in_words
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import claim, signals
@@ -116,6 +117,12 @@ class Shown:
         """Print what trained models do in C++. A report that is there gets its section on it."""
         _say(libtorch_page.shown(RESULTS))
         self.renew_report(log)
+
+    def example_in_cpp(self, answer: str) -> None:
+        """Print what the smallest C++ program has said. The next call tries it again."""
+        told = read_json(Path(answer))
+        _say(told.get("said") or f"skipped: {told['reason']}")
+        Path(answer).unlink()
 
     # When a call has ended
 

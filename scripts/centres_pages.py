@@ -1,0 +1,65 @@
+"""What `make schema` makes from docs/pages.yaml: docs/pages.md, where each thing of the centres' pages is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DATA = "docs/pages.yaml"
+STATES = ("works", "in part", "left out")
+HEAD = """\
+# From a line of a page to where it is
+
+<!-- `make schema` writes this page from docs/pages.yaml. Change that, not this page. -->
+
+[Five computing centres' pages](translating-options.md) on PyTorch, line by line: what each says, in few words, and
+where it is here. Lines are those of a page's source. "Works" says that it is built, and tested as far as
+[tests without these clusters](untested.md) can.
+
+"""
+# How a thing of each kind is written. A test of a file is a link to the file, with the test's name in the code.
+WORDS = {
+    "doc": "[{page}]({name})",
+    "file": "[`{stem}`](../{name})",
+    "key": "key [`{name}`](../config/README.md)",
+    "site": "site's key [`{name}`](../config/sites/README.md)",
+    "target": "`snakemake {name}`",
+    "strategy": "[`{name}`](strategies.md)",
+    "task": "task `{name}`",
+    "option": "option `{name}`",
+    "variable": "`{name}`",
+    "test": "[test](../tests/{file}): {told}",
+}
+
+
+def read(root: Path) -> list[dict[str, Any]]:
+    """The five pages, as docs/pages.yaml of the project in `root` has them."""
+    return list(yaml.safe_load((root / DATA).read_text(encoding="utf-8")))
+
+
+def shown(thing: str) -> str:
+    """A thing, such as `key epochs`, in the words of its kind."""
+    kind, name = thing.split(" ", 1)
+    file, _, test = name.partition("::")
+    told = test.removeprefix("test_").replace("_", " ")
+    page = name.partition("#")[2].replace("-", " ") or Path(name).stem
+    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, told=told, page=page)
+
+
+def page(root: Path) -> str:
+    """The whole page."""
+    pages = read(root)
+    rows = [row for each in pages for row in each["rows"]]
+    counted = Counter(row["state"] for row in rows)
+    parts = [HEAD, f"{len(rows)} things: {', '.join(f'{counted[state]} {state}' for state in STATES)}.\n"]
+    for each in pages:
+        parts.append(
+            f"\n## {each['page']}: {each['title']}\n\n| lines | what | state | where |\n| --- | --- | --- | --- |\n"
+        )
+        for row in each["rows"]:
+            state = f"{row['state']}: {row['note']}" if "note" in row else row["state"]
+            parts.append(f"| {row['lines']} | {row['what']} | {state} | {', '.join(map(shown, row['where']))} |\n")
+    return "".join(parts)
