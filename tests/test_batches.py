@@ -77,10 +77,9 @@ class MappedOutput(UserDict[str, Any]):
     [
         Output(torch.tensor(0.5), torch.arange(6.0)),
         MappedOutput(torch.arange(6.0)),
-        UserDict(ids=torch.arange(6), mask=torch.ones(6)),
         {"deep": (UserDict(ids=torch.arange(6)), Output(torch.tensor(1.0), torch.arange(6)))},
     ],
-    ids=["dataclass", "mapped", "mapping", "deep"],
+    ids=["dataclass", "mapped", "deep"],
 )
 def test_outputs_of_other_classes_are_opened_too(whole: Any) -> None:
     """torch alone takes such an object for one leaf without tensors: its samples would all be kept, in silence."""

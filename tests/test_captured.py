@@ -17,7 +17,7 @@ from torch import nn
 import pretended_gpu
 from chain_runs import DIGITS, DROPOUT, Bench, short_run
 from gate_runs import FEW_STEPS, Gates
-from own_tasks import bound, data_of, spec
+from own_tasks import bound, data_of
 from preloaded import spawned
 from relay import strategies
 from relay.process.generators import seed_generators
@@ -25,7 +25,7 @@ from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
 from relay.spot_check.kept import kept_losses
-from relay.strategies._captured import Captured, keeps_sparse, prepare
+from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
@@ -37,7 +37,6 @@ from spot_checked import verdict
 
 pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
-TEXT = spec("gpt-tiny", depth=1, heads=2, global_batch_size=16)
 BATCH, STEPS = 16, 8
 FIRST = 3  # steps that are trained as ever
 
@@ -75,8 +74,8 @@ class Trained:
 
 @pytest.mark.parametrize(
     ("task", "feeder"),
-    [(DIGITS, streamed), (DROPOUT, Resident), (TEXT, streamed)],
-    ids=["sgd", "dropout and adadelta", "adamw"],
+    [(DIGITS, streamed), (DROPOUT, Resident)],
+    ids=["sgd", "dropout and adadelta"],
 )
 def test_replayed_steps_compute_the_same(prepared: Path, task: Any, feeder: Callable[..., Feeder]) -> None:
     spawned(
@@ -114,58 +113,12 @@ def test_the_gate_trains_with_replayed_steps(gates: Gates) -> None:
     assert [part["name"] for part in found["parts"] if part["trial"] == "replayed"] == ["replayed: losses"]
 
 
-KEEPS_ITS_RATE = """
-from relay.strategies import single_gpu
-from relay.strategies.base import Requirements
-
-
-class KeepsItsRate(single_gpu.SingleGPU):
-    capture_after = 3
-    requirements = Requirements(processes="one", devices=("cuda",))
-
-    def set_learning_rate(self, learning_rate):
-        self.rate = learning_rate
-
-    def update(self):
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
-        super().update()
-"""
-
-
-@pytest.mark.long
-def test_the_gate_finds_what_python_does_anew_in_every_step(gates: Gates, tmp_path: Path) -> None:
-    """Only this has the gate find a wrong replay, of a learning rate that Python sets anew."""
-    (tmp_path / "keeps_its_rate.py").write_text(KEEPS_ITS_RATE)
-    schedule = {"learning_rate_schedule": "cosine", "cuda_graph": True, "folders": (tmp_path,)}
-    found = gates.verdict("keeps_its_rate", 1, device="cuda", steps=20, **schedule)
-    assert {part["trial"] for part in found["parts"] if not part["passed"]} == {"replayed"}, found["problems"]
-
-
 # What is not
 
 
 def _waits(task: BoundTask) -> None:
     loss = task.own.loss
     task.own.loss = lambda outputs, batch: loss(outputs, batch) * (1 if outputs.sum().item() else 2)  # type: ignore[method-assign]
-
-
-def _draws(task: BoundTask) -> None:
-    loss = task.own.loss
-    task.own.loss = lambda outputs, batch: loss(outputs, batch) * (1 + random.random() / 100)  # type: ignore[method-assign]
-
-
-def _fails(task: BoundTask) -> None:
-    """At the step that is captured alone: no look at a step before it tells."""
-    loss, calls = task.own.loss, []
-
-    def counted(outputs: Any, batch: Any) -> torch.Tensor:
-        calls.append(batch)
-        if len(calls) == FIRST + 1:
-            outputs.sum().item()
-        return loss(outputs, batch)
-
-    task.own.loss = counted  # type: ignore[method-assign]
 
 
 def _counts(task: BoundTask) -> None:
@@ -195,8 +148,6 @@ REFUSED = {
     "Python changes the task.calls in every step": _counts,
     "Python changes the task.before in every step": _remembers,
     "it waits for the GPU": _waits,
-    "it draws random numbers on the CPU": _draws,
-    "of an error: RuntimeError: CUDA error: operation not permitted": _fails,
 }
 
 
@@ -217,18 +168,6 @@ def _refused(ranks: Ranks, folder: Path) -> None:
         assert made.captured.why.startswith(reason), (reason, made.captured.why)
         assert not made.captured.replayed
         assert found[1] == pytest.approx(found[0], rel=1e-5), reason
-
-
-def test_sparse_gradients_are_updated_as_ever() -> None:
-    """The fused update, which a graph needs, refuses them."""
-    table = nn.EmbeddingBag(10, 3, sparse=True)
-    optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
-    prepare(optimizer)
-    before = table.weight.detach().clone()
-    table(torch.tensor([[1, 2]])).sum().backward()
-    assert keeps_sparse(optimizer)
-    optimizer.step()
-    assert (before - table.weight)[:4, 0].tolist() == pytest.approx([0.0, 0.25, 0.25, 0.0])
 
 
 def test_ddp_says_what_a_graph_cannot_repeat() -> None:
@@ -258,7 +197,7 @@ def _agreeing(ranks: Ranks, work: Path) -> None:
     length = short_run(DIGITS).length
     agreement = Agreement(length, ranks, Interruption.watch(), Checkpoints(work, ranks), 0)
     reached, began = [], time.monotonic()
-    for step in range(1, 200):
+    for step in range(1, 150):
         pretended_gpu.gpu().queue(0.02)
         if agreement.due(step):
             agreement.reach(step)
@@ -280,13 +219,3 @@ def _of_other_shapes(ranks: Ranks, folder: Path) -> None:
     seed_generators(5, ranks.devices)
     assert made.losses(captured=True, sizes=sizes) == pytest.approx(plain, rel=1e-5)
     assert made.captured.replayed == sizes.count(16) - FIRST
-
-
-def test_some_ways_to_compute_are_never_captured(prepared: Path) -> None:
-    spawned(_never, 1, prepared / data_of(DIGITS, prepared).directory_name, gpus=1)
-
-
-def _never(ranks: Ranks, folder: Path) -> None:
-    made = Trained(ranks, replace(bound(DIGITS, "fp32", folder, captured=True), precision="fp16"))
-    assert made.captured.why.startswith("the scale of the loss is read in every step")
-    made.losses(captured=True, sizes=(BATCH,))

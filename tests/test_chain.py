@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
 import signal
 import time
@@ -15,14 +12,7 @@ import pytest
 
 from chain_results import assert_same, result
 from chain_runs import DDP, Bench, Ended, interrupt, wait_until
-from own_tasks import spec
-from relay.base import lock
-from relay.base.errors import Busy
 from relay.base.files import read_json
-from relay.spec.run import changed
-from relay.training import job as training_job
-from relay.training import speed
-from relay.training.job import Places
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -47,15 +37,6 @@ def test_a_run_that_was_never_declared_is_one_line(bench: Bench) -> None:
     assert ended.status == 1
     assert "no-such-run" in one_line(ended)
     assert "run.json" in one_line(ended)
-
-
-def test_a_later_segment_without_the_checkpoints_of_its_chain_is_one_line(bench: Bench) -> None:
-    """They were deleted, or are those of an older start."""
-    chain = bench.chain("results")
-    ended = chain.segment(20, 40)
-    assert ended.status == 1
-    assert "do not belong to this chain" in one_line(ended)
-    assert f"delete {chain.declared} to train it from the start" in one_line(ended)
 
 
 # Cut and gone on
@@ -112,38 +93,6 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
     assert f"stopped at step {saved} of 1000 (deadline)" in ended.errors
 
 
-@pytest.mark.slow
-def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
-    chain = bench.chain("results")
-    assert chain.forked(0, 20).status == 0
-    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
-    told = rf"results/checkpoints/{chain.run.id}: another job already trains this run \(process {os.getpid()} on \S+\)"
-    with lock.exclusive(chain.work):
-        with pytest.raises(Busy, match=told):
-            chain.forked()
-        assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
-        monkeypatch.setattr(training_job, "wait_until_free", lambda *_: None)  # both have begun at the same moment
-        ended = chain.forked()
-        assert ended.status == 75
-        assert re.search(told, ended.errors)
-        assert "out of memory" not in ended.errors
-    assert not (chain.work / "fault.json").exists()
-
-
-# A fault of the program's own
-
-
-@pytest.mark.slow
-def test_a_stack_that_cannot_be_imported_is_a_recorded_fault(bench: Bench) -> None:
-    """On every attempt it would be the same: no retry is worth it."""
-    chain = bench.chain("results", **bench.strategy("absent", imports="import a_framework_that_is_not_installed"))
-    ended = chain.segment()
-    assert ended.status == 1
-    assert chain.fault()["error"] == "ModuleNotFoundError: No module named 'a_framework_that_is_not_installed'"
-    assert chain.segment(attempt=2).status == 1
-
-
 # What a chain goes on with
 
 
@@ -176,25 +125,6 @@ def test_what_a_chain_lost_is_one_line_and_a_new_start_begins_at_step_0(bench: B
 
 
 @pytest.mark.slow
-def test_a_killed_save_or_a_damaged_checkpoint_costs_only_its_steps(bench: Bench) -> None:
-    """The run goes on from the one before, and ends as an uncut one."""
-    chain, whole = bench.chain("results"), bench.chain("whole")
-    whole.train(forked=True)
-    assert chain.forked(0, 30).status == 0
-    older, newest = chain.checkpoints()
-    assert newest == 30
-    shutil.copytree(chain.work / "step-30", chain.work / "partial-31")
-    with (chain.work / "step-30" / "rng-0.pt").open("ab") as stream:
-        stream.write(b"\0")
-    ended = chain.segment(0, 60, attempt=2)
-    assert ended.status == 0, ended.errors
-    assert "warning: checkpoint of step 30 is passed over" in ended.output
-    assert chain.started_at() == [0, older]
-    assert list(chain.work.glob("partial-*")) == []
-    assert_same(result(chain), result(whole))
-
-
-@pytest.mark.slow
 def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(bench: Bench) -> None:
     """Killed within a save, whatever it has finished: no step, loss or evaluation between the attempts is missing."""
     kill = (
@@ -221,28 +151,3 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
     summary = summarise(chain.run, chain.work)
     assert summary["losses"]["steps"] == list(range(1, 61))
     assert [e["step"] for e in summary["evaluations"]] == [10, 20, 30, 40, 50, 60]
-
-
-# Speed
-
-
-@pytest.mark.slow
-def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Bench) -> None:
-    """Not even by an earlier measurement that was killed, whose steps are not taken for this one's."""
-    chain = bench.chain("results", spec("lenet-digits"))
-    probe = changed(
-        chain.run,
-        id=f"speed-{chain.run.setting_id}",
-        total_steps=60,
-        strategy=replace(chain.run.strategy, file="gone.py"),
-    )
-    places = Places(chain.results, probe.id)
-    places.work.mkdir(parents=True)
-    left = {"generation": "speed", "code": "gone", "strategy_source": "", "attempts": []}
-    (places.work / "chain.json").write_text(json.dumps(left))
-    before = sorted(p.name for p in (chain.results / "runs").iterdir())
-    measured = speed.measure(chain.run, chain.results)
-    assert measured["setting"] == chain.run.setting_id
-    assert 0 < measured["seconds_per_step"] < 10
-    assert sorted(p.name for p in (chain.results / "runs").iterdir()) == before
-    assert list((chain.results / "checkpoints").iterdir()) == []

@@ -7,9 +7,8 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,8 @@ from relay.chain.launched import VARIABLES
 from relay.chain.ranks import Ranks
 from relay.chain.signals import SIGNALS, Interruption
 
-
-@pytest.fixture(autouse=True)
-def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    for each in VARIABLES:
-        for name in each:
-            monkeypatch.delenv(name, raising=False)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that is told to end in the tests' own process ends nothing but itself."""
-    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)
+pytest_plugins = ["chain_here"]
+pytestmark = pytest.mark.usefixtures("in_a_script")
 
 
 def wait_for_ever() -> None:
@@ -133,18 +115,6 @@ def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
         time.sleep(0.6)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_after_the_training_a_script_ends_by_a_signal_as_without_a_chain() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    run = resume(model=nn.Linear(1, 1))
-    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-    for step, _ in run.steps([1, 2], until=1):
-        run.after(step)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    run.after(2)  # `finish` was called on the way
-    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-    run.finish()
 
 
 class Slow(Dataset[int]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,33 +16,23 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, DistributedSampler
 
+from pages import blocks
 from relay.chain import ChainError, Stopped, resume
 from relay.chain.place import batches
-from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.state import State
+
+pytest_plugins = ["chain_here"]
+pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 STEPS, CUT = 32, 16
 Order = Callable[[list[nn.Parameter]], list[Any]]
 
 
-@pytest.fixture(autouse=True)
-def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)  # it would end the tests' own process
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def trained(order: Order, stop: int | None = None, adapt: Callable[[Any], None] = lambda _: None) -> list[torch.Tensor]:
+def trained(order: Order, stop: int | None = None) -> list[torch.Tensor]:
     """The weights after a job of the training of six layers of one shape, whose optimizer has them in this order."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(6)))
     optimizer = torch.optim.AdamW(order(list(model.parameters())), lr=0.05)
-    adapt(optimizer)
     run = resume(model=model, optimizer=optimizer)
     try:
         for step, x in run.steps([torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(STEPS)]):
@@ -57,12 +47,8 @@ def trained(order: Order, stop: int | None = None, adapt: Callable[[Any], None] 
     return [each.detach().clone() for each in model.parameters()]
 
 
-def reverse(given: list[nn.Parameter]) -> list[Any]:
-    return given[::-1]
-
-
 def with_a_stranger(given: list[nn.Parameter]) -> list[Any]:
-    return [nn.Parameter(torch.zeros(1)), *reverse(given)]
+    return [nn.Parameter(torch.zeros(1)), *given[::-1]]
 
 
 def with_a_stranger_among_them(given: list[nn.Parameter]) -> list[Any]:
@@ -70,17 +56,14 @@ def with_a_stranger_among_them(given: list[nn.Parameter]) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "then"), [(list, reverse), (with_a_stranger, with_a_stranger_among_them)])
-def test_an_optimizers_state_goes_to_the_parameter_of_its_name(
-    first: Order, then: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_optimizers_state_goes_to_the_parameter_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of parameters has another order in each process, and all have one shape; one may be of no module."""
     (tmp_path / "uncut").mkdir()
     monkeypatch.chdir(tmp_path / "uncut")
-    uncut = trained(first)
+    uncut = trained(with_a_stranger)
     monkeypatch.chdir(tmp_path)
-    trained(first, CUT)
-    for one, other in zip(trained(then), uncut, strict=True):
+    trained(with_a_stranger, CUT)
+    for one, other in zip(trained(with_a_stranger_among_them), uncut, strict=True):
         assert torch.equal(one, other)
 
 
@@ -122,43 +105,13 @@ def within_a_concatenated_set() -> tuple[DataLoader[int], Any]:
     return DataLoader(ConcatDataset([Numbers(), data])), data
 
 
-class Batches:
-    """What makes batches, and is no sampler of torch's."""
-
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return ([index] for index in self.sampler)
-
-
-def within_what_is_no_sampler() -> tuple[DataLoader[int], Any]:
-    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0)
-    return DataLoader(Numbers(), batch_sampler=Batches(sampler)), sampler
-
-
-@pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set, within_what_is_no_sampler])
+@pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set])
 def test_who_draws_by_the_epoch_is_told_it_wherever_it_is(made: Callable[[], tuple[Any, Any]]) -> None:
     loader, told = made()
     run = resume(model=nn.Linear(1, 1))
     run._place.epoch = 3
     list(batches(loader, run._place))
     assert told.epoch == 3
-
-
-def test_the_orders_of_two_epochs_differ_also_with_a_sampler_in_a_sampler() -> None:
-    loader, _ = within_a_batch_sampler()
-    run = resume(model=nn.Linear(1, 1))
-    seen = [batch.tolist() for _, batch in run.steps(loader, epochs=2)]
-    assert seen[:2] != seen[2:]
-
-
-def test_numpys_numbers_are_saved_as_plain_ones() -> None:
-    def by_numpy(optimizer: torch.optim.Optimizer) -> None:
-        optimizer.param_groups[0]["lr"] = np.float64(0.05)
-
-    trained(list, CUT, by_numpy)
-    trained(list, None, by_numpy)
 
 
 def test_a_schedule_by_numpy_is_saved() -> None:
@@ -204,30 +157,88 @@ def test_a_save_that_fails_once_ends_nothing(
     assert resume(model=nn.Linear(1, 1)).step == 6
 
 
-def test_two_that_fail_end_it_with_the_disks_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def save(*_: Any) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr("relay.chain.saving.torch.save", save)
-    run = resume(model=nn.Linear(1, 1))
-    with pytest.raises(ChainError, match=r"step 2 could not be saved: Input/output error .*; see to that disk, and"):
-        list(run.steps(range(1, 3)))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
 def test_a_temporary_folder_too_long_for_data_workers_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their sockets lie there; without them the training waited for ever."""
     long = tmp_path / ("x" * 110)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     run = resume(model=nn.Linear(1, 1))
-    loader = DataLoader(Numbers(), 2, num_workers=workers)
-    if workers:
-        with pytest.raises(
-            ChainError, match=r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
-        ):
-            next(run.steps(loader))
-    else:
-        assert next(run.steps(loader))[0] == 1
+    told = r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
+    with pytest.raises(ChainError, match=told):
+        next(run.steps(DataLoader(Numbers(), 2, num_workers=1)))
+
+
+# The loops of the page, each killed on its way: they end bit for bit as those that nobody killed.
+
+
+SETUP, *LOOPS = [each.text for each in blocks("docs/chain-loops.md") if each.language == "python"]
+KILLED = 23  # saved every 5 steps, and complete with the save after that
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: the process would do nothing more."""
+
+
+def looped(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
+    """The weights after a job of the loop, which is killed after that step."""
+    space: dict[str, Any] = {}
+    exec(SETUP, space)
+    runs = []
+
+    def begun(**things: Any) -> Any:
+        run = resume(save_steps=5, **things)
+        after = run.after
+
+        def until_killed(step: int) -> None:
+            after(step)
+            if saving := run._checkpoints._saving:
+                saving.part.result()
+            if step == killed:
+                raise Killed
+
+        vars(run)["after"] = until_killed
+        runs.append(run)
+        return run
+
+    space["resume"] = begun
+    try:
+        exec(loop, space)
+    except Killed:
+        pass
+    finally:
+        for run in runs:
+            run._lock.close()
+    state: dict[str, torch.Tensor] = space["model"].state_dict()
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loop",
+    LOOPS,
+    ids=["fetched ahead", "no epochs", "two networks", "accumulated", "accumulated by batches", "stream, ema, scaler"],
+)
+def test_a_loop_of_the_page_ends_as_if_nobody_had_killed_it(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = []
+    for name, kills in (("uncut", (None,)), ("cut", (KILLED, None))):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        ends.append([looped(loop, killed) for killed in kills][-1])
+    assert all(torch.equal(one, ends[1][key]) for key, one in ends[0].items())
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("goes on from step") == 1
+
+
+def test_each_rank_keeps_its_own_dict_however_large_it_is() -> None:
+    kept = {"batch": (torch.ones(2**19), 3), "none": None}
+    ranks = SimpleNamespace(world_size=2, rank=1)
+    state = State({"model": nn.Linear(1, 1), "kept": kept}, ranks)  # type: ignore[arg-type]
+    assert "kept" not in state.replicated()
+    saved = state.own()["further"]["kept"]
+    kept |= {"batch": (torch.zeros(2**19), 4), "more": 1}
+    state.further["kept"].load_state_dict(saved)
+    assert (kept["batch"][0].sum(), kept["batch"][1], kept["more"]) == (2**19, 3, 1)

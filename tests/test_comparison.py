@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results_tree import REFUSED, Tree, shown
+from results_tree import Tree, shown
 
 pytest_plugins = ["results_tree"]
 REQUIRED = ["task", "strategy", "stack", "device", "launcher", "loader", "precision", "cpus_per_task", "standing"]
@@ -132,35 +132,13 @@ def test_strong_scaling_is_against_itself_on_the_fewest_devices(tree: Tree) -> N
     assert rows["cpu", 1]["scaling_efficiency"] is None
 
 
-def test_weak_scaling_where_the_batch_grows_with_the_devices(tree: Tree) -> None:
-    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, global_batch_size=64)
-    tree.setting("ddp", [380.0, 380.0], devices_per_node=4, global_batch_size=128)
-    efficient = tree.rows()[0]
-    assert (efficient["scaling"], efficient["scaling_efficiency"]) == ("weak", pytest.approx(0.95))
-
-
-def test_no_efficiency_where_more_than_the_size_differs(tree: Tree) -> None:
-    tree.setting("ddp", [200.0, 200.0], devices_per_node=2)
-    tree.setting("ddp", [300.0, 300.0], devices_per_node=4, global_batch_size=96)
-    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
-
-
-def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
-    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
-    tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
-    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
-
-
 # The comparison of incomplete, damaged or empty results; and its files, which are old or new, never half
 
 
-def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
-    broken = tree.setting("ddp", [9000.0], name="broken", devices_per_node=2)[0]
-    (tree.root / "runs" / broken / "summary.json").write_text('{"run": ')
+def test_a_missing_verdict_is_a_failure_of_its_own_setting(tree: Tree) -> None:
     tree.setting("fsdp", [9000.0], name="ungated", devices_per_node=2)
     (tree.root / "equivalence/gates/gate-ungated/verdict.json").unlink()
     tree.setting("cpu", [100.0, 101.0])
-    assert "summary.json: is no JSON" in tree.row("ddp", partial=True)["reason"]
     ungated = tree.row("fsdp", partial=True)
     assert (ungated["status"], ungated["equivalent"]) == ("failed", None)
     assert "gave no verdict" in ungated["reason"]
@@ -193,7 +171,6 @@ def spoil(path: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"losses": None}, "'losses' is damaged (None)"),
         ({"losses": {"steps": [1], "values": ["low"]}}, "the losses or evaluations of its summary.json are damaged"),
         ({"samples_per_second": NAN}, "its samples_per_second is nan"),
     ],
@@ -207,9 +184,61 @@ def test_a_damaged_summary_fails_its_setting_and_no_other(tree: Tree, values: di
     assert tree.row("cpu", partial=True)["standing"] == "fastest"
 
 
-@pytest.mark.parametrize(("values", "told"), [({"parts": 7}, "gave no verdict"), ({"equivalent": "no"}, "no verdict")])
-def test_a_damaged_verdict_is_none(tree: Tree, values: dict[str, Any], told: str) -> None:
-    tree.setting("ddp", [9000.0, 9001.0], name="x", devices_per_node=2)
-    spoil(tree.root / "equivalence/gates/gate-x/verdict.json", **values)
-    row = tree.row("ddp", partial=True)
-    assert (row["status"], told in row["reason"]) == ("failed", True)
+# What spot checks found, in the comparison: a failed one strikes out, one that was not made is told.
+
+
+PROBLEM = "end, steps 43 to 44: update differ from one plain process's by 5.0e-01, allowed is 2e-05"
+
+
+class Checked(Tree):
+    """Results whose plan asks for spot checks."""
+
+    def write_plan(self) -> Any:
+        told = {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "spot_checks": True}
+        return self.write("plan.json", told)
+
+    def found(self, setting: str, runs: list[str], *statuses: str) -> None:
+        told = [
+            {
+                "run": run,
+                "status": status,
+                "generation": "1",
+                "spots": [{}] if status != "not checked" else [],
+                "problems": [PROBLEM] if status == "failed" else [],
+                "unchecked": ["its files are gone"] if status == "not checked" else [],
+            }
+            for run, status in zip(runs, statuses, strict=True)
+        ]
+        self.write(f"equivalence/spot_checks/{setting}/verdict.json", {"setting": setting, "runs": told})
+
+
+@pytest.fixture
+def checked(tmp_path: Any) -> Checked:
+    return Checked(tmp_path)
+
+
+def test_a_failed_spot_check_strikes_its_setting_out(checked: Checked) -> None:
+    checked.setting("cpu", [100.0, 101.0])
+    runs = checked.setting("ddp", [900.0, 901.0], name="fast")
+    checked.found("fast", runs, "passed", "failed")
+    row = checked.row("ddp")
+    assert row["equivalent"] is False
+    assert row["standing"] is None
+    assert row["reason"] == f"repeat 2: spot check failed: {PROBLEM}"
+    assert row["spot_checks"] == "1 passed, 1 failed"
+
+
+def test_a_verdict_on_an_earlier_start_is_none(checked: Checked) -> None:
+    (run,) = checked.setting("cpu", [100.0], name="one")
+    checked.found("one", [run], "failed")
+    checked.write(f"checkpoints/{run}/chain.json", {"generation": "2"})
+    assert checked.row("cpu")["spot_checks"] == "1 not checked"
+
+
+def test_a_failed_spot_check_strikes_out_what_no_gate_can_prove(checked: Checked) -> None:
+    unprovable = {"equivalent": False, "unprovable": "the loss is no mean"}
+    runs = checked.setting("ddp", [900.0, 901.0], name="fast", verdict=unprovable)
+    checked.found("fast", runs, "passed", "failed")
+    row = checked.row("ddp")
+    assert (row["equivalent"], row["unproven"], row["standing"]) == (False, None, None)
+    assert PROBLEM in row["reason"]

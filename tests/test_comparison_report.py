@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
+from relay.comparison import alone
 from relay.comparison.answer import answers
 from relay.comparison.answer_words import reasons, why_not_the_fastest
+from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from relay.planning.config import Config, load
+from relay.spec.labels import setting_labels
 from results_tree import REFUSED, Tree, shown
 
 pytest_plugins = ["results_tree"]
@@ -83,12 +89,6 @@ def test_the_runner_up_is_slower_because_of_one_part(tree: Tree) -> None:
     assert "slower: communication that no computing hides: 50 % of its steps&#39; time</td>" in tree.html
 
 
-def test_without_observed_steps_and_in_a_tie_nothing_is_said(tree: Tree) -> None:
-    tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
-    tree.setting("mps", SLOW, processes_per_device=2)
-    assert "steps' time" not in told(tree, "The next best is mps")
-
-
 # The table of speed per device by batch and number of devices, as computing centres publish it
 
 
@@ -122,3 +122,48 @@ def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
     found = evidence(read_inputs(plan, tree.root), tree.root)
     assert "devices_per_node:" in found.config
     assert not found.shrunk
+
+
+# The table of settings as Parquet and as Markdown: the same rows as the CSV, and readable by the usual tools.
+
+
+def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
+    table = parquet.read_table(full.root / "comparison.parquet")
+    assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
+    kinds = {"string": str, "int64": int, "double": float, "bool": bool}
+    assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
+
+
+def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    columns = {"strategy": str, "speed": float}
+    rows = [{"strategy": name, "speed": -1.5} for name in ("=1+1", "@x", "'quoted", "ddp")]
+    write_csv(tmp_path / "x.csv", columns, rows)
+    assert (tmp_path / "x.csv").read_text().splitlines()[1:3] == ["'=1+1,-1.5", "'@x,-1.5"]
+    assert read_csv(tmp_path / "x.csv", columns) == rows
+
+
+# What a call for some strategies shows at its end: their speeds and proofs, without a comparison.
+
+
+def test_each_setting_has_its_speed_and_whether_it_is_proven(full: Tree) -> None:
+    *settings, _ = alone.lines(json.loads(full.write_plan().read_text()), full.root, ["ddp"])
+    told = {line.partition("): ")[2] for line in settings}
+    assert len(told) == 3
+    assert "19,900 ±13 % images/s in 3 repeats; proven to train the same as one process" in told
+    assert any(re.search("41,000 .* NOT proven: probably .*: algorithm: losses differ by 0.25", line) for line in told)
+    assert any(line.startswith("failed: repeats 2 and 3: RuntimeError") for line in told), told
+
+
+# The comparison in words: numbers, and names of settings that tell them apart.
+
+
+def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
+    tree.setting("ddp", [100.0, 101.0], devices_per_node=2, global_batch_size=64)
+    tree.setting("ddp", [200.0, 201.0], devices_per_node=2, global_batch_size=128)
+    tree.setting("ddp", [300.0, 301.0], devices_per_node=2, global_batch_size=128, cpus_per_task=2)
+    tree.setting("ddp", [400.0, 401.0], devices_per_node=2, global_batch_size=128, warmup_steps=5)
+    labels = setting_labels(tree.rows())
+    assert len(set(labels)) == 4
+    assert labels[-1] == "2 procs, 1 thread, resident, batch 64"
+    assert labels[-2] == "2 procs, 1 thread, resident, batch 128, 1 CPU, ddp-2"
+    assert labels[1] == "2 procs, 1 thread, resident, batch 128, 2 CPUs"

@@ -49,17 +49,9 @@ REFUSED = {
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
-    "runtime_minutes: 2h": (
-        "config: runtime_minutes: '2h' is not allowed; allowed: a whole number of at least 1 "
-        "(this is text: write 120, without quotes)"
-    ),
     "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
         "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
-    ),
-    'comparisons: [{command: python a.py, name: "a\\nerror: b"}]': (
-        "config: comparisons[0].name: 'a\\nerror: b' is not allowed; allowed: letters, digits, '_', '-' and '.', "
-        "a letter first"
     ),
     # YAML's accidents
     "learning_rate: 1e-5": (
@@ -71,8 +63,6 @@ REFUSED = {
         "config: device: 'cu–da' is not allowed (U+2013, en dash, stands in it: type - (or --)); did you mean 'cuda'? "
         "allowed: auto, cpu, cuda"
     ),
-    # the wrong shape
-    "segment: {minutes: 90}": ("config: segment.minutes: 90 is not allowed; allowed: at most 60 (runtime_minutes)"),
     "dataset_mirror: https://me:geheim@example.org/x": (
         "config: dataset_mirror: the address has a user in it, whom all users of the machine would see; "
         "write user and password to ~/.netrc"

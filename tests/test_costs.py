@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
-from relay.base.errors import UserError
 from relay.planning import costs
 from relay.planning.config import load
 from relay.planning.costs import Cost
@@ -59,15 +58,6 @@ def test_gpus_are_devices_and_so_are_the_cores_that_go_with_one(tmp_path: Path) 
     printed = " ".join(render(on_cpus).split())
     assert "of jobs without GPUs, 20 CPU cores count as a device" in printed
     assert "price: at most 0.82 CHF planned, 0.00 CHF used so far, at most 0.82 CHF to do" in printed
-
-
-def test_a_budget_in_money_needs_a_price_of_all_that_is_compared(tmp_path: Path) -> None:
-    comparisons = [{"strategy": "single_gpu", "cpus_per_task": 12}, CPU]
-    known = {"site": {"partitions": [PARTITIONS[0], GPU], "price": {"gpu_hour": 2.0}}, "answer": {"budget": 100}}
-    told = "config: answer.budget: 100 is in EUR, and the site has no price for strategy cpu; give price.cpu_hour in"
-    with pytest.raises(UserError, match=told):
-        made(tmp_path, comparisons=comparisons, **known)
-    assert made(tmp_path, comparisons=comparisons[:1], device="cuda", **known).runs
 
 
 def test_what_was_used_is_what_was_recorded(tmp_path: Path) -> None:

@@ -70,6 +70,3 @@ def test_a_build_that_does_not_fit_is_a_reason_to_skip(tmp_path: Path) -> None:
 def test_the_oldest_driver_of_a_cuda_is_new_enough() -> None:
     assert cuda.problem("cu130", "hopper", "580.65.06") is None
     assert "needs NVIDIA's driver 580 or newer" in (cuda.problem("cu130", "hopper", "575.57") or "")
-
-
-# From PyTorch's own index: here one that is served from a folder

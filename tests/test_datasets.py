@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from datasets_requests import (
     DIGITS,
     FILES,
+    HASTY,
     SYNTHETIC,
     assert_is,
     corrupt,
@@ -23,15 +23,17 @@ from datasets_requests import (
     prepare_public,
     truncate,
 )
-from datasets_server import StandIn, small_mnist
+from datasets_server import StandIn, known, serving, small_cifar
 from relay.base.errors import UserError
-from relay.datasets import arrays, generate, text
+from relay.datasets import arrays, text
 from relay.datasets.cifar10 import read_cifar_batch
+from relay.datasets.download import download
 from relay.datasets.manifest import MANIFEST, verify
 from relay.datasets.prepare import prepare
 from relay.tasks._images import STATISTICS
 
 pytest_plugins = ["datasets_requests"]
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 # Embedded and generated data
 
@@ -46,12 +48,6 @@ def test_digits_are_split_as_they_always_were(tmp_path: Path) -> None:
     assert (train[0].min(), train[0].max()) == (0, 255)
     # The split is part of what results are compared by: it must not move.
     assert made.files["test-targets.npy"].sha256 == "8b327f48c12dbefada47aa336ebcb04b5784c159c5350dbabf0e9ee71ad1cc40"
-
-
-def test_digits_that_are_not_the_known_ones_are_refused() -> None:
-    images, targets = np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64)
-    with pytest.raises(UserError, match=r"digits: corrupted: .* expected [0-9a-f]{64}"):
-        generate.check_digits(images, targets)
 
 
 def test_synthetic_images_repeat_byte_for_byte(tmp_path: Path) -> None:
@@ -117,8 +113,6 @@ def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-# The folder of a prepared dataset: made once, whole or not at all, and checked by the jobs that read it
-
 # The prepared folder
 
 
@@ -149,18 +143,6 @@ def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Pa
     assert names(tmp_path) == {"out"}
 
 
-def half_made(folder: Path) -> None:
-    """A preparation that fails when its first file is written."""
-    (folder / "first").write_text("half")
-    raise UserError("the second file is missing")
-
-
-def test_nothing_half_made_is_used(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the second file is missing"):
-        prepare(DIGITS, half_made, tmp_path / "digits")
-    assert names(tmp_path) == set()
-
-
 # What jobs read
 
 
@@ -174,30 +156,50 @@ def test_what_a_job_writes_into_its_arrays_never_reaches_the_files(tmp_path: Pat
     verify(tmp_path / "digits", full=True)
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (truncate, "bytes, the manifest says"),
-        (Path.unlink, "No such file"),
-    ],
-)
-def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path, damage, said) -> None:
+def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path) -> None:
     prepare(DIGITS, make_digits, tmp_path / "digits")
     path = tmp_path / "digits" / "test-inputs.npy"
-    damage(path)
-    with pytest.raises(UserError, match=said) as error:
+    truncate(path)
+    with pytest.raises(UserError, match="bytes, the manifest says") as error:
         verify(tmp_path / "digits")
     assert str(path) in one_line(error)
 
 
-# `dataset_mirror: file://…`: a folder serves as a mirror, and its files are checked as those of a server
+# Downloads of datasets: resumed, verified, and given up in one line that leaves nothing.
 
 
-def test_a_folder_is_taken_as_a_server_is(tmp_path: Path) -> None:
-    stand_in, folder = small_mnist(), tmp_path / "my mirror"
-    folder.mkdir()
-    for name, content in stand_in.archives.items():
-        (folder / name).write_bytes(content)
-    prepare_public(stand_in, tmp_path / "out", mirror="file://" + quote(str(folder)))
-    np.testing.assert_array_equal(arrays.load(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
-    assert {path.name for path in tmp_path.iterdir()} == {"my mirror", "out"}
+def test_a_download_is_whole_verified_and_leaves_only_the_arrays(tmp_path: Path, stand_in: StandIn) -> None:
+    with serving(stand_in.archives) as server:
+        prepare_public(stand_in, tmp_path / "out", mirror=server.url, patience=HASTY)
+    assert_is(tmp_path / "out", stand_in)
+    assert names(tmp_path) == {"out"}
+    assert sorted(name for name, _ in server.asked) == sorted(stand_in.archives)
+
+
+def test_a_connection_that_drops_is_resumed_where_it_broke(tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(300_000)
+    with serving({"file": content}, "cut", faults=5) as server:  # more often than there are attempts without progress
+        path, _ = download(known("file", content), [server.url], tmp_path, HASTY)
+    assert path.read_bytes() == content
+    starts = [int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0 for _, asked in server.asked]
+    assert starts == [0, 150_000, 225_000, 262_500, 281_250, 290_625]
+    assert names(tmp_path) == {"file"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "requests"),
+    [
+        ("flipped", "wrong content: corrupted: MD5 is", 1),
+        ("cut-no-resume", r"connection closed after [\d,]+ of", 3),
+    ],
+)
+def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, mode, said, requests) -> None:
+    stand_in = small_cifar()
+    with serving(stand_in.archives, mode, faults=99) as server, pytest.raises(UserError, match=said) as error:
+        prepare_public(stand_in, tmp_path / "out", mirror=server.url, patience=HASTY)
+    text = one_line(error)
+    assert "cifar-10-python.tar.gz: could not be downloaded" in text
+    assert server.url in text
+    assert "dataset_root" in text
+    assert len(server.asked) == requests
+    assert names(tmp_path) == set()

@@ -9,12 +9,9 @@ import subprocess
 from typing import Any
 
 import pytest
-import torch
 
 import debian_packages
-from gate_runs import planned
 from plans import ROOT
-from relay.strategies import _deepspeed_operations
 from stacks import provide
 
 SOURCE = """
@@ -89,21 +86,3 @@ def test_without_a_compiler_it_is_one_line_with_the_remedy(found: dict[str, Any]
     told = r"DeepSpeed's operation bare_op is not in its wheel, and could not be built on node \S+: .*stack_modules"
     assert re.match(told, found["without a compiler"])
     assert "\n" not in found["without a compiler"]
-
-
-def test_it_is_built_for_the_gpus_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSpeed cannot read all that torch allows in that variable, which a container's image often sets."""
-    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0 9.0a 10.0a")
-    monkeypatch.setattr(_deepspeed_operations, "_on_gpus", lambda _: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert _deepspeed_operations._told(object(), "folder")["TORCH_CUDA_ARCH_LIST"] == "9.0"
-
-
-def test_fused_adam_is_for_adams_alone() -> None:
-    asked = {"options": {"fused_adam": True}}
-    for strategy in ("zero1", "zero2", "zero3", "lightning_zero3"):
-        gate, _ = planned(strategy, task="gpt-deep-tiny", **asked)
-        assert gate.strategy.options["fused_adam"] is True
-    with pytest.raises(AssertionError, match="fused_adam is for Adam and AdamW, lenet-digits is trained with sgd"):
-        planned("zero1", **asked)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from chain_runs import Bench, finish, wait_until
+from local_driver import LocalDriver
 from relay.base import ending, room
 from relay.base.ending import FREE_SPACE, LOG
 from relay.base.errors import UserError
+from relay.driver.full_disk import unwritable
 from relay.run_folder import faults
 from small_disks import Mount, fill, mounts, small
 
 pytest_plugins = ["chain_runs"]
-
-FULL = "No space left on device"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_run_with_the_reason(bench: Benc
     told = ending.read(log)
     assert told is not None
     assert told.what.startswith("run run-1 failed: RuntimeError: the checkpoint of step ")
-    assert FULL in told.what
+    assert "No space left on device" in told.what
     assert told.remedy == FREE_SPACE
     assert list(chain.work.glob("partial-*")) == []
     assert "failed before, not tried again" in chain.forked(attempt=2).errors
@@ -115,3 +115,42 @@ def test_a_fault_on_a_full_disk_is_kept_at_home(tmp_path: Path, mount: Mount, lo
     filler.unlink()
     faults.forget(work)
     assert faults.recorded(work) is None
+
+
+# A folder that takes no writing, from the start or midway: the call ends with one line, and no traceback.
+
+
+TOLD = "No space left on device; delete what you no longer need there, or raise your quota"
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with mounts() as mount:
+        small(tmp_path / "full", mount, 300)
+        assert unwritable(tmp_path / "full") == ""
+        assert list((tmp_path / "full").iterdir()) == []
+        fill(tmp_path / "full")
+        assert unwritable(tmp_path / "full").startswith(f"{tmp_path}/full: {TOLD}")
+
+
+@pytest.mark.slow
+def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
+    """With 400 KB it is full only when the first jobs are under way."""
+    with mounts() as mount:
+        folder = tmp_path / "full"
+        small(folder, mount, 3000)
+        driver = LocalDriver(folder, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
+        (folder / "room").write_bytes(bytes(400 * 1024))
+        fill(folder)
+        (folder / "room").unlink()
+        try:
+            status, printed = driver.call("cpu")
+        finally:
+            driver.end()
+    assert status == 1
+    assert "Traceback" not in printed
+    assert "Logging error" not in printed
+    assert [line for line in printed.splitlines() if line.startswith("error: /")] == [
+        f"error: {folder}: {TOLD}, then start the same call again"
+    ]
+    assert "no run of this call can be used" not in printed
+    assert printed.splitlines()[-1].startswith("error: /")

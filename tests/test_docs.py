@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
@@ -35,14 +33,3 @@ def broken(page: Path) -> list[str]:
 
 def test_every_link_leads_somewhere() -> None:
     assert [link for page in PAGES for link in broken(page)] == []
-
-
-def test_what_a_fork_runs_is_there() -> None:
-    """Of the CI file: its targets of make, and the site's configuration, whose pages are those of the repository."""
-    jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    targets = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
-    assert [words[1] for words in map(str.split, commands) if words[0] == "make" and words[1] not in targets] == []
-    site = ROOT / ".github/mkdocs.yml"
-    assert any("mkdocs build --strict -f .github/mkdocs.yml" in command for command in commands)
-    assert (site.parent / yaml.safe_load(site.read_text())["docs_dir"]).resolve() == ROOT

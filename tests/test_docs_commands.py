@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
 
-from pages import ROOT, SHELL, Block, all_blocks, block, blocks, masked
+from pages import ROOT, SHELL, Block, all_blocks, block, blocks
 from relay.planning import config as configs
 from snakemake_calls import called
 
@@ -32,7 +36,7 @@ HELD_ELSEWHERE = {
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
     "pip install ~/torch-relay/scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
     "relay-chain sbatch": "tests/test_chain_sbatch.py submits such a script",
-    "relay-chain": "tests/test_chain_page.py types the command",
+    "relay-chain": "tests/test_chain_sbatch.py submits a script with it",
     "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types it; tests/test_script_slurm.py runs the target chain",
 }
 
@@ -60,9 +64,15 @@ def snakemake_takes(arguments: list[str]) -> None:
 
 @cache
 def help_of(program: str) -> str:
-    done = subprocess.run([sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    printed, own = StringIO(), [str((ROOT / program).parent), *sys.path]
+    with (
+        mock.patch.multiple(sys, argv=[program, "--help"], path=own),
+        redirect_stdout(printed),
+        pytest.raises(SystemExit) as ended,
+    ):
+        runpy.run_path(str(ROOT / program), run_name="__main__")
+    assert not ended.value.code, program
+    return printed.getvalue()
 
 
 def script_takes(program: str, arguments: list[str]) -> None:
@@ -141,17 +151,3 @@ def test_the_tutorials_plan_is_the_one_on_the_page(newcomer: Path) -> None:
     printed = typed(newcomer, block("docs/tutorial.md", "snakemake plan --profile profiles/local").text)
     lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("warning: set in the environment")]
     assert [line for line in lines if line] == block("docs/tutorial.md", "what", "runs").lines
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
-    """No other test types the tutorial's commands one after the other."""
-    page = "docs/tutorial.md"
-    compared = typed(newcomer, block(page, "snakemake --profile profiles/local").text)
-    assert "Report: results/comparison.html" in compared
-    assert block(page, "strategy", "setting").lines[1].split() == next(
-        line.split() for line in compared.splitlines() if line.startswith("strategy")
-    )
-    told = masked(typed(newcomer, block(page, "snakemake ddp").text))
-    assert told == masked(block(page, "ddp (2 procs").text)

@@ -54,11 +54,9 @@ def sampled(inputs: torch.Tensor) -> torch.Tensor:
 
 
 DRAWING: dict[str, Callable[[], nn.Module]] = {
-    "a layer of dropout": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)),
     "alpha dropout": lambda: Noisy(lambda x: F.alpha_dropout(x, 0.3, training=True)),
     "attention with weights": lambda: Attends(weights=True),
     "attention without weights": lambda: Attends(weights=False),
-    "attention's function": lambda: Noisy(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.3)),
     "a recurrent layer": Recurrent,
     "a VAE's noise": lambda: Noisy(lambda x: x + x.exp() * torch.randn_like(x)),
     "a distribution": lambda: Noisy(sampled),

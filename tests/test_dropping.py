@@ -127,6 +127,3 @@ def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tm
     assert loaders(made(tmp_path)) == ALL
     write(path, {"runs": [{"status": "passed"}]})
     assert loaders(made(tmp_path)) == DROPPED_ONE
-
-
-# In the comparison

@@ -24,7 +24,7 @@ from relay.environments import login_node, node, wheelhouse
 from relay.spec import cuda
 from snakemake_calls import called
 from stacks import of_stack
-from tiny_stack import ROOT, needs_root, prepared, told
+from tiny_stack import ROOT, told
 
 
 def site(mode: str, **given: Any) -> Any:
@@ -267,34 +267,3 @@ def test_conda_of_a_module_is_activated_on_the_node(
     assert status == 0, printed
     assert workflow.found()[:2] == [str(python), "anaconda3"]
     assert (old_conda / "calls").read_text() == f"conda shell.posix activate {place}\n"  # Snakemake asks it nothing
-
-
-@pytest.mark.slow
-def test_conda_that_was_not_activated_stops_the_job(
-    workflow: Workflow, modules: dict[str, str], old_conda: Path
-) -> None:
-    workflow.site({"mode": "conda", "conda": {"torch": "pytorch"}}, [])
-    status, printed = workflow.run(PATH=f"{Path(sys.executable).parent}:{old_conda}:{os.environ['PATH']}")
-    assert status == 1
-    assert "EnvironmentNameNotFound: pytorch" in printed
-    assert "is the driver's own: nothing was activated; read what was printed above; " in printed
-
-
-@pytest.mark.long
-def test_the_whole_stack_on_a_node_without_network(tmp_path: Path) -> None:
-    """Only this installs all of torch's lock, as the rule and then a job do."""
-    needs_root()
-    asked = told(mode="wheels", stack="torch", build="cpu")
-    lock, output = ROOT / "envs/torch.txt", tmp_path / "torch.json"
-    command = [sys.executable, str(ROOT / "scripts/environment.py"), "--lock", str(lock), "--asked", json.dumps(asked)]
-    subprocess.run([*command, "--output", str(output)], cwd=tmp_path, check=True)
-    record = json.loads(output.read_text())
-    assert any(name.startswith("torch-") for name in record["wheels"])
-    place = tmp_path / next((tmp_path / wheelhouse.FOLDER).glob("torch-*"))
-    offline = ("unshare", "--net")
-    said, python = prepared(asked | {"wheelhouse": str(place)}, tmp_path, before=offline)
-    ask = "import torch, numpy, psutil, PIL; print(torch.__version__)"
-    answer = subprocess.run([*offline, python, "-c", ask], capture_output=True, text=True, check=True)
-    pinned = re.findall(r"(?m)^torch==(\S+)", lock.read_text())[0]
-    assert answer.stdout.strip().split("+")[0] == pinned
-    assert re.search(r"made in [0-9.]+ s", said)

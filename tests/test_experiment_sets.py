@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "experiment-sets.md"
 NOT_HERE = ("launcher srun needs a cluster profile", "is a mode of GPUs, device is cpu", "this machine has no libaio.h")
 EXPECTED = ("this machine has 2 CPUs", "runs once")
 STEPS = 1100  # of a shrunk run
-# Their shrunk tasks have no shipped card; tests/test_experiment_sets_run.py runs these, too.
+# Their shrunk tasks have no shipped card.
 LOOKED_AT = ("batch-and-workers", "mps-replicas", "resnet18", "tf32")
 
 pytestmark = pytest.mark.usefixtures("in_the_project")

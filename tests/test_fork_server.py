@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -21,7 +20,7 @@ import psutil
 import pytest
 
 from chain_results import assert_same, result
-from chain_runs import DDP, Bench
+from chain_runs import Bench
 from living import words
 from relay.base.lifeline import DRIVER, LAUNCHER
 from relay.launch import fork_server
@@ -142,14 +141,6 @@ def test_its_code_is_its_workers_and_not_the_servers(here: Here) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("does", "status"), [("sys.exit(75)", 75), ("os.kill(os.getpid(), signal.SIGKILL)", -9)])
-def test_a_worker_ends_as_its_fork(here: Here, does: str, status: int) -> None:
-    worker = here.worker(does)
-    worker.communicate(timeout=100)
-    assert worker.returncode == status
-
-
-@pytest.mark.slow
 def test_a_signal_reaches_the_fork(here: Here) -> None:
     worker = here.worker("signal.signal(15, lambda *_: sys.exit(7)); print('{}', flush=True); time.sleep(100)")
     first_line(worker)
@@ -165,6 +156,8 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
     assert fork != worker.pid
     worker.kill()
     assert soon(lambda: is_over(fork))
+    killed = here.worker("os.kill(os.getpid(), signal.SIGKILL)")
+    assert killed.wait(100) == -signal.SIGKILL, "and it ends as its fork"
 
 
 @pytest.mark.slow
@@ -204,25 +197,6 @@ def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: 
     assert soon(lambda: is_over(server))
 
 
-def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
-    """It had looked for the fork that it had just reaped, and took all other forks with it."""
-    (listener, _nobody), (ours, workers) = socket.socketpair(), socket.socketpair()
-    before = signal.getsignal(signal.SIGCHLD)
-    driver = subprocess.Popen(["true"])
-    server = fork_server.Server(listener, os.pidfd_open(driver.pid))
-    try:
-        fork = subprocess.Popen(["true"])
-        server.forks[fork.pid] = ours
-        server.selector.register(ours, selectors.EVENT_READ, fork.pid)
-        assert soon(lambda: is_over(fork.pid))
-        workers.close()
-        assert server.serve() is None
-    finally:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, before)
-        driver.wait()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,47 +226,6 @@ def names_taken() -> set[str]:
     return {line.split()[-1].replace("@", "\0") for line in lines}
 
 
-def answer(connection: socket.socket) -> bytes:
-    """Nothing where the other end is closed; whether it had read all is chance."""
-    try:
-        return connection.recv(1)
-    except ConnectionResetError:
-        return b""
-
-
-@pytest.mark.slow
-def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = here.found()["parent"]
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(here.server_name(monkeypatch))
-        stranger.sendall(b"what is this, and how long does it go on?")
-        assert not answer(stranger)
-    assert here.found()["parent"] == server
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
-def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = here.found()["parent"]
-    other = multiprocessing.get_context("fork").Process(target=keep_silent, args=(here.server_name(monkeypatch),))
-    other.start()
-    time.sleep(1)
-    try:
-        began = time.monotonic()
-        assert here.found()["parent"] == server
-        assert time.monotonic() - began < fork_server.START_SECONDS / 2
-    finally:
-        other.kill()
-
-
-def keep_silent(name: str) -> None:
-    """As another user, connect and say nothing."""
-    os.setuid(65534)
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(name)
-        time.sleep(100)
-
-
 @pytest.mark.parametrize(
     ("role", "changed", "environment", "served"),
     [
@@ -319,7 +252,7 @@ def test_who_may_be_a_fork(
 def test_forks_train_bit_for_bit_what_other_processes_train(
     bench: Bench, driver: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, forked = (bench.chain(name, total_steps=12, **DDP) for name in ("alone", "forked"))
+    alone, forked = (bench.chain(name, total_steps=12) for name in ("alone", "forked"))
     assert forked.segment(**{DRIVER: f"{driver.pid} {forked.results}"}).status == 0
     assert servers()
     monkeypatch.setenv(fork_server.OWNER, "0")

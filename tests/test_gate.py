@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gate_runs import FEW_STEPS, Gates, planned
-from relay.base.ending import INTERRUPTED
 from relay.equivalence.job import run_reference
 from relay.launch.launcher import launch
 from relay.spec.identity import source_digest, strategy_sources
@@ -57,48 +56,33 @@ PARTS = TRIALS | BETWEEN
 
 @dataclass(frozen=True)
 class Planted:
-    """A wrong strategy: parts that must fail, parts that must pass, and problems told beside the parts."""
+    """A wrong strategy, or a fault of `strategies/wrong.py`: parts that must fail, or pass; what is told beside them.
+
+    `where`: where it differs first.
+    """
 
     strategy: str
     fails: frozenset[str] | set[str] = frozenset()
     passes: frozenset[str] | set[str] = frozenset()
     says: tuple[str, ...] = ()
-    options: tuple[tuple[str, float], ...] = ()
+    where: str = ""
 
     def __str__(self) -> str:
-        return "-".join([self.strategy.removeprefix("wrong_"), *(str(value) for _, value in self.options)])
+        return self.strategy.removeprefix("wrong_")
 
 
 WRONG = [
     # What the algorithm's own comparison in float64 sees
-    Planted("wrong_single_bias", fails=ALGORITHM),
-    Planted(
-        "wrong_stops_early",
-        fails={"algorithm: parameters", "evaluation"},
-        says=(
-            f"algorithm: {FEW_STEPS - 1} steps were trained, of {FEW_STEPS}",
-            f"division of work: step {FEW_STEPS - 1}: 0 samples reached the loss",
-        ),
-    ),
+    Planted("SingleBias", fails=ALGORITHM, where="first differs at step 1 in fc3.bias ("),
     # What only a scaled loss sees
-    Planted("wrong_clipping", fails=SCALED, passes={*ALGORITHM, "own precision: losses"}),
+    Planted("Clipping", fails=SCALED, passes={*ALGORITHM, "own precision: losses"}),
     # What only the run's own precision sees
-    Planted("wrong_fp16_compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
+    Planted("FP16Compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
     # What no number shows: who did the work
     Planted(
-        "wrong_alone", fails=TRIALS, says=("division of work: rank 0 sent 0 bytes a step; expected 49605 or more",)
-    ),
-    Planted(
-        "wrong_whole_batch",
+        "WholeBatch",
         passes=PARTS,
         says=("division of work: samples should be divided, but a rank has 100%",),
-    ),
-    Planted(
-        "wrong_samples_twice",
-        fails=ALGORITHM,
-        says=(
-            "division of work: step 0: 16 samples reached the loss, the global batch has 16: 2 more than once, 2 never",
-        ),
     ),
     # What no number shows: modes and names
     Planted(
@@ -106,21 +90,17 @@ WRONG = [
         passes=PARTS,
         says=("evaluation: it leaves the model in another mode",),
     ),
-    Planted(
-        "wrong_names",
-        passes={"algorithm: losses", "evaluation"},
-        says=("algorithm: names of parameters differ from the reference's: ['conv1.bias', 'conv1.weight',",),
-    ),
     # Failing is no proof of equivalence
     Planted("wrong_crash", says=("it cannot run this training: wrong_crash.py:",)),
-    Planted("wrong_second_rank_crashes", says=("it cannot run this training: wrong_second",)),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", WRONG, ids=str)
-def test_a_wrong_strategy_is_caught(gates: Gates, planted: Planted) -> None:
-    verdict = gates.verdict(planted.strategy, steps=FEW_STEPS, options=dict(planted.options))
+def test_a_wrong_strategy_is_caught(gates: Gates, planted: Planted, capfd: pytest.CaptureFixture[str]) -> None:
+    own = planted.strategy.startswith("wrong_")
+    asked = (planted.strategy, {}) if own else ("wrong", {"fault": planted.strategy})
+    verdict = gates.verdict(asked[0], steps=FEW_STEPS, options=asked[1])
     assert verdict["equivalent"] is False
     failed = {part["name"] for part in verdict["parts"] if not part["passed"]}
     passed = {part["name"] for part in verdict["parts"] if part["passed"]}
@@ -133,16 +113,10 @@ def test_a_wrong_strategy_is_caught(gates: Gates, planted: Planted) -> None:
         assert any(problem.startswith(text) for problem in verdict["problems"]), verdict["problems"]
     if not planted.says:
         assert len(verdict["problems"]) == len(failed)
-
-
-@pytest.mark.slow
-def test_a_gate_that_is_killed_has_no_verdict_and_is_worth_a_retry(
-    gates: Gates, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, output = gates.judge("wrong_killed", steps=FEW_STEPS)
-    assert status == INTERRUPTED
-    assert not output.exists()
-    assert "its processes ended without a word" in capfd.readouterr().err
+    if planted.where:
+        assert verdict["where"].startswith(planted.where)
+        (line,) = [line for line in capfd.readouterr().out.splitlines() if "NOT equivalent" in line]
+        assert f"; {verdict['where']}" in line
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_what_a_stopped_call_has_judged_along_is_not_judged_again(tmp_path: Path
 def test_only_gates_of_one_shape_and_snapshot_share_processes() -> None:
     gate, _ = planned("ddp")
     fsdp, _ = planned("fsdp")  # it needs a newer torch, which is a package
-    own, _ = planned("right_ring")
+    own, _ = planned("right_own_loop")
     assert judged_along(gate, fsdp)
     assert judged_along(own, gate)
     assert not judged_along(gate, own)

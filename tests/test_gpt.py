@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 
@@ -24,9 +25,6 @@ def _fixed() -> Iterator[None]:
 def trained_by(name: str, precision: str = "fp64") -> BoundTask:
     """A task in its own width."""
     return task(name, precision, options={"width": 64})
-
-
-# What the planner is told
 
 
 # What it computes
@@ -70,6 +68,3 @@ def test_every_token_gets_the_weighted_mean_of_its_experts(moe: MoE, chosen: int
     inputs = torch.randn(3, 5, 8, dtype=torch.float64)
     expected = torch.stack([one_by_one(moe, token) for token in inputs.flatten(0, 1)]).view_as(inputs)
     assert torch.allclose(moe(inputs), expected, atol=1e-13)
-
-
-# Learning

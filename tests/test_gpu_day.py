@@ -9,7 +9,6 @@ import tarfile
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -30,17 +29,12 @@ def gpu_day(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def day(module: ModuleType, folder: Path, seconds: float = 60) -> Any:
-    (folder / "work").mkdir()
-    given = argparse.Namespace(
-        seconds=seconds, output=folder / "out/day.tar.gz", wheels=None, nccl=None, pages=None, python=sys.executable
-    )
-    return module.Day(given, folder / "work")
-
-
 @pytest.mark.slow
 def test_a_part_that_fails_or_is_cut_is_told_and_the_archive_is_whole(gpu_day: ModuleType, tmp_path: Path) -> None:
-    made = day(gpu_day, tmp_path)
+    (tmp_path / "work").mkdir()
+    nothing = dict.fromkeys(("wheels", "nccl", "pages"))
+    given = argparse.Namespace(seconds=60, output=tmp_path / "out/day.tar.gz", python=sys.executable, **nothing)
+    made = gpu_day.Day(given, tmp_path / "work")
     python = [sys.executable, "-c"]
     made.parts = [
         gpu_day.Part("fine", [*python, "print('all is well')"]),

@@ -10,8 +10,6 @@ import pytest
 
 from plans import CPU, DDP, ROOT, edit, only
 from relay.base.errors import UserError
-from relay.planning.config import load
-from relay.planning.planner import plan
 from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
 from relay.spec.identity import lock_lines, source_digest
 from relay.spec.run import Run
@@ -118,15 +116,10 @@ def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, no
     assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(("noted", "kept"), [(None, "run"), ("cut off", "gate")])
-def test_todays_results_whose_note_is_lost_are_known_and_noted_again(
-    tmp_path: Path, noted: str | None, kept: str
-) -> None:
-    results, planned = tmp_path / "results", plan(load({"comparisons": [{"strategy": "cpu"}]}), gpus=0, cpus=2)
-    run, gate = planned.runs[0], next(iter(planned.gates.values()))
-    specification = {"run": run, "gate": gate}[kept]
-    folder = {"run": results / "runs" / run.id, "gate": results / "equivalence" / "gates" / gate.id}[kept]
-    specification.write(folder / f"{kept}.json")
+@pytest.mark.parametrize("noted", [None, "cut off"])
+def test_todays_results_whose_note_is_lost_are_known_and_noted_again(tmp_path: Path, noted: str | None) -> None:
+    results, run = tmp_path / "results", only(CPU)
+    run.write(results / "runs" / run.id / "run.json")
     old = results / "runs" / "cpu-0123456789ab" / "run.json"
     old.parent.mkdir(parents=True)
     old.write_text("damaged")

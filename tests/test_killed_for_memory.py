@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from mini_slurm import MiniSlurm, Node, Partition
 from relay.base import killed_for_memory
 from relay.driver.retries import Retries
 from relay.driver.terminal import Terminal
-from slurm_runs import PARTITIONS, site_file, slurm_snakemake
-
-HUNGRY = '''
-"""Needs more than a gigabyte of main memory."""
-
-import time
-
-from relay.strategies.base import Requirements, Strategy
-
-
-class Hungry(Strategy):
-    requirements = Requirements(processes="one")
-
-    def build(self):
-        self.build_whole()
-        self.eaten = bytearray(b"x") * (1_000 * 2**20)
-        time.sleep(3)  # Slurm looks every second
-'''
 
 
 def test_words_that_say_so(tmp_path: Path) -> None:
@@ -102,28 +81,3 @@ def test_where_no_node_has_more_it_is_given_up_at_once(tmp_path: Path, said: lis
     assert not Killed(tmp_path, asks=16000).tried_again(1, 16000)
     assert "given up  no node has more" in said[-1]
     assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.slurm
-@pytest.mark.timeout(400)
-def test_on_a_cluster_it_gets_twice_the_memory_and_later_jobs_too(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No other test has a Slurm that kills for memory."""
-    folder = tmp_path_factory.mktemp("memory")
-    (folder / "strategies").mkdir()
-    (folder / "strategies" / "hungry.py").write_text(HUNGRY)
-    config: dict[str, Any] = {"repeats": 1, "epochs": 1, "device": "cpu", "comparisons": [{"strategy": "hungry"}]}
-    config |= {"strategy_folders": [str(folder / "strategies")]}
-    site = site_file(folder, partitions=[PARTITIONS[0] | {"memory_mb_per_node": 16000}], node_disk="/tmp")
-    nodes, partitions = [Node("c1"), Node("c2")], [Partition("cpu", ("c1", "c2"), default=True)]
-    with MiniSlurm(folder / "cluster", nodes, partitions, namespaces=False, kills_for_memory=True) as cluster:
-        status, printed = slurm_snakemake(cluster, folder, config, "hungry", "--until", "segment", site=site)
-        jobs = [job for job in cluster.jobs() if "segment" in job.get("Comment", "")]
-    assert status == 0, printed
-    assert [job["MinMemoryNode"] for job in jobs] == ["900M", "1800M"], printed
-    assert "killed for memory with 900 MB a node, asks for 1800 MB now; goes on with attempt 2" in printed
-    assert "FAILED" not in printed
-    assert json.loads((folder / "results" / "requests.json").read_text())["raised"] == {
-        json.loads(next(folder.glob("results/runs/*/run.json")).read_text())["setting_id"]: 1800
-    }

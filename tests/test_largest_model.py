@@ -66,12 +66,6 @@ def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> 
     assert deep.batch == search.probe.batch
 
 
-# What is searched
-
-
-# What the page shows
-
-
 # A real search, on CPUs
 
 

@@ -11,16 +11,13 @@ import pytest
 
 from chain_runs import Bench, Chain
 from checkpointed import Training, filled
-from own_gates import own_strategy
 from relay.base.files import read_json
 from relay.datasets import manifest
 from relay.launch.job import started
-from relay.planning import config, planner
 from relay.planning.specifications import freeze_code
 from relay.process.ranks import Ranks
 from relay.run_folder import chain as chains
 from relay.run_folder.places import Places
-from relay.spec.identity import source_digest, strategy_sources
 from relay.training.changed_code import edited_since, source_today
 from relay.training.checkpoint import Checkpoints
 from spot_checked import verdict
@@ -83,40 +80,6 @@ def test_a_spot_check_with_other_data_says_nothing_against_the_run(bench: Bench,
     (found,) = verdict(chain)
     assert found["status"] == "not checked"
     assert found["unchecked"][-1].startswith("its dataset was made anew with other content (then ")
-
-
-# Files that a strategy reads and declares belong to its code
-
-DECLARED = 'files=("rates.json", "tables/more.txt")'
-READS = """
-        import json, numpy, torch
-        {opens}
-"""
-BESIDE = 'json.loads(Path(__file__).with_name("rates.json").read_text())'
-
-
-def with_files(folder: Path, name: str = "mine", *, declares: str = DECLARED, opens: str = BESIDE) -> Path:
-    path = own_strategy(folder, name, requirements=declares, more=READS.format(opens=opens))
-    (folder / "rates.json").write_text('{"rate": 1}')
-    (folder / "tables").mkdir(exist_ok=True)
-    (folder / "tables" / "more.txt").write_text("more")
-    return path
-
-
-def gate_of(path: Path) -> str:
-    asked = {"device": "cpu", "strategy_folders": [str(path.parent)], "comparisons": [{"strategy": path.stem}]}
-    (gate,) = planner.plan(config.load(asked), gpus=0).gates
-    return gate
-
-
-def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path) -> None:
-    path = with_files(tmp_path)
-    before, digest = gate_of(path), source_digest(strategy_sources(path))
-    (tmp_path / "unread.json").write_text("{}")
-    assert gate_of(path) == before
-    (tmp_path / "tables/more.txt").write_text("another")
-    assert gate_of(path) != before
-    assert source_digest(strategy_sources(path)) != digest
 
 
 # A strategy's file that is edited between two calls: which code a run takes, and what its user is told

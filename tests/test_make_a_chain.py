@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import io
 import json
 import os
 import random
@@ -22,7 +20,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributed.launcher import api as launcher
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from local_driver import until
@@ -73,8 +70,8 @@ def own_sampler() -> DataLoader[float]:
     return DataLoader(Numbers(), 2, sampler=RandomSampler(Numbers(), replacement=True, generator=drawn))
 
 
-LOADERS = {"own sampler": own_sampler}
-REREAD = {"workers that draw": lambda: DataLoader(Numbers(), 2, shuffle=True, num_workers=2)}
+def workers_that_draw() -> DataLoader[float]:
+    return DataLoader(Numbers(), 2, shuffle=True, num_workers=2)
 
 
 def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
@@ -98,12 +95,11 @@ def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
 
 # Within an epoch, and at its end.
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "stop"), [("own sampler", 6), ("workers that draw", 4)])
-def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> None:
-    make = {**LOADERS, **REREAD}[kind]
+@pytest.mark.parametrize(("make", "stop", "reread"), [(own_sampler, 6, False), (workers_that_draw, 4, True)])
+def test_batches_and_random_numbers_go_on_as_if_uncut(make: Any, stop: int, reread: bool) -> None:
     uncut = trained(make, None)
     shutil.rmtree("checkpoints")
-    parts = trained(make, stop) + trained(make, None, reread=kind in REREAD)
+    parts = trained(make, stop) + trained(make, None, reread=reread)
     assert parts == uncut
     assert trained(make, None) == []  # all is done
 
@@ -327,7 +323,7 @@ def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_
         run._lock.close()
         return numbers
 
-    for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64):
+    for kind in (np.random.PCG64, np.random.MT19937):  # whose states are of different kinds
         expected = np.random.Generator(kind(0)).normal(size=2).tolist()
         assert [drawn(kind.__name__, kind)[0] for _ in range(2)] == expected
     first, second = drawn("others", np.random.PCG64), drawn("others", np.random.PCG64)
@@ -336,30 +332,13 @@ def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_
     assert numpys
 
 
-class ZeroRedundancyOptimizer(torch.optim.SGD):
-    """Stands for torch's, which tells its state on no rank alone."""
-
-    def __init__(self) -> None:
-        super().__init__([nn.Parameter(torch.ones(1))])
-
-    def state_dict(self) -> Any:
-        raise RuntimeError("Optimizer state has not been consolidated on this rank")
-
-
-class Extra(nn.Linear):
-    def get_extra_state(self) -> Any:
-        return io.BytesIO(b"fp8")
-
-
 @pytest.mark.parametrize(
     ("things", "told"),
     [
         ({"model": nn.LazyLinear(2)}, "model: its lazy layers have no shape yet; pass a batch through it before"),
-        ({"model": Extra(1, 1)}, r"model: its state_dict holds more than tensors and plain values \(_io.BytesIO\)"),
         ({"model": nn.Linear(1, 1), "kept": {"last": deque([1])}}, r"kept: .* plain values \(collections.deque\)"),
-        ({"model": nn.Linear(1, 1), "optimizer": ZeroRedundancyOptimizer()}, "no rank has the whole state of a Zero"),
     ],
-    ids=["lazy", "extra state", "deque", "optimizer in shards"],
+    ids=["lazy", "deque"],
 )
 def test_what_cannot_be_saved_is_refused_before_the_training(things: dict[str, Any], told: str) -> None:
     with pytest.raises(ChainError, match=told):
@@ -526,6 +505,7 @@ def test_what_slurm_refuses_at_the_end_is_told_and_the_trainings_status_stands(
     assert ("another chain of this script would not be noticed" in said) == (status == 0)
 
 
+@pytest.mark.slow
 def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for() -> None:
     """A shell would die at once of SIGTERM; a job that is ended signals both of them."""
     inner = "trap 'sleep 0.5; touch saved; exit 75' TERM; kill -TERM $RELAY; while :; do sleep 0.1; done"
@@ -539,7 +519,7 @@ def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for()
             Path(left).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(("ends_in", "least", "most"), [(None, 0.4, 2.5), (3.5, 2.8, 6.0)])
+@pytest.mark.parametrize(("ends_in", "least", "most"), [(None, 0.4, 2.5), (1.5, 1.4, 4.0)])
 def test_what_does_not_end_is_killed_at_the_jobs_end(
     monkeypatch: pytest.MonkeyPatch, ends_in: float | None, least: float, most: float
 ) -> None:
@@ -643,21 +623,6 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     call = [sys.executable, "-m", "relay.chain", *words]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "scripts")}
     return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
-
-
-@pytest.mark.parametrize(
-    ("words", "is_torchrun"),
-    [
-        ("bin/torchrun train.py", True),
-        ("python3 -u -m torch.distributed.run train.py", True),
-        ("./run.sh torchrun", False),
-        ("python train.py -m torch.distributed.run", False),
-    ],
-)
-def test_only_torchrun_itself_makes_0_of_75_and_has_its_ranks_told(words: str, is_torchrun: bool) -> None:
-    """What follows torchrun in a shell script would take 0 for the training's end."""
-    assert chain_command._is_torchrun(words.split()) is is_torchrun
-    assert f'"{chain_command.SHUTDOWN[0]}"' in inspect.getsource(launcher)  # it is heeded
 
 
 def test_a_commands_own_status_is_passed_on(tmp_path: Path) -> None:

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+import preloaded
 from gate_runs import FEW_STEPS, Gates, planned
 from living import words
-from relay.planning.config import load
-from relay.planning.planner import plan
+from relay import strategies
 from relay.process import mps_daemon
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 CONTROL = "nvidia-cuda-mps-control"
 # -f: the daemon, in the foreground; else a command comes on standard input.
 STAND_IN = """#!/bin/sh
@@ -38,16 +40,38 @@ read command
 [ -e "$pipe/daemon" ] || {{ echo "Cannot find MPS control daemon process"; exit 1; }}
 [ "$command" != quit ] || : > "$pipe/quit"
 """
-# A replica: what it says in the service, until it is told to go on.
-REPLICA = """
-import os, sys
-from pathlib import Path
-from relay import strategies
-with strategies.load("mps").service("run-1", sys.argv[2]):
-    print("in", os.environ.get("CUDA_MPS_PIPE_DIRECTORY"), os.environ.get("CUDA_MPS_LOG_DIRECTORY"), flush=True)
-    sys.stdin.readline()
-print("out", os.environ.get("CUDA_MPS_PIPE_DIRECTORY"), flush=True)
-"""
+
+
+def _serves(folder: str, local_rank: int, told: Connection) -> None:
+    """A replica: tells what it was told, and what it sees, in the service until it hears something; then once more."""
+    os.environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}", "TORCH_RELAY_NODE_DISK": f"{folder}/disk"}
+    os.environ |= {"MASTER_PORT": "29999", "LOCAL_RANK": str(local_rank)}
+    printed = StringIO()
+    with redirect_stdout(printed), strategies.load("mps").service("run-1", "cuda"):
+        told.send((printed.getvalue(), [os.environ.get(name) for name in mps_daemon.FOLDERS]))
+        told.recv()
+    told.send(os.environ.get("CUDA_MPS_PIPE_DIRECTORY"))
+
+
+class Replica:
+    """One of the node's replicas: a fork that has torch imported."""
+
+    def __init__(self, folder: Path, local_rank: int) -> None:
+        self.told, its = Pipe()
+        self.process = preloaded.forked(_serves, str(folder), local_rank, its)
+        its.close()
+
+    def said(self) -> Any:
+        """What it tells next."""
+        assert self.told.poll(120)
+        return self.told.recv()
+
+    def ends(self) -> Any:
+        """Let it leave the service; what it sees then."""
+        self.told.send("go on")
+        seen = self.said()
+        self.process.join(120)
+        return seen
 
 
 @dataclass
@@ -55,7 +79,7 @@ class Node:
     """A pretended node: a folder for programs, and the node's own disk."""
 
     folder: Path
-    device: str = "cuda"
+    replicas: list[Replica] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("bin", "disk"):
@@ -68,20 +92,13 @@ class Node:
         program.chmod(0o755)
         return self
 
-    def replica(self, local_rank: int) -> subprocess.Popen[str]:
-        """One of the node's replicas, in the service until it reads a line."""
-        environment = os.environ | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(SCRIPTS)}
-        environment |= {"TORCH_RELAY_NODE_DISK": str(self.folder / "disk"), "MASTER_PORT": "29999"}
-        return subprocess.Popen(
-            [sys.executable, "-c", REPLICA, str(self.folder), self.device],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment | {"LOCAL_RANK": str(local_rank), "OMP_NUM_THREADS": "1"},
-        )
+    def replica(self, local_rank: int) -> Replica:
+        """One of the node's replicas, in the service until it is told to go on."""
+        self.replicas.append(Replica(self.folder, local_rank))
+        return self.replicas[-1]
 
     def processes(self) -> list[psutil.Process]:
-        """Whatever is alive and works in this folder: replicas, the daemon and its keeper."""
+        """What is alive of the daemon and its keeper, which work in this folder."""
         return [p for p in psutil.process_iter() if str(self.folder) in " ".join(words(p))]
 
 
@@ -90,7 +107,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node on which no process is left, also where a test fails."""
     made = Node(tmp_path_factory.mktemp("mps"))
     yield made
-    for process in made.processes():
+    for process in (*made.processes(), *(replica.process for replica in made.replicas)):
         process.kill()
 
 
@@ -100,12 +117,6 @@ def until(holds: Callable[[], bool], seconds: float = 30) -> None:
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
-
-
-def line(replica: subprocess.Popen[str]) -> list[str]:
-    """The words of the next line that the replica prints."""
-    assert replica.stdout
-    return replica.stdout.readline().split()
 
 
 @pytest.mark.parametrize(("shown", "said"), [("2,3", "0,1"), ("GPU-8f,GPU-9a", "0,1"), ("0", "0")])
@@ -120,16 +131,16 @@ def test_clients_count_the_gpus_that_the_daemon_was_shown(
 @pytest.mark.slow
 def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node) -> None:
     replicas = [node.with_program().replica(rank) for rank in (1, 0)]
-    told = [line(replica) for replica in replicas]
+    told = [replica.said() for replica in replicas]
     assert told[0] == told[1]
-    _, pipe, log = told[0]
+    printed, (pipe, log) = told[0]
+    assert printed == ""
     assert Path(pipe).is_relative_to(node.folder / "disk")
     assert Path(pipe) != Path(log)
     assert (Path(log) / "control.log").exists()
     daemon = int((Path(pipe) / "daemon").read_text())
     assert psutil.pid_exists(daemon)
-    for replica in replicas:
-        assert replica.communicate("\n", timeout=30)[0].split() == ["out", "None"]
+    assert [replica.ends() for replica in replicas] == [None, None]
     until(lambda: not psutil.pid_exists(daemon) and not node.processes())
     assert not Path(pipe).parent.exists()
 
@@ -137,21 +148,20 @@ def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node)
 @pytest.mark.slow
 def test_killed_replicas_leave_no_daemon(node: Node) -> None:
     first = node.with_program().replica(0)
-    daemon = int((Path(line(first)[1]) / "daemon").read_text())
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    daemon = int((Path(first.said()[1][0]) / "daemon").read_text())
+    first.process.kill()
     until(lambda: not psutil.pid_exists(daemon) and not node.processes())
 
 
 @pytest.mark.slow
 def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node: Node) -> None:
     first = node.with_program().replica(0)
-    pipe = Path(line(first)[1])
-    (keeper,) = [p for p in psutil.Process(first.pid).children() if p.name() == "sh"]
+    pipe = Path(first.said()[1][0])
+    (keeper,) = [p for p in psutil.Process(first.process.pid).children() if p.name() == "sh"]
     keeper.send_signal(signal.SIGTERM)
     time.sleep(0.5)
     assert psutil.pid_exists(int((pipe / "daemon").read_text()))
-    first.communicate("\n", timeout=30)
+    first.ends()
     until(lambda: not node.processes())
 
 
@@ -159,27 +169,18 @@ def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node:
 def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
     node.with_program("echo no permission; exit 1")
     first, second = (node.replica(rank) for rank in (0, 1))
-    said = line(first)
-    assert " ".join(said).startswith("mps: no MPS: ")
-    assert "no permission" in " ".join(said)
-    assert [line(replica) for replica in (first, second)] == [["in", "None", "None"]] * 2
+    (printed, seen), other = first.said(), second.said()
+    assert printed.startswith("mps: no MPS: ")
+    assert "no permission" in printed
+    assert (seen, other) == ([None, None], ("", [None, None]))
     for replica in (first, second):
-        replica.communicate("\n", timeout=30)
+        replica.ends()
     until(lambda: not node.processes())
 
 
 def test_replicas_share_a_device_and_divide_its_batch() -> None:
     gate, _ = planned("mps", devices=1, processes_per_device=3, global_batch_size=48)
     assert (gate.shape.world_size, gate.shape.devices, gate.shape.backend) == (3, 1, "gloo")
-
-
-def test_data_parallel_needs_gpus_and_says_who_stands_for_it() -> None:
-    asked = {"device": "cpu", "comparisons": [{"strategy": "data_parallel", "devices_per_node": 2}]}
-    made = plan(load(asked), gpus=0)
-    assert not made.runs
-    assert [skipped.reasons for skipped in made.skipped] == [
-        ("data_parallel needs a GPU, device is cpu; use ddp instead",)
-    ]
 
 
 @pytest.mark.slow

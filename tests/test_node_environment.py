@@ -59,6 +59,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("disk")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["a lost file", "no marker"])
 def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> None:
     _, interpreter = prepared(told(tiny), disk)
@@ -113,6 +114,7 @@ def copy_of(place: Path, folder: Path) -> Path:
     return folder / "copy"
 
 
+@pytest.mark.slow
 def test_a_wheel_that_was_damaged_on_the_way_is_refused(tmp_path: Path, tiny: Path) -> None:
     copy = copy_of(tiny, tmp_path)
     wheel = next(copy.glob("typing*.whl"))
@@ -122,6 +124,7 @@ def test_a_wheel_that_was_damaged_on_the_way_is_refused(tmp_path: Path, tiny: Pa
     assert list(tmp_path.glob("relay-*/*.[0-9]*")) == []  # what could not be finished takes no room
 
 
+@pytest.mark.slow
 def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny: Path) -> None:
     copy = copy_of(tiny, tmp_path)
     wheel = next(copy.glob("typing*.whl"))
@@ -133,6 +136,7 @@ def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny:
         prepared(told(copy), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, tiny: Path) -> None:
     needs_root()
     own = tmp_path / f"relay-{os.getuid()}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from gate_runs import Gates
 from plans import CPU, planned
 from relay.planning.table import words_by_id
 from relay.task.bound import BoundTask
@@ -122,25 +120,3 @@ def test_a_scheduler_of_the_tasks_own_is_followed() -> None:
 
 
 # Every strategy takes them
-
-SGD = {"momentum": 0.5, "weight_decay": 0.05, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
-
-
-OWN = """\
-from relay.spec.requirements import Requirements
-from relay.strategies.ddp import DDP
-
-
-class Own(DDP):
-    requirements = Requirements(least_devices=2, divides=("samples",))
-
-    def set_learning_rate(self, learning_rate):
-        pass
-"""
-
-
-@pytest.mark.slow
-def test_the_gate_sees_a_strategy_that_takes_no_schedule(gates: Gates, tmp_path: Path) -> None:
-    (tmp_path / "own_schedule.py").write_text(OWN)
-    verdict = gates.verdict("own_schedule", 2, steps=4, folders=[tmp_path], **SGD)
-    assert any("algorithm: parameters" in problem for problem in verdict["problems"]), verdict["problems"]

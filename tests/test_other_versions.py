@@ -10,7 +10,6 @@ import torch
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
 from relay.base.errors import UserError
-from relay.datasets.manifest import digest
 from relay.equivalence import reference_file
 from results_tree import Tree
 
@@ -34,13 +33,6 @@ def test_a_run_with_another_torch_than_its_verdict_is_not_proven(tree: Tree) -> 
     assert tree.row("cpu")["standing"] == "fastest"
     assert tree.compare() == 0
     assert "proven with other versions" in tree.html
-
-
-@pytest.mark.slow
-def test_a_verdict_says_what_it_was_made_with(gates: Gates, tmp_path: Path) -> None:
-    verdict = judged(gates, own_strategy(tmp_path / "strategies", "right")).verdict
-    assert verdict["versions"]["torch"] == torch.__version__
-    assert verdict["dataset"] == digest(gates.digits)
 
 
 def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from gate_runs import FEW_STEPS, Gates
 from relay.base.ending import INTERRUPTED
+from relay.datasets.manifest import digest
 from relay.equivalence.verdict import CAUSES, Part, Verdict, all_problems, of_batch
 from relay.spec.run import OwnBatch
 
@@ -21,6 +23,7 @@ def test_a_strategy_that_is_wrong_at_a_large_batch_only_is_struck_out_for_that_b
     verdict = gates.verdict("wrong_beyond_eight", steps=FEW_STEPS, global_batch_size=[16, 64])
     assert verdict["problems"] == []
     assert verdict["equivalent"] is False
+    assert (verdict["versions"]["torch"], verdict["dataset"]) == (torch.__version__, digest(gates.digits))
     assert of_batch(verdict, SMALL)["equivalent"] is True
     large = of_batch(verdict, LARGE)
     assert large["equivalent"] is False

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -17,36 +15,9 @@ from torch import nn
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec.schedules import SCHEDULES
-from relay.strategies import _cut
-from relay.strategies._recorder import Recorder
 from short_tasks import task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-# Where a model is cut
-
-
-def of_costs(seed: int) -> tuple[_cut.Calls, list[float]]:
-    """A chain of layers, some without parameters, and what each costs."""
-    draw = random.Random(seed)
-    layers = [nn.Linear(2, 2) if place in draw.sample(range(9), 6) else nn.Tanh() for place in range(9)]
-    calls = _cut.Calls(Recorder(nn.Sequential(*layers), torch.device("cpu")).record((torch.ones(1, 2),), {}, True))
-    return calls, [draw.choice([0.0, 0.1, 1.0, 5.0]) * draw.random() for _ in calls.nodes]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_cut_is_better(seed: int) -> None:
-    """Against all cuts there are between the layers with parameters."""
-    calls, costs = of_costs(seed)
-    inner = calls.candidates()
-    for count in range(1, len(inner) + 2):
-        starts = _cut.balanced(calls, costs, count)
-        assert len(starts) == count + 1
-        every = ([0, *some, len(costs)] for some in combinations(inner, count - 1))
-        best = min(max(sum(costs[a:b]) for a, b in pairwise(places)) for places in every)
-        assert max(sum(costs[a:b]) for a, b in pairwise(starts)) == pytest.approx(best)
-        assert all(any(a <= place < b for place in calls.trained) for a, b in pairwise(starts))
 
 
 # What is declared

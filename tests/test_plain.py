@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from own_tasks import bound, spec
 from relay.equivalence.plain import Plain
@@ -76,32 +75,3 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
     model = models[0].eval()
     assert torch.allclose(plain.predict(first), model(first[0]), rtol=0, atol=1e-12)
     assert plain.model.training
-
-
-def test_a_loss_may_read_the_model_that_the_task_keeps() -> None:
-    """Each plain training of a task has its own."""
-    task = task_of("lenet-cifar10")
-
-    class Keeping(type(task.own)):  # type: ignore[misc]
-        def model(self) -> nn.Module:
-            self.kept = super().model()
-            return self.kept
-
-    task.own.__class__ = Keeping
-    trainings = [Plain.of(task, CPU) for _ in range(2)]
-    assert [each.task.own.kept for each in trainings] == [each.model for each in trainings]
-
-
-def test_replicas_have_no_statistics_where_a_norm_keeps_none_and_may_share_a_buffer() -> None:
-    task = task_of("lenet-cifar10")
-
-    class Normed(type(task.own)):  # type: ignore[misc]
-        def model(self) -> nn.Module:
-            norm, network = nn.InstanceNorm2d(3), super().model()
-            for module in (norm, network):
-                module.register_buffer("table", table)
-            return nn.Sequential(norm, network)
-
-    table, task.own.__class__ = torch.ones(3), Normed
-    plain = Plain.of(task, CPU, replicas=2)
-    assert plain.step([[part] for part in cut(batch_of(8), 4, 4)], RATE).isfinite()

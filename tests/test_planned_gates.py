@@ -84,7 +84,8 @@ def test_a_strategys_own_need_bears_on_the_proof_batch(tmp_path: Path) -> None:
 
 
 def test_a_gate_is_run_again_when_its_code_or_the_strategy_changes(tmp_path: Path, project: Path) -> None:
-    folder = strategy_folder(tmp_path / "own", "mine", "processes='one'")
+    folder = strategy_folder(tmp_path / "own", "mine", "processes='one', files=('rates.json',)")
+    (tmp_path / "own/rates.json").write_text("1")
     (tmp_path / "own/_helper.py").write_text("FACTOR = 1\n")
 
     def look() -> tuple[str, str, str]:
@@ -101,6 +102,9 @@ def test_a_gate_is_run_again_when_its_code_or_the_strategy_changes(tmp_path: Pat
     edit(tmp_path / "own/_helper.py", "1", "2")
     third = look()
     assert third[1] not in (gate, second[1])
+    edit(tmp_path / "own/rates.json", "1", "2")  # which the strategy declares
+    assert look()[1] != third[1]
+    edit(tmp_path / "own/rates.json", "2", "1")
     with (project / "scripts/relay/equivalence/gate.py").open("a") as file:
         file.write("\nFURTHER = 1\n")
     fourth = look()

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +19,14 @@ import torch
 import debian_packages
 import preflight_runs
 from mini_slurm import MiniSlurm
-from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says, without_locks
-from relay.preflight import job, node
+from preflight_runs import ROOT, Rank, Seen, collect, job_of, preflight, run_of, says, without_locks
+from relay.preflight import node
 from relay.preflight.page import page
 from relay.spec.job import Job
 from relay.spec.run import Run
 
 pytestmark = pytest.mark.slow
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: namespaces and control groups need root")
-two_cpus = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="NOT RUN: needs two CPUs")
 
 
 # For real: one process, one node
@@ -163,123 +161,6 @@ def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_writt
     assert says(seen.findings["node's disk"], "stop", "/proc (node_disk '/proc') cannot be used")
 
 
-# For real: several processes on one node
-
-
-@pytest.mark.long
-@two_cpus
-def test_confined_processes_with_one_mask_and_openmps_binding(tmp_path: Path) -> None:
-    """Only this has OpenMP bind real processes: both may use both CPUs; OpenMP then binds both to the same one."""
-    run = run_of(2, launcher="srun")
-    ranks = [Rank(("taskset", "-c", "0,1"), {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"})] * 2
-    seen = collect(tmp_path, run, ranks, job_of(run, confined=True))
-    words = ("rank 1 may both use CPUs 0, 1", "--cpu-bind=cores", "confines_cpus: false", "task/affinity")
-    assert says(seen.findings["shared CPUs"], "stop", "rank 0", *words)
-    assert says(seen.findings["OMP_PROC_BIND"], "stop", "bound both rank 0", "rank 1 to CPU 0", "OMP_PROC_BIND=false")
-    assert seen.findings["nodes"].ok
-
-
-@pytest.mark.long
-@two_cpus
-def test_a_binding_set_for_the_launcher_too(tmp_path: Path) -> None:
-    """Only this shows that torchrun, which loads torch, is bound to one core, and its children inherit that; the job
-    ends with all remedies.
-    """
-    run = run_of(2, threads=2, cpus_per_task=2)
-    done = preflight(tmp_path, run, OMP_PROC_BIND="close", OMP_PLACES="cores")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "OMP_PROC_BIND=close was set for the launcher too" in done.stdout
-    folder = tmp_path / "results" / "preflight" / run.id
-    lines = json.loads((folder / "problems.json").read_text())
-    assert lines[0].startswith(
-        f"preflight {run.id}: CPUs: rank 0 on {socket.gethostname()} may use 1 CPUs (0), it needs 2"
-    )
-    assert not (folder / "facts.json").exists()
-
-    started = time.monotonic()
-    again = preflight(tmp_path, run, "--attempt", "2")
-    assert (again.returncode, again.stderr.splitlines()) == (1, lines)
-    assert time.monotonic() - started < 30  # it starts no process
-    assert "Verdict: NO" in page(folder.parent)
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    """The real error of torch, explained."""
-    run = run_of(2)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = {"MASTER_PORT": str(taken.getsockname()[1]), "WORLD_SIZE": "2"}
-        seen = collect(tmp_path, run, [Rank(environment=ports)])
-    assert seen.statuses == [1]
-    (found,) = job._from_faults(tmp_path / "preflight", seen.facts, 2)
-    assert says(found, "stop", "port: ", "start the same call again")
-
-
-# For real: two nodes, each with its own name, address and mounts
-
-
-@pytest.mark.long
-@needs_root
-def test_a_rendezvous_on_localhost_and_names_that_point_there(tmp_path: Path) -> None:
-    """Only this has hosts that meet at themselves. Neither waits for a timeout: the ranks find out before they join."""
-    run = run_of(2, nodes=2, devices_per_node=1)
-    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 near far\n")
-    with hosts(tmp_path, "near", "far") as nodes:
-        for host in nodes:
-            host.run(f"mount --bind {tmp_path}/hosts /etc/hosts")
-        started = time.monotonic()
-        seen = collect(tmp_path, run, [Rank(host.before) for host in nodes], address="localhost")
-        assert time.monotonic() - started < 120
-    assert seen.statuses == [1, 1]
-    assert says(
-        seen.findings["rendezvous"], "stop", "'localhost' is 127.0.0.1", "each node meets itself", "never to localhost"
-    )
-    assert says(seen.findings["host name"], "stop", "'near' is 127.0.1.1", "GLOO_SOCKET_IFNAME", "one of eth0")
-
-
-@pytest.mark.long
-@needs_root
-def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_not_see(tmp_path: Path) -> None:
-    """Only this has a slow network: two processes on each of two nodes really talk over 20 Mbit/s, and the second
-    node has other results.
-    """
-    run = run_of(2, nodes=2)
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    with hosts(tmp_path, "near", "far") as nodes:
-        for host in nodes:
-            host.run("tc qdisc add dev eth0 root tbf rate 20mbit burst 64kb latency 400ms")
-        nodes[1].run(f"mount -t tmpfs none {disk}; mkdir -p {tmp_path}/preflight")
-        run.write(tmp_path / "preflight" / "preflight.json")
-        # The specification is there, and what is written later is not seen.
-        copied = f"cp {tmp_path}/preflight/preflight.json /run/spec.json"
-        nodes[1].run(
-            f"mount -t tmpfs none /run; {copied}; mount -t tmpfs none {tmp_path}/preflight; "
-            f"cp /run/spec.json {tmp_path}/preflight/preflight.json"
-        )
-        told = {"GLOO_SOCKET_IFNAME": "eth0", "SLURM_TMPDIR": str(disk)}
-        ranks = [Rank(host.before, told) for host in nodes for _ in range(2)]
-        seen = collect(tmp_path, run, ranks, address=nodes[0].address)
-    assert seen.facts["complete"], seen.printed
-    assert seen.findings["nodes"].ok
-    assert seen.findings["rendezvous"].ok
-    assert says(
-        seen.findings["shared folder"],
-        "stop",
-        "rank 0 on near does not see what rank 2 on far writes",
-        "all nodes share",
-    )
-    assert says(seen.findings["locks"], "warn", "rank 2 on far", "rank 0 had locked it", "not known there")
-    assert seen.findings["node's disk"].ok, seen.findings["node's disk"]
-    assert says(seen.findings["bandwidth between nodes"], "warn", "between nodes", "network_interface")
-    assert seen.findings["all-reduce"].ok
-    assert seen.findings["clocks"].ok
-    fastest = max(row["bus_gb_per_second"] for row in seen.facts["allreduce"] if row["span"] == "all")
-    assert fastest < 2 * 0.0025  # 20 Mbit/s, and the bucket that is let through at once
-    sizes = {row["bytes"] for row in seen.facts["allreduce"] if row["span"] == "all"}
-    assert max(sizes) < max(row["bytes"] for row in seen.facts["allreduce"])  # the largest would take too long
-
-
 # For real: on Slurm
 
 
@@ -299,14 +180,8 @@ def submitted(cluster: MiniSlurm, place: Path, run: Run, declared: Job, *more: s
     """Run the entry point as a job of that shape: its exit status, its folder, and what it printed."""
     folder = place / "results" / "preflight" / run.id
     run.write(folder / "preflight.json", declared)
-    words = [
-        sys.executable,
-        preflight_runs.ENTRY,
-        "--spec",
-        folder / "preflight.json",
-        "--output",
-        folder / "facts.json",
-    ]
+    files = ["--spec", folder / "preflight.json", "--output", folder / "facts.json"]
+    words = [sys.executable, preflight_runs.ENTRY, *files]
     asked = [f"--nodes={declared.nodes}", f"--ntasks-per-node={declared.tasks_per_node}", f"--ntasks={declared.tasks}"]
     asked += [f"--cpus-per-task={declared.cpus_per_task}", f"--mem={declared.memory_mb}M", *more]
     told = ["--parsable", "--partition=cpu", "--time=5", f"--output={place}/job.log"]

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from local_driver import LocalDriver
+from pages import ROOT
 from relay.base.files import write_json
 from relay.driver.refused import conclusion, refusal
+from snakemake_calls import called
 
 pytest_plugins = ["results_tree"]
 
@@ -57,10 +59,17 @@ def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Pa
 SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead"
 
 
+def snakemake(folder: Path, strategies: list[str], *arguments: str) -> tuple[int, str]:
+    """A call that compares them on CPUs: its exit status, and what it printed."""
+    config = {"device": "cpu", "comparisons": [{"strategy": name} for name in strategies]}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(config))
+    words = ["--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles/local", *arguments]
+    return called([*words, "--configfile", "mine.yaml"], folder)
+
+
 @pytest.mark.slow
 def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}]})
-    status, printed = driver.call("all")
+    status, printed = snakemake(tmp_path, ["single_gpu"], "all")
     assert status == 1
     assert f"error: nothing can run, every setting is skipped:\n{SKIPPED}\n" in printed
     assert printed.count("error: ") == 1
@@ -72,11 +81,10 @@ def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_dry_run_ends_with_what_is_skipped_and_why(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}, {"strategy": "cpu"}]})
     told = tmp_path / "results" / "logs" / "segment" / "step-1.ending.json"
     told.parent.mkdir(parents=True)
     told.write_text("{}")
-    status, printed = driver.call("-n")
-    assert status == 0
+    status, printed = snakemake(tmp_path, ["single_gpu", "cpu"], "-n")
+    assert status == 0, printed
     assert printed.splitlines()[-1] == SKIPPED
     assert told.exists()  # another driver may be at work here, and need it

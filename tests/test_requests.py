@@ -1,4 +1,4 @@
-"""What some clusters refuse: a request for memory, or for GPUs in the usual way; too many jobs at once; short jobs."""
+"""What jobs ask of a site: nodes, tasks, CPUs, memory and GPUs for every shape; and what some clusters refuse."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ from relay.spec.job import Job
 from relay.spec.site import load_site
 from relay.spec.user_limits import all_counters
 
-CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_minutes": 600}
+CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
-GPU_NODES |= {"cpus_per_node": 48, "max_nodes": 8, "max_minutes": 600}
+GPU_NODES |= {"cpus_per_node": 48, "memory_mb_per_node": 500_000, "max_nodes": 8, "max_minutes": 600}
 SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verified": "in a test"}
-SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12, "environment": {"mode": "current"}}
+SITE |= {
+    "partitions": [CPU_NODES, GPU_NODES],
+    "cpus_per_gpu": 12,
+    "memory_mb_per_gpu": 32_000,
+    "memory_mb_per_cpu": 1500,
+}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 CPU: dict[str, Any] = {"strategy": "cpu"}
+
+STRATEGIES = str(Path(__file__).parent / "strategies")
 
 Planned = Callable[..., Plan]
 
@@ -141,3 +148,58 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
         monkeypatch.setenv(name, "its")
     kept = {name for name in drive.outside_of_slurm() if name.startswith(("SLURM_", "SBATCH_"))}
     assert kept == {"SLURM_CONF", "SLURM_CLUSTERS"}
+
+
+# Every shape, and what makes another run of it
+
+
+def asked(found: Plan) -> dict[str, Any]:
+    """The resources of the plan's one run."""
+    assert found.site
+    return shapes.resources(only_job(found), found.site)
+
+
+@pytest.mark.parametrize(("launcher", "nodes", "per_node"), [("srun", 2, 4), ("torchrun", 2, 2), ("torchrun", 1, 2)])
+def test_every_shape_asks_for_its_processes(planned: Planned, launcher: str, nodes: int, per_node: int) -> None:
+    ddp = {"strategy": "ddp", "nodes": nodes, "devices_per_node": per_node, "launcher": launcher, "cpus_per_task": 2}
+    given = asked(planned(ddp, device="cpu"))
+    tasks_per_node = per_node if launcher == "srun" else 1
+    assert (given["nodes"], given["tasks"]) == (nodes, nodes * tasks_per_node)
+    assert given["cpus_per_task"] * tasks_per_node == 2 * per_node  # a node has the same CPUs, however they are started
+    assert given["mem_mb"] == 2 * per_node * 1500
+    assert given["slurm_extra"] == f"--ntasks-per-node={tasks_per_node}"
+    assert (given["slurm_partition"], given["runtime"]) == ("cpus", 60)
+
+
+def test_gpus_are_named_and_have_their_share_of_the_node(planned: Planned) -> None:
+    found = planned({"strategy": "ddp", "devices_per_node": 4})
+    given = asked(found)
+    assert "--gpus-per-node=a100:4" in given["slurm_extra"].split()
+    assert given["slurm_partition"] == "gpus"
+    assert found.runs[0].shape.cpus_per_task == 12
+    assert found.runs[0].shape.backend == "nccl"
+    assert (given["tasks"], given["cpus_per_task"], given["mem_mb"]) == (1, 48, 128_000)
+
+
+def test_replicas_on_one_device_share_it_without_nccl(planned: Planned) -> None:
+    shared = {"strategy": "right_replicas_by_hand", "processes_per_device": 4, "launcher": "srun"}
+    found = planned(shared, strategy_folders=[STRATEGIES])
+    given = asked(found)
+    assert (found.runs[0].shape.backend, found.runs[0].shape.world_size) == ("gloo", 4)
+    assert "--gpus-per-node=a100:1" in given["slurm_extra"].split()
+    assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
+
+
+def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Planned) -> None:
+    first = planned({"strategy": "cpu"}).runs[0].id
+    assert planned({"strategy": "cpu"}, site={"account": "other"}).runs[0].id == first
+    assert planned({"strategy": "cpu"}, site={"name": "elsewhere"}).runs[0].id != first
+    assert plan(load({"repeats": 1, "comparisons": [{"strategy": "cpu"}]}), gpus=0).runs[0].id != first
+
+
+def test_other_gpus_or_other_software_are_another_run(planned: Planned) -> None:
+    first = planned({"strategy": "single_gpu"}).runs[0].id
+    renamed = {"partitions": [GPU_NODES | {"gpu_name": "h100"}]}
+    assert planned({"strategy": "single_gpu"}, site=renamed).runs[0].id != first
+    assert planned({"strategy": "single_gpu"}, site={"environment": {"mode": "current"}}).runs[0].id != first
+    assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first

@@ -49,6 +49,7 @@ def run(chain: Chain, restarts: int = 0) -> int:
     return job.run_segment(Places(chain.results, chain.run.id), 0, 60, 1)
 
 
+@pytest.mark.slow
 def test_two_starts_without_progress_end_it_with_the_reason(
     chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

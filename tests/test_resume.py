@@ -38,7 +38,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Each of these alone has its parts; how other pipelines resume is in `test_pipelines.py`.
 LONG = ("fsdp_tensor_parallel", "tensor_parallel", "ddp, powersgd", "expert_parallel", "pipeline, fp16")
-QUICKER = ("cpu", "fsdp")
 
 
 def processes(needs: Requirements) -> int:
@@ -70,7 +69,7 @@ STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({fla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*QUICKER, *(pytest.param(case, marks=pytest.mark.long) for case in LONG)])
+@pytest.mark.parametrize("case", ["fsdp", *(pytest.param(case, marks=pytest.mark.long) for case in LONG)])
 def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case: str) -> None:
     """In new processes, with checkpoints written in the background at every step that has none to wait for.
 

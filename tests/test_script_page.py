@@ -64,7 +64,7 @@ def test_the_script_on_the_page_is_measured(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_command_of_which_nothing_is_known_is_timed_and_reported(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("sleep 0.$1\n")
-    config = "repeats: 2\ncomparisons:\n  - {command: 'bash run.sh {tenths}', options: {tenths: [1, 9]}}\n"
+    config = "repeats: 1\ncomparisons:\n  - {command: 'bash run.sh {tenths}', options: {tenths: [1, 9]}}\n"
     (tmp_path / "script.yaml").write_text(config)
     printed = typed(tmp_path, block(PAGE, "RELAY/.venv/bin/snakemake --snakefile").text)
     assert "runs/s" in printed

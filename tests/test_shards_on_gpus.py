@@ -5,7 +5,6 @@ torch's own branches for GPUs are walked so: FSDP's, DTensor's, those of pipelin
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
@@ -20,8 +19,7 @@ from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
-from sharded import SAMPLES, Given, batch, built
-from sharded import bound as of
+from sharded import SAMPLES, batch, built
 
 pytestmark = pytest.mark.slow
 
@@ -61,32 +59,8 @@ def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], p
 def test_what_shards_or_cuts_a_model_trains_it_on_gpus_as_one_process_on_a_cpu_does(
     name: str, processes: int, its: TaskSpec, options: dict[str, Any], precision: str, tmp_path: Path
 ) -> None:
-    """Only the long case has experts."""
     data_of(its, tmp_path)
     spawned(_as_plain, processes, name, its, options, precision, tmp_path, gpus=processes)
-
-
-class Grouped(Given):
-    """Its model takes a dict of a kind that torch cannot make anew."""
-
-    def inputs(self, batch: Any) -> Any:
-        return (defaultdict(list, features=batch[0]),)
-
-
-class OfGroups(torch.nn.Linear):
-    def forward(self, groups: defaultdict[str, Any]) -> torch.Tensor:
-        return super().forward(groups["features"])
-
-
-def test_a_models_arguments_reach_it_as_they_are_under_ddp() -> None:
-    spawned(_with_groups, 2, gpus=2)
-
-
-def _with_groups(ranks: Ranks) -> None:
-    own = Grouped(lambda: OfGroups(3, 2), (torch.rand(8, 3),), torch.rand(8, 2))
-    task = of(own, "grouped")
-    strategy = built("ddp", ranks, task)
-    strategy.train_step(batches.moved(batch(task, strategy), ranks.device))
 
 
 def test_a_mesh_over_gloo_does_not_bring_nccl() -> None:

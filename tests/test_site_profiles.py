@@ -38,14 +38,15 @@ def test_snakemake_understands_the_profile(name: str) -> None:
     assert given.retries == 2
     if name == "local":
         return
-    assert (given.executor, given.slurm_status_command, given.slurm_no_requeue) == ("slurm", "squeue", True)
-    assert (given.slurm_jobname_prefix, given.nolock, given.rerun_incomplete) == ("relay", True, True)
+    assert (given.executor, given.torch_relay_no_requeue) == ("torch-relay", True)
+    assert (given.torch_relay_jobname_prefix, given.nolock, given.rerun_incomplete) == ("relay", True, True)
     site_name = "generic" if name == "slurm" else name
     assert given.default_resources["site"].raw == f"'{site_name}'"
     methods = {m.name for m in given.software_deployment_method}
     assert methods == {"ENV_MODULES"}
 
 
+@pytest.mark.slow
 def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
     for name, text in site_files.generated(ROOT).items():
         assert (ROOT / name).read_text() == text, f"{name}: run 'make schema'"

@@ -56,6 +56,7 @@ def asked(found: Plan) -> dict[str, Any]:
     return dict(job.environment)
 
 
+@pytest.mark.slow
 def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) -> None:
     found = planned(tmp_path)
     assert found.unready == []
@@ -65,6 +66,7 @@ def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) ->
     assert f"stack torch: torch 2.6.0+site, as recorded in {lock}" in shown
 
 
+@pytest.mark.slow
 def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offered: Path, tmp_path: Path) -> None:
     planned(tmp_path)
     write_wheel(offered, "torch", "2.7.0+site", "filelock")

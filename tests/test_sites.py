@@ -76,6 +76,10 @@ REFUSED = {
         "partitions: [{device: cpu, cpus_per_node: 1, name: x, limits: {cpus: 1}}, "
         "{device: cpu, cpus_per_node: 2, name: x}]"
     ): "partitions[1].limits: differ from partitions[0].limits, and both are partition x",
+    "min_minutes: 61": "partitions[1].max_minutes: 60 is not allowed with min_minutes: 61, the shortest job; allowed",
+    (
+        "partitions: [{device: cuda, gpu_name: a100, gpus_per_node: 1, cpus_per_node: 1, gpu_generation: hopper}]"
+    ): "partitions[0].gpu_generation: 'hopper' is not allowed with gpu_name: a100, which is of the generation ampere; ",
     "environment: {mode: conda}": "environment.conda: missing with mode: conda",
     "environment: {mode: wheels, wheels_from: site, packages: {torch: ['--pre']}}": "environment.packages.torch[0]:",
 }
@@ -123,6 +127,14 @@ def test_a_gpu_has_its_even_share_of_its_node_by_default(tmp_path: Path) -> None
     assert job is not None
     assert (job.tasks * job.cpus_per_task, job.memory_mb) == (64, 512_000)
     assert "partition gpus, 512,000 MB a node" in " ".join(render(found).split())
+
+
+def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
+    config = load({"comparisons": [{"strategy": "ddp", "devices_per_node": 2}, {"strategy": "cpu"}]})
+    made = plan(config, root=ROOT, site=site(tmp_path, "environment: {torch: cpu}"))
+    (skipped,) = made.skipped
+    assert "mine.yaml: environment.torch: cpu has no code for GPUs; allowed: auto, cuda, " in skipped.reasons[0]
+    assert {run.strategy.name for run in made.runs} == {"cpu"}
 
 
 # Every strategy is planned on every ready site, and the page about that is in step

@@ -25,7 +25,6 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.preflight.checks import check_all
 from relay.preflight.page import page
-from relay.process import meeting
 from relay.run_folder import attempts
 from relay.spec.run import Run
 from relay.spec.site import load_site
@@ -35,8 +34,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
 SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}  # in `test_slurm_strategies.py`
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
-BY_TORCHRUN = {"strategy": "ddp", "nodes": 2, "launcher": "torchrun"}
-
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
@@ -113,10 +110,14 @@ def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> Non
         assert local == [str(rank) for rank in range(run.shape.processes_per_node)] * run.shape.nodes
 
 
-def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str, Any], Plan]) -> None:
+def test_two_nodes_train_the_same_as_one_process(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
+) -> None:
     folder, _, found = compared
+    jobs = submitted(cluster, set())
     assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")]
     for run in found.runs:
+        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
         verdict = read(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
         assert verdict["equivalent"]
         assert verdict["max_loss_difference"] < 1e-9
@@ -126,35 +127,6 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
         assert min(summary["startup_seconds"], summary["loading_seconds"], summary["cpu_utilisation"]) > 0
         looked_at = {path.name for path in (folder / f"results/checkpoints/{run.id}/usage").glob("attempt-0001-*")}
         assert len(looked_at) == run.shape.nodes, "one file for each node"
-
-
-@pytest.mark.long
-def test_slurm_saw_every_shape_as_declared(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
-) -> None:
-    """Only this holds each launcher's request and ranks against what is declared; reruns would ask for less."""
-    folder, _, found = compared
-    jobs = submitted(cluster, set())
-    for run in found.runs:  # two nodes, by srun
-        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
-    config = SHORT | {
-        "strategy_folders": [str(ROOT / "tests/strategies")],
-        "comparisons": [
-            {"strategy": "cpu"},
-            {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
-            {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"},
-            BY_TORCHRUN,
-        ],
-    }
-    site = site_file(tmp_path)
-    found, before = planned(config, site), known(cluster)
-    assert len(found.runs) == 4
-    targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
-    status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
-    assert status == 0, printed
-    jobs = submitted(cluster, before)
-    for run in found.runs:
-        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, tmp_path)
 
 
 @pytest.mark.slow
@@ -263,7 +235,7 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
 def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
     before = known(cluster)
-    chosen = ("--slurm-logdir", str(tmp_path / "of-slurm"))
+    chosen = ("--torch-relay-logdir", str(tmp_path / "of-slurm"))
     status, printed = slurm_snakemake(
         cluster, tmp_path, config, *chosen, site=site_file(tmp_path, node_disk="/no/such/disk")
     )
@@ -279,29 +251,6 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
     assert len(submitted(cluster, before)) == 1
     assert "/no/such/disk" in printed
     assert "Traceback" not in printed
-
-
-@pytest.mark.long
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
-def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, tmp_path: Path) -> None:
-    """Only this has Slurm's confinement and OpenMP's places together."""
-    ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
-    openmp = {"places": "cores", "bind": "close", "stack": "16m"}
-    # Not so here, but that nobody knows: all tasks of a node have the same CPUs, as without Slurm's task/affinity.
-    site = site_file(tmp_path, confines_cpus=True, openmp=openmp, network_interface="eth0")
-    found = planned(SHORT | {"comparisons": [ddp]}, site)
-    (run,) = found.runs
-    target = f"results/runs/{run.id}/summary.json"
-    status, printed = slurm_snakemake(cluster, tmp_path, SHORT | {"comparisons": [ddp]}, target, site=site)
-    assert status == 0, printed
-    ranks = ranks_of(tmp_path, run.id)
-    assert [len(rank["affinity"]) for rank in ranks] == [1, 1]
-    assert ranks[0]["affinity"] != ranks[1]["affinity"]
-    for rank in ranks:
-        told = rank["environment"]
-        assert (told["OMP_PLACES"], told["OMP_PROC_BIND"], told["OMP_STACKSIZE"]) == ("cores", "close", "16m")
-        assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("lo", "eth0")
-        assert told["TORCH_RELAY_MEETING"].startswith(str(meeting.MEMORY))  # in a file, not at a port
 
 
 @pytest.mark.slow
@@ -353,14 +302,3 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
     finally:
         driver.kill()
         driver.wait()
-
-
-@pytest.mark.slow
-def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
-    site = site_file(tmp_path, account_required=True)
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site)
-    assert status == 1
-    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert "account: missing" in line
-    assert known(cluster) <= before

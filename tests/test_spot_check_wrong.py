@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,25 +38,6 @@ def problems(bench: Bench, spec: TaskSpec = DIGITS, **values: Any) -> str:
 
 
 @pytest.mark.slow
-def test_gradients_that_are_no_longer_averaged_from_a_random_step_on(bench: Bench) -> None:
-    begins = random.SystemRandom().randint(3, 11)
-    print(f"wrong from step {begins} on")
-    wrong = f"self.wrapper.require_backward_grad_sync = self.steps < {begins}"
-    told = problems(bench, **bench.strategy("later", wrong, base="ddp"), **TWO)
-    assert "end, steps 11 to 12: update differ" in told
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_torchs_powersgd_hook_which_begins_at_step_1000(bench: Bench) -> None:
-    """Only this trains beyond a thousand steps."""
-    long = {"total_steps": 1004, "evaluate_every_steps": 1004, "checkpoint_minutes": 10.0, "global_batch_size": 8}
-    told = problems(bench, **of_folder("unseen_powersgd"), **TWO, **long)
-    assert "end, steps 1003 to 1004: update differ" in told
-    assert "bytes sent: 0." in told
-
-
-@pytest.mark.slow
 def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
     chain = bench.chain("run", DIGITS, **SHORT, **of_folder("unseen_forgets_momentum"))
     for first, last in ((0, 6), (6, 12)):
@@ -78,14 +58,6 @@ def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> No
     diverging = replace(DIGITS, learning_rate=1e12)
     told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
     assert "one plain process's loss is not finite there, the run recorded finite ones" in told
-
-
-@pytest.mark.slow
-def test_dropout_that_is_left_off(bench: Bench) -> None:
-    off = "[setattr(module, 'p', 0.0) for module in self.model.modules() if hasattr(module, 'p')]"
-    chain = bench.chain("run", **SHORT, **bench.strategy("off", off, base="ddp"), **TWO).train(forked=True)
-    (found,) = verdict(chain)
-    assert any("update differ" in problem for problem in found["problems"])
 
 
 @pytest.mark.slow

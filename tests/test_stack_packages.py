@@ -1,15 +1,19 @@
-"""What a strategy needs of its stack's packages: the plan looks at a cluster's own wheels, preflight at the nodes."""
+"""What a strategy needs of torch, Python and its stack's packages: the planner skips, preflight stops."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plans import ROOT
-from relay.preflight.checks_node import packages
+from plans import ROOT, strategy_folder
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.preflight.checks_node import least_versions, packages
 from relay.preflight.findings import Facts
 from relay.spec import requirements, versions
+from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import load_site, names
 
 LIGHTNING = "lightning|pytorch-lightning"
@@ -56,3 +60,33 @@ def test_preflight_stops_where_the_environment_lacks_it() -> None:
         "a run of this check needs deepspeed >=0.14.5,<0.20, has none (rank 0 on n1, /env/bin/python)"
     )
     assert "environment of stack deepspeed" in stopped.remedy
+
+
+def planned(tmp_path: Path, members: str, torch: str) -> Any:
+    folder = strategy_folder(tmp_path / "own", "modern", members)
+    config = load({"repeats": 1, "strategy_folders": [folder], "comparisons": [{"strategy": "modern"}]})
+    return plan(config, gpus=0, cpus=4, root=ROOT, speeds=Path("none"), arithmetic=Arithmetic("", torch))
+
+
+def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
+    (skipped,) = planned(tmp_path, "least_torch='2.9'", "2.5.1").skipped
+    assert skipped.reasons == ("modern needs torch 2.9 or newer, has 2.5.1",)
+    made = planned(tmp_path, "least_torch='2.9'", "2.13.0+cpu")
+    assert not made.skipped
+    (check,) = made.preflights.values()
+    assert check.node_needs == ("torch>=2.9",)
+
+
+def test_preflight_stops_what_the_node_is_too_old_for() -> None:
+    def found(torch: str, *needs: str) -> Any:
+        rank = {"rank": 0, "node": "n1", "torch": {"version": torch}, "python_version": "3.11.7"}
+        run = {"node_needs": needs}
+        return least_versions(Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True}))
+
+    stopped = found("2.5.1", "torch>=2.9", "libaio")
+    assert stopped is not None
+    assert stopped.severity == "stop"
+    assert "needs torch 2.9 or newer, has 2.5.1 (rank 0 on n1)" in stopped.found
+    assert found("2.5.1") is None
+    assert "needs torch 2.5 or newer" in found("2.4.1").found
+    assert "needs Python 3.12 or newer, has 3.11.7" in found("2.9.0", "python>=3.12").found

@@ -198,22 +198,18 @@ def test_a_cuda_build_is_for_the_gpus_that_are_named(
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
     a_cuda(tmp_path, monkeypatch, nvcc="13.0", torch="13.0")
     (entry,) = built.entries(quick.read_text()).values()
-    wheels = [built.wheel(entry, Path(sys.executable), "cuda", arch_list) for arch_list in ("9.0+PTX",)]
-    numbers = []
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(own_cache / wheel.parent.name)
-        told = [sys.executable, "-c", "import quick; print(quick.number)"]
-        done = subprocess.run(told, cwd=own_cache / wheel.parent.name, capture_output=True, text=True, check=True)
-        numbers.append(int(done.stdout))
-    assert numbers == [90]
+    with zipfile.ZipFile(built.wheel(entry, Path(sys.executable), "cuda", "9.0+PTX")) as archive:
+        archive.extractall(own_cache / "there")
+    told = [sys.executable, "-c", "import quick; print(quick.number)"]
+    done = subprocess.run(told, cwd=own_cache / "there", capture_output=True, text=True, check=True)
+    assert done.stdout == "90\n"
 
 
-@pytest.mark.parametrize(("nvcc", "torch"), [("12.9", "13.0"), ("13.1", "13.0")])
 def test_an_nvcc_of_another_version_is_told_before_anything_is_built(
-    quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, nvcc: str, torch: str
+    quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
+    nvcc, torch = "12.9", "13.0"
     a_cuda(tmp_path, monkeypatch, nvcc=nvcc, torch=torch)
     (entry,) = built.entries(quick.read_text()).values()
     told = (
@@ -240,15 +236,6 @@ def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: p
     monkeypatch.setitem(RECIPES, "quick", lacks)
     with pytest.raises(UserError, match=r"no-such-cmake: .*Debian: cmake\); no_such_aio.h: .*Debian: libaio-dev"):
         overlay.make(quick)
-
-
-def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan asks for libaio's; what was built elsewhere, or before, needs no compiler here."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CPATH", str(tmp_path))
-    assert not built.has_header("some_aio.h")
-    (tmp_path / "some_aio.h").touch()
-    assert built.has_header("some_aio.h")
 
 
 @pytest.mark.slow
@@ -303,14 +290,6 @@ def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """What `make` would do, and says."""
     return subprocess.run(["make", "--dry-run", *words], cwd=ENVS.parent, capture_output=True, text=True)
-
-
-@pytest.mark.parametrize(("given", "taken"), [([], "all"), (["STACKS=torch"], "torch"), (["STACKS=all"], "all")])
-def test_make_tests_the_stacks_that_are_named(given: list[str], taken: str) -> None:
-    done = make("test", *given)
-    assert done.returncode == 0, done.stderr
-    assert f"all_stacks.py {taken} &" in done.stdout
-    assert f'-m "not long" --stacks "{taken}" ' in done.stdout
 
 
 def test_make_names_a_stack_that_there_is_not() -> None:

@@ -117,14 +117,6 @@ def test_a_gpus_time_is_told_apart_by_its_kernels() -> None:
     )
 
 
-def test_what_is_done_beside_the_steps_is_left_out() -> None:
-    """An evaluation from 10 to 30, and a save from 5 to 7."""
-    evaluated = [*MADE_UP, kernel("sgemm", 11, 29)]
-    assert parts(evaluated, [(0, 0.5)], (0, 30), [(10, 30), (5, 7)]) == pytest.approx(
-        {"data": 0.5, "compute": 3, "communication": 1, "optimizer": 1, "idle": 2.5}
-    )
-
-
 def test_several_gpus_of_a_process_count_alike_and_what_cpus_send_is_communication() -> None:
     both = [*MADE_UP, kernel("sgemm", 0, 10, 1), kernel("gloo:all_reduce", 8, 10, None)]
     assert parts(both, [], (0, 10)) == pytest.approx(

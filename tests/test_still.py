@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay.task.mean_loss import mean_over_samples
 from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, still
 
 N = 6
@@ -58,15 +57,6 @@ def test_each_sample_is_computed_by_itself(name: str) -> None:
     assert all(torch.equal(one, other) for one, other in zip(parameters, model.parameters(), strict=True))
 
 
-def test_frozen_statistics_are_those_of_the_batch() -> None:
-    model, inputs = nn.BatchNorm2d(3).double(), 5 + 3 * torch.randn(N, 3, 4, 4, dtype=torch.float64)
-    still(model, lambda each: each(inputs))
-    normalised = model(inputs)
-    assert float(normalised.mean().detach()) == pytest.approx(0, abs=1e-12)
-    assert float(normalised.var(correction=0).detach()) == pytest.approx(1, abs=1e-4)
-    assert isinstance(model, nn.BatchNorm2d)
-
-
 def test_what_functions_do_is_told_and_stilled_by_modes() -> None:
     from relay.task.draws import Draws
     from relay.task.still import FrozenNorms
@@ -98,40 +88,3 @@ def test_an_average_of_the_weights_is_frozen_although_it_is_them_at_first() -> N
     known = {name: each.clone() for name, each in model.state_dict().items()}
     assert still(model, lambda each: each(torch.ones(2, 3))).buffers == ("average",)
     assert all(torch.equal(each, known[name]) for name, each in model.state_dict().items())
-
-
-class Means:
-    """A task whose loss is given."""
-
-    def __init__(self, loss: object) -> None:
-        self.loss = loss
-
-    def outputs(self, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return module(batch[0])
-
-
-def dice(outputs: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Over the whole batch."""
-    p, truth = outputs.sigmoid(), (batch[1] > 0).double()
-    return 1 - 2 * (p * truth).sum() / (p.sum() + truth.sum())
-
-
-LOSSES = {
-    "squared error": (lambda outputs, batch: F.mse_loss(outputs, batch[1]), True),
-    "dice of each sample": (
-        lambda o, b: torch.stack([dice(o[i], (b[0], b[1][i])) for i in range(len(o))]).mean(),
-        True,
-    ),
-    "dice of the batch": (dice, False),
-    "contrastive": (lambda o, b: F.cross_entropy(o @ b[1].T, torch.arange(len(o))), False),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_mean_over_samples_is_told_from_what_is_none(name: str) -> None:
-    loss, mean = LOSSES[name]
-    generator = torch.Generator().manual_seed(1)
-    batch = tuple(torch.randn(11, 4, dtype=torch.float64, generator=generator) for _ in range(2))
-    model = nn.Linear(4, 4).double()
-    figure = mean_over_samples(Means(loss), model, batch)
-    assert figure < 1e-12 if mean else figure > 1e-4

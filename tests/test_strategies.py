@@ -16,7 +16,6 @@ import torch.multiprocessing
 from gate_runs import FOLDER
 from preloaded import spawned
 from relay import strategies
-from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.spec import requirements
 from relay.spec.requirements import DIVISIBLE
@@ -55,33 +54,6 @@ def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
         assert read == strategies.load(name).requirements, name
         assert set(read.divides) <= set(DIVISIBLE), name
         assert read.twin is None or read.twin in FILES, name
-
-
-@pytest.mark.parametrize(
-    ("members", "line"),
-    [
-        (
-            "least_device=2",
-            "requirements: 'least_device' is unknown; did you mean 'least_devices'? allowed: backends, choices, ",
-        ),
-        ("divisors=('replicas',)", "requirements speak of options ['replicas'], which `options` lacks"),
-    ],
-)
-def test_a_wrong_member_is_one_line(members: str, line: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, f"class A:\n    requirements = Requirements({members})\n")
-    with pytest.raises(UserError) as refused:
-        requirements.read(path)
-    (found,) = str(refused.value).splitlines()
-    assert found.startswith(f"{path}: {line}")
-
-
-def _file(folder: Path, source: str) -> Path:
-    path = folder / "asked.py"
-    path.write_text(source)
-    return path
-
-
-# What is loaded
 
 
 # What is saved
@@ -197,17 +169,6 @@ def test_training_goes_as_far_as_its_losses_are_taken(alone: Ranks) -> None:
     strategy.set_learning_rate(0.0)
     before = {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
     assert _equal(trained(strategy, 2, 4), before)
-
-
-def test_prediction_is_in_evaluation_mode_and_training_goes_on(alone: Ranks) -> None:
-    strategy = strategies.load("cpu")(task("utsa-mnist", "fp32"), alone, 8, {})
-    batch = strategy.task.example(8)
-    outputs = strategy.predict(batch)
-    assert outputs.shape == (8, 10)
-    assert not outputs.requires_grad
-    assert torch.equal(outputs, strategy.predict(batch))  # without dropout
-    assert strategy.model.training
-    assert not torch.equal(strategy.forward(batch), strategy.forward(batch))  # with it
 
 
 def test_an_overflow_in_gradients_of_one_kind_counts_whatever_the_others_are() -> None:

@@ -9,12 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models import Decoder, Residual, encoder
+from models import Residual, encoder
 from relay.spec.tasks import TaskSpec
 from relay.strategies._tensor_plan import TensorPlan, plan_of
-from relay.task.calls import Readings
 from relay.task.load import task_class
-from relay.task.units import blocks
 
 
 def of(model: nn.Module, *arguments: Any, ranks: int | None = 2, **keys: Any) -> TensorPlan:
@@ -52,14 +50,6 @@ def test_what_is_dropped_is_whole() -> None:
     dropped, kept = (styles(encoder(dropout), torch.zeros(2, 4, 16)) for dropout in (0.1, 0.0))
     assert dropped == dict(zip(layers, ("column, whole", "row, whole") * 2, strict=True))
     assert kept == dict(zip(layers, ("column", "row") * 2, strict=True))
-
-
-def test_a_gated_pair_is_one_of_three_matrices() -> None:
-    gated = {"gate": "column", "up": "column", "down": "row"}
-    expected = {f"blocks.{place}.{name}": style for place in range(3) for name, style in gated.items()}
-    # The table of tokens is multiplied as the head, so that it stays whole.
-    assert styles(Decoder(), TEXT) == {"embed.position": "embedding", **expected}
-    assert styles(Decoder(tied="shared"), TEXT) == {"embed.position": "embedding", **expected}
 
 
 def test_what_is_added_to_whole_numbers_is_whole() -> None:
@@ -117,46 +107,3 @@ def test_a_matrix_that_is_not_called_is_left_alone() -> None:
     normed = Between(nn.ReLU())
     nn.utils.parametrizations.weight_norm(normed.first)  # its weight is computed in each call
     assert styles(normed, torch.zeros(2, 4)) == {"second": "row, whole"}
-
-
-def test_layers_state_how_they_are_split() -> None:
-    plan = of(built_in("gpt-tiny"), TEXT, ranks=4)
-    block = {"query": "column", "key": "column", "value": "column", "out": "row", "up": "column", "down": "row"}
-    assert {name: plan.styles[f"block3.{name}"] for name in block} == block
-    assert plan.styles["embed.token"] == plan.styles["embed.position"] == "embedding"
-    assert plan.styles["head"] == "column, whole"
-    assert len(plan.styles) == 2 + 4 * len(block) + 1
-    assert plan.divisible == (("attention heads (block0.query)", 4),)
-    told = styles(built_in("gpt-moe-tiny"), TEXT, ranks=4)
-    assert told["block0.moe"] == "experts"
-    assert not any("router" in name for name in told)
-
-
-# The user's own plan, and what is refused
-
-
-# Which modules are sharded and recomputed as a whole, in models of any form
-
-
-def names(model: nn.Module, *arguments: Any) -> list[str]:
-    """The names of its units; with arguments also by what is seen of a forward pass."""
-    readings = Readings.of(model, arguments, {}) if arguments else None
-    assert readings is not None or not arguments
-    return [name for name, _ in blocks(model, readings=readings)]
-
-
-def test_layers_of_a_transformer_are_units() -> None:
-    assert names(encoder(), torch.zeros(2, 4, 16)) == ["layers.0", "layers.1"]
-
-
-@pytest.mark.parametrize("tied", ["read", "shared"])
-def test_tied_weights_stay_together(tied: str) -> None:
-    """The table is looked up at the start and multiplied at the end: no unit but the model has both."""
-    found = names(Decoder(tied=tied, width=32, length=64), torch.zeros(2, 8, dtype=torch.long))
-    assert found == ["embed.position", "blocks.0", "blocks.1", "blocks.2"]
-
-
-# The user's own units
-
-
-# Activations that are computed again

@@ -12,7 +12,7 @@ from relay.training.timing import Stopwatch
 
 CPU = torch.device("cpu")
 # A sleep may take longer on a busy machine, never shorter: only lower bounds and differences this large are certain.
-LONG = 0.2
+LONG = 0.1
 
 
 def test_blocks_follow_each_other_without_a_gap_across_pauses_and_takes() -> None:

@@ -13,15 +13,9 @@ from any_models import (
     GPT,
     Counted,
     Found,
-    Handed,
-    Hidden,
-    Named,
-    Quantised,
     Recurrent,
     Routed,
     Shared,
-    Stateful,
-    Swapped,
     UNet,
 )
 from relay.strategies import _cut
@@ -57,8 +51,6 @@ MODELS: dict[str, tuple[Any, Any, int]] = {  # how it is made, its batch, the mo
     "gpt": (lambda: GPT(tied=False), tokens, 4),
     "experts": (Routed, lambda: {"x": torch.randn(6, 4)}, 3),
     "lstm": (Recurrent, lambda: (torch.randn(5, 2, 3),), 3),
-    "quantised": (Quantised, lambda: (torch.randn(5, 4),), 3),
-    "names": (Named, lambda: (torch.randn(2, 3),), 3),
     "functions": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), lambda: (torch.randn(2, 3),), 2),
 }
 
@@ -147,10 +139,6 @@ def test_recording_changes_neither_the_model_nor_the_random_generator() -> None:
         ),
         (Shared, "layer share the parameter layer.bias, and all others lie between them"),
         (Counted, "the model: Tensor.item: what comes next depends on values"),
-        (Stateful, "the model: uses a tensor that the batch before has left behind"),
-        (Handed, "the model: passes the module a on to a function"),
-        (Hidden, "the model: b uses tensors of the model that are not its arguments"),
-        (Swapped, "the model: calls a with parameters that are not its own"),
     ],
 )
 def test_why_a_model_cannot_be_cut_is_one_line(model: Any, said: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,6 @@ import pytest
 
 from mini_slurm import require
 from relay.virtual_cluster.slurm_conf import Host, Node, Partition, slurm_conf
-from test_mini_slurm import bridge_of, links, of_cluster
 
 PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "virtual_cluster.py"
 
@@ -20,6 +21,30 @@ PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "virtual_cluster.py"
 def virtual_cluster(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, PROGRAM, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=120)
+
+
+def of_cluster(folder: Path) -> list[str]:
+    """What is left of a cluster: processes with its configuration, mounts with its files, its bridge's ports."""
+    mark = f"SLURM_CONF={folder}/slurm.conf".encode()
+    left = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in environment.read_bytes().split(b"\0"):
+                left.append(environment.with_name("cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    left += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
+    return left + [str(device) for device in (folder / "dev").glob("*")]
+
+
+def links(bridge: str) -> list[str]:
+    return [name for _, name in socket.if_nameindex() if re.fullmatch(rf"{bridge}(n\d+)?", name)]
+
+
+def bridge_of(folder: Path) -> str:
+    address = re.search(r"SlurmctldHost=\S+\(10\.213\.(\d+)\.254\)", (folder / "slurm.conf").read_text())
+    assert address
+    return f"relay{address[1]}"
 
 
 @pytest.fixture

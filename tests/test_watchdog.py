@@ -97,16 +97,6 @@ def test_a_hang_is_named_and_not_tried_again(work: Path, flights: dict[int, byte
     assert faults.begin(work, "run r", 2) == ending.FAULT
 
 
-def test_a_training_that_came_further_goes_on_after_a_hang(work: Path, flights: dict[int, bytes]) -> None:
-    leave(work, flights)
-    assert faults.concluded(work, "run r", -6, came_further=True) == ending.INTERRUPTED
-    told = ending.read(work / "job.log")
-    assert told is not None
-    assert "rank 0 waited 60 s" in told.what
-    assert faults.begin(work, "run r", 2) is None
-    assert not list(work.glob("flight-*"))  # they are of an attempt that is over
-
-
 def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(
     work: Path, flights: dict[int, bytes]
 ) -> None:

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -125,7 +123,6 @@ def test_a_mistake_in_the_config_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_plan_measures_the_speed_and_writes_it_down(tmp_path: Path) -> None:
-    """And data are looked at again where all is forced: they are not taken for somebody else's files."""
     config = {"repeats": 1, "epochs": 2000, "segment": {"minutes": 2}, "comparisons": [{"strategy": "cpu"}]}
     status, printed = snakemake(tmp_path, config, "plan")
     assert status == 0, printed
@@ -134,8 +131,6 @@ def test_plan_measures_the_speed_and_writes_it_down(tmp_path: Path) -> None:
     status, printed = snakemake(tmp_path, config, "--dry-run")
     assert status == 0, printed
     assert jobs(printed)["segment"] > 1
-    status, printed = snakemake(tmp_path, config, "data", "--forceall")
-    assert (status, jobs(printed)["dataset"]) == (0, 1), printed
 
 
 @pytest.fixture(scope="module")
@@ -246,25 +241,6 @@ class TestComparison:
         assert jobs(printed)["segment"] == 1
 
     @pytest.mark.long
-    def test_without_the_failing_one_all_is_done_and_a_further_call_does_nothing(
-        self, compared: tuple[Path, dict, str]
-    ) -> None:
-        """Only this shows that a whole call on finished results does nothing, forced rules included."""
-        folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
-        status, printed = snakemake(folder, rest)
-        assert status == 0, printed
-        assert "images/s" in printed  # the table
-        assert "segment" not in jobs(printed)
-        status, printed = snakemake(folder, rest)
-        assert status == 0
-        assert "Nothing to be done" in printed
-        assert "Report: results/comparison.html" in printed, "the table again"
-        _, printed = snakemake(folder, rest, "--forcerun", "dataset", "environment", "--dry-run")
-        assert {"dataset", "environment"} < set(done := jobs(printed))
-        assert not {"segment", "reference", "gate"} & set(done)
-
-    @pytest.mark.long
     def test_what_is_missing_or_damaged_is_made_and_nothing_else(
         self, compared: tuple[Path, dict, str], tmp_path: Path
     ) -> None:
@@ -289,45 +265,6 @@ class TestComparison:
         assert not {"segment", "start", "reference"} & set(done)
         assert last.is_file()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
-
-    @pytest.mark.long
-    def test_a_run_is_trained_again_and_its_old_result_stays_until_there_is_a_new_one(
-        self, compared: tuple[Path, dict, str], tmp_path: Path
-    ) -> None:
-        """Only this trains again what `train_again.py` has put aside."""
-        folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
-        shutil.copytree(folder / "results", tmp_path / "results")
-        run = json.loads((tmp_path / "results" / "plan.json").read_text())["runs"]
-        name = next(each["id"] for each in run if each["id"].startswith("cpu-"))
-        again = [sys.executable, str(ROOT / "scripts" / "train_again.py"), name]
-        told = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert told.startswith(f"{name}: its result and checkpoints are moved to results/runs/replaced/{name} and ")
-        aside = tmp_path / "results" / "runs" / "replaced" / name
-        assert (aside / "summary.json").is_file()
-        status, printed = snakemake(tmp_path, rest)
-        assert status == 0, printed
-        done = jobs(printed)
-        assert (done["start"], done["segment"], done["summary"], done["spot_check"]) == (1, 1, 1, 1)
-        assert not aside.exists()
-        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
-
-    @pytest.mark.long
-    def test_nothing_is_trained_whose_proof_cannot_exist(
-        self, compared: tuple[Path, dict, str], tmp_path: Path
-    ) -> None:
-        """Only this has a reference that fails in a whole call."""
-        folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
-        for reference in (folder / "results" / "equivalence" / "references").iterdir():
-            (tmp_path / reference.relative_to(folder) / "reference.partial").mkdir(parents=True)  # it cannot be written
-        shutil.copy(folder / "results" / "layout.json", tmp_path / "results")
-        status, printed = snakemake(tmp_path, rest)
-        assert status == 1, printed
-        assert not (tmp_path / "results" / "checkpoints").exists()
-        reasons = {row["reason"] for row in rows(tmp_path)}
-        assert len(reasons) == 1
-        assert "not trained, because nothing could prove it. reference: " in reasons.pop()
 
     @pytest.mark.slow
     def test_snakemakes_own_report_has_page_answer_tables_and_pictures(self, compared: tuple[Path, dict, str]) -> None:

@@ -1,6 +1,6 @@
 """Plants mistakes in copies of this checkout, one at a time, and notes which test notices each.
 
-    .venv/bin/python tests/planted/plant.py [--only NAME|NUMBER …] [--dry-run]
+    .venv/bin/python tests/planted/plant.py [--only NAME …]
 
 The faults are those of faults.yaml, and what was found is in table.md: a call tries what has no row there. A test that
 fails without the fault as well does not count. Nothing is changed in the checkout but the table.
@@ -41,6 +41,7 @@ failed, its start and the tests before it included.
 | --- | --- | --- | --- |
 """
 NOT_CAUGHT = "**not caught**"
+MOST_SECONDS = 300  # of each file of tests
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,13 @@ def copy(to: Path) -> None:
     (to / ".venv").symlink_to((ROOT / ".venv").resolve())
 
 
-def failing(checkout: Path, test: str, given: argparse.Namespace) -> str:
+def failing(checkout: Path, test: str) -> str:
     """The first test that fails there, or "no end of …" where they take too long; '' where all pass."""
-    pytest = [str(checkout / ".venv/bin/pytest"), "-x", "-q", "-p", "no:cacheprovider", "-m", given.marked]
+    pytest = [str(checkout / ".venv/bin/pytest"), "-x", "-q", "-p", "no:cacheprovider", "-m", "not long"]
     with tempfile.TemporaryDirectory(prefix="planted-") as place:
         try:
-            done = subprocess.run(
-                [*pytest, f"--basetemp={place}/t", f"tests/{test}"],
-                cwd=checkout,
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=given.seconds,
-            )
+            command = [*pytest, f"--basetemp={place}/t", f"tests/{test}"]
+            done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
             return f"no end of {test}"
         finally:
@@ -115,7 +110,7 @@ def end_all() -> None:
         time.sleep(0.05)
 
 
-def row(fault: Fault, given: argparse.Namespace) -> str:
+def row(fault: Fault) -> str:
     """Plant a fault, run its tests in order, and say which noticed it."""
     with tempfile.TemporaryDirectory(prefix="planted-") as text:
         checkout = Path(text)
@@ -123,10 +118,10 @@ def row(fault: Fault, given: argparse.Namespace) -> str:
         (checkout / fault.file).write_text(fault.planted(), encoding="utf-8")
         began, also = time.monotonic(), ""
         for test in fault.tests:
-            name = failing(checkout, test, given)
+            name = failing(checkout, test)
             seconds = time.monotonic() - began
             # "no end of …" is looked at with the whole file, all others with the test alone.
-            if name and not (here := failing(ROOT, test if name.startswith("no end") else name, given)):
+            if name and not (here := failing(ROOT, test if name.startswith("no end") else name)):
                 break
             also += f" ({here} without the fault as well)" if name else ""
         else:
@@ -136,32 +131,20 @@ def row(fault: Fault, given: argparse.Namespace) -> str:
 
 def main() -> int:
     """Try the faults that have no row in the table yet, and write each row at once."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("--only", nargs="+", help="these faults, by name or number, whatever the table says")
-    parser.add_argument("--table", type=Path, default=HERE / "table.md", help="where rows are (default: %(default)s)")
-    parser.add_argument("--marked", "-m", default="not long", help="which tests: as pytest's -m (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=300, help="of each file of tests (default: %(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be tried")
-    given = parser.parse_args()
-    known = faults()
-    numbers = {str(number): fault.name for number, fault in enumerate(known, 1)}
-    asked = {numbers.get(each, each) for each in given.only or ()}
-    if unknown := asked - {*numbers.values()}:
-        raise UserError(f"--only: '{min(unknown)}' is no fault; allowed: a number up to {len(known)}, or a name")
-    lines = given.table.read_text(encoding="utf-8").splitlines() if given.table.exists() else []
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=(), help="these faults, by name, whatever the table says")
+    asked, known, table = {*parser.parse_args().only}, faults(), HERE / "table.md"
+    if unknown := asked - {fault.name for fault in known}:
+        raise UserError(f"--only: '{min(unknown)}' is no fault of faults.yaml")
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.read_text(encoding="utf-8").splitlines()}
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    for number, fault in enumerate(known, 1):
-        fault.planted()
+    for fault in known:
         if fault.name not in asked if asked else fault.name in rows:
             continue
-        print(f"{number} {fault.name}: {' '.join(fault.tests)}", flush=True)
-        if not given.dry_run:
-            rows[fault.name] = row(fault, given)
-            print(f"  {rows[fault.name]}", flush=True)
-            write_text(given.table, HEAD + "".join(f"{rows[each.name]}\n" for each in known if each.name in rows))
+        rows[fault.name] = row(fault)
+        print(rows[fault.name], flush=True)
+        write_text(table, HEAD + "".join(f"{rows[each.name]}\n" for each in known if each.name in rows))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -102,31 +101,6 @@ class Recurrent(nn.Module):
         return self.head(torch.cat([outputs[-1], state[-1]], -1))
 
 
-class Straight(torch.autograd.Function):
-    """A step whose gradient passes as it is."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.round()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
-class Quantised(nn.Module):
-    """A function with a gradient of its own, and integers that cross to the next stage."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.table, self.last = nn.Linear(4, 4), nn.Embedding(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden = Straight.apply(self.first(x))
-        chosen = hidden.argmax(1)
-        return self.last(hidden + self.table(chosen)), chosen
-
-
 class Shared(nn.Module):
     """One layer, twice."""
 
@@ -148,70 +122,3 @@ class Counted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.a(x)
         return self.b(x) if x.sum().item() > 0 else x
-
-
-class Stateful(Counted):
-    """It keeps a tensor from one batch to the next."""
-
-    state: Any = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.a(x) if self.state is None else self.a(x) + self.state
-        self.state = x.detach()
-        return self.b(x)
-
-
-class Through(torch.autograd.Function):
-    """Has a module compute, as what saves memory does."""
-
-    @staticmethod
-    def forward(ctx: Any, module: nn.Module, x: torch.Tensor) -> Any:
-        return module(x)
-
-
-class Handed(nn.Module):
-    """Hands a module on to a function with gradients of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.b(Through.apply(self.a, x))
-
-
-class Hidden(Counted):
-    """A part reads what another one has left in it, not what it is given."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.b.left = self.a(x)
-        self.b.forward = lambda y: F.linear(y, self.b.weight) + self.b.left
-        return self.b(x)
-
-
-class Swapped(Counted):
-    """A part computes with a buffer in place of its own weight, as with an average."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("average", torch.ones(3, 3))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.b(torch.func.functional_call(self.a, {"weight": self.average}, (x,)))
-
-
-class Named(nn.Module):
-    """Its children have names that whoever takes it apart might want for itself."""
-
-    NAMES = ("plan", "index", "device", "programs", "batch", "ending", "hold", "program", "compute")
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in self.NAMES:
-            self.add_module(name, nn.Linear(3, 3))
-        self.placed = nn.Parameter(torch.ones(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for name in self.NAMES:
-            x = torch.tanh(self.get_submodule(name)(x))
-        return x * self.placed

@@ -21,7 +21,6 @@ from relay.datasets.public import members
 from relay.spec.dataset import DatasetSpec
 from relay.tasks import _images
 
-ENTRY_POINT = Path(__file__).resolve().parents[2] / "scripts" / "dataset.py"
 HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, progress_bytes=1000)
 FILES = ("train-inputs.npy", "train-targets.npy", "test-inputs.npy", "test-targets.npy")
 DIGITS = DatasetSpec(name="digits", version="1", train_count=1437, test_count=360)

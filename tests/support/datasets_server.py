@@ -28,7 +28,7 @@ class Server:
     """What it serves, how, and what it was asked: (path, Range header or None) per request.
 
     Modes: whole; cut (half of what is left, then the connection drops, for the first `faults` requests of a
-    path); cut-no-resume (the same, without ranges); silent; flipped (a byte differs).
+    path); cut-no-resume (the same, without ranges); flipped (a byte differs).
     """
 
     files: dict[str, bytes]
@@ -36,7 +36,6 @@ class Server:
     faults: int = 1
     url: str = ""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
-    stopped: threading.Event = field(default_factory=threading.Event)
 
     def seen(self, name: str) -> int:
         return sum(path == name for path, _ in self.asked)
@@ -53,7 +52,6 @@ def serving(files: dict[str, bytes], mode: str = "whole", faults: int = 1) -> It
     try:
         yield state
     finally:
-        state.stopped.set()
         httpd.shutdown()
         httpd.server_close()
         thread.join()
@@ -71,8 +69,6 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
             faulty = state.seen(name) <= state.faults
             if name not in state.files:
                 self.send_error(404)
-            elif state.mode == "silent":
-                state.stopped.wait(20)
             else:
                 self.send_file(state.files[name], asked_range, faulty)
 

@@ -15,8 +15,8 @@ from mini_slurm import UNFINISHED, MiniSlurm
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "relay"
 OPTIONS = (
-    "--executor slurm --jobs 20 --slurm-status-command squeue --slurm-no-requeue --nolock --rerun-incomplete"
-    f" --slurm-jobname-prefix {PREFIX} --slurm-init-seconds-before-status-checks 1 --latency-wait 10"
+    "--executor torch-relay --jobs 20 --torch-relay-no-requeue --nolock --rerun-incomplete"
+    f" --torch-relay-jobname-prefix {PREFIX} --torch-relay-init-seconds-before-status-checks 1 --latency-wait 10"
 )
 HELD = 600  # seconds of jobs that sleep until they are released
 JOBS = ["first.0.txt", "first.1.txt", "first.2.txt", "last.txt"]

@@ -41,42 +41,6 @@ class Residual(nn.Module):
         return self.outer(inputs + F.relu(self.inner(inputs)))
 
 
-class Gated(nn.Module):
-    """A gated half of a Transformer's block (SwiGLU), and what its width is normalised by afterwards."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, hidden, bias=False)
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width)
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.norm(inputs + self.down(F.silu(self.gate(inputs)) * self.up(inputs)))
-
-
-class Decoder(nn.Module):
-    """A GPT whose head is its table of tokens: (N, L) tokens to (N, L, tokens) logits."""
-
-    def __init__(self, tokens: int = 32, width: int = 16, depth: int = 3, length: int = 8, tied: str = "read") -> None:
-        super().__init__()
-        self.tied = tied
-        self.embed = nn.ModuleDict({"token": nn.Embedding(tokens, width), "position": nn.Embedding(length, width)})
-        self.blocks = nn.ModuleList([Gated(width, 4 * width) for _ in range(depth)])
-        self.norm = nn.LayerNorm(width)
-        if tied == "shared":
-            self.head = nn.Linear(width, tokens, bias=False)
-            self.head.weight = self.embed["token"].weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        hidden = self.embed["token"](tokens) + self.embed["position"](places)
-        for block in self.blocks:
-            hidden = block(hidden)
-        hidden = self.norm(hidden)
-        return self.head(hidden) if self.tied == "shared" else F.linear(hidden, self.embed["token"].weight)
-
-
 class Scaled(nn.Module):
     """A perceptron with a learned scale of no dimension, as CLIP has one."""
 

@@ -7,9 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from relay.preflight.facts import gathered, rank_file
 from relay.preflight.findings import Finding
 from relay.spec.job import Job
 from relay.spec.run import Preflight, changed
-from relay.virtual_cluster.namespaces import Contained, network
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "scripts" / "preflight.py"
@@ -99,22 +96,13 @@ class Seen:
         return {finding.check: finding for finding in check_all(self.facts)}
 
 
-def collect(
-    folder: Path, run: Preflight, ranks: Sequence[Rank], job: Job | None = None, address: str = "127.0.0.1"
-) -> Seen:
+def collect(folder: Path, run: Preflight, ranks: Sequence[Rank], job: Job | None = None) -> Seen:
     """Start the worker role once for each of `ranks`, as srun would, and wait for all."""
     work = folder / "preflight"
     run.write(work / "preflight.json", job)
-    command = [
-        sys.executable,
-        "-m",
-        "relay.launch.worker",
-        "preflight.facts",
-        str(work),
-        "--spec",
-        str(work / "preflight.json"),
-    ]
-    told = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", "relay.launch.worker", "preflight.facts", str(work)]
+    command += ["--spec", str(work / "preflight.json")]
+    told = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     log = folder / "printed.log"
     processes = []
     try:
@@ -147,53 +135,12 @@ def free_port() -> int:
         return port
 
 
-def preflight(
-    folder: Path, run: Preflight, *arguments: str, job: Job | None = None, **told: str
-) -> subprocess.CompletedProcess[str]:
-    """The job's entry point as a user would call it; `told` is added to its environment."""
+def preflight(folder: Path, run: Preflight) -> subprocess.CompletedProcess[str]:
+    """The job's entry point as a user would call it."""
     spec = folder / "results" / "preflight" / run.id / "preflight.json"
-    run.write(spec, job)
-    words = [sys.executable, str(ENTRY), "--spec", str(spec), "--output", str(spec.with_name("facts.json")), *arguments]
-    return subprocess.run(
-        words, cwd=folder, env=environment(**told), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-    )
-
-
-@dataclass
-class Host:
-    """A node in namespaces of its own: `before` starts a command there."""
-
-    name: str
-    address: str
-    before: tuple[str, ...]
-
-    def run(self, script: str) -> None:
-        """Run shell commands there; raises CalledProcessError where one fails."""
-        subprocess.run([*self.before, "sh", "-ec", script], check=True, capture_output=True, timeout=60)
-
-
-@contextmanager
-def hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
-    """Nodes with own names, addresses and mounts on a network of their own. Needs root."""
-    with network() as net, ExitStack() as undo:
-        made: list[Host] = []
-        lines = [f"{net.address(index)} {name}" for index, name in enumerate(names)]
-        known = folder / "etc-hosts"  # no name server would answer there
-        known.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
-        for index, name in enumerate(names):
-            ready = folder / f"{name}.ready"
-            script = f"set -e; hostname {name}; mount --bind {known} /etc/hosts; {net.settle(index)}; touch {ready}"
-            script += "; exec sleep infinity"
-            contained = Contained(["sh", "-c", script], folder / f"{name}.log", environment(), network=True)
-            undo.callback(contained.end)
-            net.plug_in(index, contained, undo)
-            contained.go()
-            end = time.monotonic() + 30
-            while not ready.exists():
-                assert time.monotonic() < end, (folder / f"{name}.log").read_text()
-                time.sleep(0.01)
-            made.append(Host(name, net.address(index), contained.enter()))
-        yield made
+    run.write(spec)
+    words = [sys.executable, str(ENTRY), "--spec", str(spec), "--output", str(spec.with_name("facts.json"))]
+    return subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
 
 
 def says(found: Finding, severity: str, *words: str) -> bool:

@@ -39,7 +39,7 @@ def slurm_command(folder: Path, *arguments: str, site: str | Path | None = None,
     """
     command = [sys.executable, f"{ROOT}/tests/support/fast_snakemake.py", "--snakefile", f"{ROOT}/Snakefile"]
     command += ["--profile", f"{ROOT}/profiles/{profile}", "--directory", str(folder)]
-    command += ["--slurm-init-seconds-before-status-checks", "1"]
+    command += ["--torch-relay-init-seconds-before-status-checks", "1"]
     if site is not None:
         command += ["--default-resources", f"site={str(site)!r}"]
     # Targets stand after an option of one value and before --configfile, which takes all that follow it.

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gate_runs import FEW_STEPS, FOLDER, Gates, planned, shortened
+from gate_runs import FEW_STEPS, Gates, planned, shortened
 from preloaded import spawned
 from relay import strategies
 from relay.equivalence import gate
 from relay.process.ranks import Ranks
 from relay.spec.run import Run
-
-WRONG = FOLDER / "deepspeed"
 
 
 def named(cell: dict[str, Any]) -> str:
@@ -25,7 +23,7 @@ def judged(gates: Gates, cells: list[dict[str, Any]], world_size: int, place: Pa
     """The verdicts of gates, by their cells' names. A cell is what `gate_runs.planned` takes."""
     asked = []
     for cell in cells:
-        run, plain = planned(devices=world_size, folders=(WRONG,), **cell)
+        run, plain = planned(devices=world_size, **cell)
         trained = gates.reference(shortened(plain, FEW_STEPS))
         asked.append((named(cell), shortened(run, FEW_STEPS), gates.dataset(run), trained))
     spawned(_judge, world_size, asked, place)
@@ -33,7 +31,6 @@ def judged(gates: Gates, cells: list[dict[str, Any]], world_size: int, place: Pa
 
 
 def _judge(ranks: Ranks, asked: list[tuple[str, Run, Path, Path]], place: Path) -> None:
-    strategies.__path__.append(str(WRONG))
     for name, run, dataset, trained in asked:
         with strategies.service(run):
             verdict = gate.judge(run, dataset, trained, ranks, place / "checkpoints")

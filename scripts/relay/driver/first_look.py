@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
+from dataclasses import MISSING
 from pathlib import Path
 
 from relay.base.errors import UserError
@@ -99,6 +100,10 @@ def _refused(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield "--trust-io-cache", "it reads a pickle, which can run code, and saves no time here"
     if given.delete_all_output:
         yield "--delete-all-output", "it would leave half of each training; to begin anew, move the folder results away"
+    if given.executor == "torch-relay":
+        for name in (name for name, value in vars(given).items() if name.startswith("slurm_") and value is not MISSING):
+            option = name.replace("_", "-")
+            yield f"--{option}", f"executor torch-relay has --{option.replace('slurm', 'torch-relay', 1)} in its place"
     if given.batch and given.batch.rulename != "comparison":
         yield "--batch", "only `comparison` has the runs as its inputs; allowed: comparison=1/2"
 

@@ -23,7 +23,7 @@ from relay.base.errors import UserError
 from relay.driver import full_disk, patches
 from relay.driver.claim import claim, say
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
-from relay.driver.retries import decided_here
+from relay.driver.retries import Retries
 from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, end_before, interrupted
 from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
@@ -33,6 +33,10 @@ from relay.slurm.held import Held
 
 UNFINISHED = "unfinished"  # the rule of files that ask for another one to be made anew
 MEASURED = "measured"  # the resource of which a job that is measured takes one
+PLAIN_SLURM = (
+    "warning: executor slurm waits without end for jobs that are preempted or forgotten, and after an outage of Slurm. "
+    "It submits in no order, and jobs run what the checkout holds when they start. Executor torch-relay does better"
+)
 JOB_FAILED = "At least one job did not complete successfully"  # of Snakemake, at the end
 
 
@@ -53,8 +57,8 @@ class Rules:
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
     concluding: what is said last of the results of these targets ('' for nothing), and whether any can be used: if none
     can, the call has failed.
-    more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
-    leave_out: has a job avoid a node whose hardware has failed (`retries.decided_here`).
+    more_memory: has a job that was killed for memory ask for more (`retries.Retries`).
+    leave_out: has a job avoid a node whose hardware has failed (`retries.Retries`).
     afterwards: what is shown at the end of a call for a target.
     dry: the targets for which it is shown although nothing is to be run.
     meanwhile: what is done after each job that has ended well, given how many of how many are done.
@@ -110,15 +114,11 @@ class _Guarded:
         workflow, rules, settings = self.workflow, self.rules, executor_plugin.common_settings
         targets = set(workflow.dag_settings.targets)
         warnings = [f"warning: {line}" for line in rules.missing]
-
-        def run() -> None:
-            with patches.applied(executor_settings):
-                self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
-
+        run = partial(self.execute, executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
         _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.known), *rules.refused(targets))
         by_content(workflow)
         if rules.first:
-            self._first(run, settings, executor_settings)
+            self._first(run, executor_plugin, executor_settings)
             return
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)
@@ -131,27 +131,27 @@ class _Guarded:
             self._show(targets)
             _say_all(*warnings)
         else:
-            _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
-            prefix = getattr(executor_settings, "jobname_prefix", None)
-            self._drive(run, targets or {"all"}, settings.non_local_exec, prefix)
+            self._drive(run, targets or {"all"}, executor_plugin, executor_settings)
 
-    def _first(self, run: Callable[[], None], settings: Any, executor_settings: Any) -> None:
+    def _first(self, run: Callable[[], None], executor: Any, settings: Any) -> None:
         """Make the files `first`, and begin this call anew, which finds them; a dry run makes nothing."""
         rules, dag = self.rules, self.workflow.dag_settings
         _say_all(*rules.notes)
-        if settings.dryrun_exec:
+        if executor.common_settings.dryrun_exec:
             return
-        _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
         dag.targets = {*rules.first}
-        self._drive(run, (), settings.non_local_exec, getattr(executor_settings, "jobname_prefix", None))
+        self._drive(run, (), executor, settings)
         if all(Path(file).exists() for file in rules.first):
             os.execv(sys.executable, sys.orig_argv)
 
-    def _drive(self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None) -> None:
+    def _drive(self, run: Callable[[], None], targets: Collection[str], executor: Any, settings: Any) -> None:
         """Run as the folder's only driver; end with one line where that cannot be, or where it is interrupted."""
+        submitting = executor.common_settings.non_local_exec
+        _end_with(*self.rules.missing, *_misplaced(self.rules.cluster, submitting))
+        _say_all(*[PLAIN_SLURM] * (executor.name == "slurm"))
         commands.keep_configuration()
         try:
-            self._run_alone(run, targets, submitting, prefix)
+            self._run_alone(run, targets, submitting, getattr(settings, "jobname_prefix", None))
         except UserError as error:
             sys.exit(f"error: {error}")
         except (KeyboardInterrupt, Exception) as error:
@@ -176,8 +176,8 @@ class _Guarded:
             self.at_start.append(partial(end_before, rules.held))
         shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
         try:
-            retries = decided_here(terminal, rules.more_memory, rules.leave_out)
-            with shown, retries, terminal.progress.shown():
+            retries = Retries(terminal, rules.more_memory, rules.leave_out)
+            with shown, patches.replaced_restart_times(retries.times), terminal.progress.shown():
                 run()
             self._show(targets)
         finally:

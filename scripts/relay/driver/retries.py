@@ -7,13 +7,11 @@ ends with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from snakemake.jobs import Job
 from snakemake.logging import logger
 
 from relay.base import ending, killed_for_memory, lock, room
@@ -31,33 +29,14 @@ LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer proc
 LOOK_AT_LOG = "the log says more; the same call tries again"
 
 
-@contextmanager
-def decided_here(
-    terminal: Terminal,
-    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None,
-    leave_out: Callable[[Any, str], bool] = lambda job, node: False,
-) -> Iterator[None]:
-    """While this lasts, Snakemake asks `Retries` how often a job may be tried.
+@dataclass
+class Retries:
+    """What is known of the jobs that failed in this call.
 
     `more_memory` has a job ask for more than the memory in MB that it had, when it is tried again. It gives what the
     job then asks for: as much as before where no node has more, None where none is asked for.
     `leave_out` has a job avoid a node from now on; False where no other node could take it.
-
-    Snakemake's rules have one number of retries for all failures: https://github.com/snakemake/snakemake/issues/2441.
-    It reads `Job.restart_times` once after each failure, and tries again where that is at least the attempt's number.
     """
-    usual = Job.restart_times
-    retries = Retries(terminal, more_memory, leave_out)
-    Job.restart_times = property(retries.times)
-    try:
-        yield
-    finally:
-        Job.restart_times = usual
-
-
-@dataclass
-class Retries:
-    """What is known of the jobs that failed in this call."""
 
     terminal: Terminal
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None

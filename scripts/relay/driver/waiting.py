@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay.slurm.commands import WaitingJob
+from relay.slurm.commands import ListedJob
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 1800.0
@@ -69,11 +69,6 @@ class Reminder:
         self.said = True
         return lasted
 
-    @property
-    def running(self) -> bool:
-        """Whether it lasts."""
-        return self._since is not None
-
     def over(self) -> None:
         """It does not last any more."""
         self._since, self.said = None, False
@@ -93,11 +88,6 @@ class News:
     _unsubmitted: Reminder = field(default_factory=lambda: Reminder(first=0.0))
     _mentioned: set[str] = field(default_factory=set)
 
-    @property
-    def in_outage(self) -> bool:
-        """Whether the last look at the queue failed."""
-        return self._outage.running
-
     def unanswered(self) -> None:
         """A look at the queue failed."""
         lasted = self._outage.due(self.clock())
@@ -112,6 +102,10 @@ class News:
         if self._outage.said:
             self.logger.warning("Slurm answers again")
         self._outage.over()
+
+    def forgotten(self, id: str) -> None:
+        """Slurm does not know a job of this id any more."""
+        self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
     def unsubmitted(self) -> None:
         """A job could not be submitted, because no controller was reached."""
@@ -128,9 +122,9 @@ class News:
             self.logger.warning("Slurm takes jobs again")
         self._unsubmitted.over()
 
-    def waiting(self, jobs: Sequence[WaitingJob]) -> None:
+    def waiting(self, jobs: Sequence[ListedJob]) -> None:
         """These jobs of the driver have not started; none, where all have."""
-        by_reason: dict[str, list[WaitingJob]] = defaultdict(list)
+        by_reason: dict[str, list[ListedJob]] = defaultdict(list)
         for job in jobs:
             by_reason[job.reason].append(job)
         self._mentioned &= by_reason.keys()
@@ -149,7 +143,7 @@ class News:
                 self.logger.warning(_advice(reason, by_reason[reason]))
 
 
-def _advice(reason: str, jobs: Sequence[WaitingJob]) -> str | None:
+def _advice(reason: str, jobs: Sequence[ListedJob]) -> str | None:
     """One line about jobs that need somebody; None where they need nobody."""
     text = remedy(reason)
     if text is None:

@@ -72,8 +72,8 @@ class QueuedJob:
 
 
 @dataclass(frozen=True)
-class WaitingJob:
-    """A job that does not run. `reason` is why, in Slurm's words: Priority, Resources, JobHeldUser, …"""
+class ListedJob:
+    """A job and, where it waits, the `reason` in Slurm's words: Priority, Resources, JobHeldUser, …"""
 
     id: str
     state: str
@@ -121,23 +121,29 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    # All states are asked for, because the names of unfinished states differ between versions.
-    jobs = [QueuedJob(*row) for row in _mine("--states=all", "%i %j %T %Z %k %r %S", tries)]
+    jobs = [QueuedJob(*row) for row in _mine("%i %j %T %Z %k %r %S", tries)]
     place = folder.resolve()
-    return [job for job in jobs if job.state not in _ENDED and Path(job.folder).resolve() == place]
+    return [job for job in jobs if not ended(job.state) and Path(job.folder).resolve() == place]
 
 
-def waiting(name: str) -> list[WaitingJob]:
-    """The user's jobs of this name that have not started, or are suspended; oldest first. Tried once."""
-    return [job for row in _mine(f"--name={name}", "%i %T %r", 1) if waits((job := WaitingJob(*row)).state)]
+def named(name: str) -> list[ListedJob]:
+    """The user's jobs of this name, also those that ended recently; oldest first. Tried once."""
+    return [ListedJob(*row) for row in _mine("%i %T %r", 1, f"--name={name}")]
 
 
-def _mine(which: str, fields: str, tries: int) -> list[list[str]]:
+def _mine(fields: str, tries: int, *which: str) -> list[list[str]]:
     """What squeue tells of each of the user's jobs; oldest first. A greeting of the site's has not these fields."""
     form = fields.replace(" ", _SEPARATOR)
-    printed = _call(["squeue", "--noheader", "--me", which, "--sort=i", f"--format={form}"], tries=tries).stdout
+    # All states are asked for, because the names of unfinished states differ between versions.
+    all_mine = ["squeue", "--noheader", "--me", "--states=all", *which]
+    printed = _call([*all_mine, "--sort=i", f"--format={form}"], tries=tries).stdout
     rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
     return [row for row in rows if len(row) == len(fields.split())]
+
+
+def ended(state: str) -> bool:
+    """Whether a job in this state is over, however it ended."""
+    return state in _ENDED
 
 
 def waits(state: str) -> bool:

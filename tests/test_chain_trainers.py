@@ -1,0 +1,96 @@
+"""Lightning's and Hugging Face's Trainers as chains: stopped, killed, damaged, and bit for bit as uncut."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+import stacks
+
+pytest_plugins = ["huggingface"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def lightning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the stack's and this one's packages, but for torchvision, which torchmetrics would import."""
+    made = stacks.provide("lightning")
+    folder = tmp_path_factory.mktemp("lightning")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inside = folder / "lib" / version / "site-packages"
+    inside.mkdir(parents=True)
+    for packages in (Path(sysconfig.get_path("purelib")), made.parents[1] / "lib" / version / "site-packages"):
+        for path in packages.iterdir():
+            if "torchvision" not in path.name and path.suffix != ".pth" and not (inside / path.name).exists():
+                (inside / path.name).symlink_to(path)
+    base = Path(sys._base_executable)  # type: ignore[attr-defined]
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(base)
+    return folder / "bin" / "python"
+
+
+def trained(python: Path, of: str, folder: Path, *given: str, ranks: int = 1, **options: str) -> tuple[int, str]:
+    """The status of the Trainer's script in this folder, and what it says."""
+    folder.mkdir(exist_ok=True)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    script = ROOT / "tests" / "support" / f"{of}_script.py"
+    command = [python, "-m", "relay.chain", python, *(torchrun if ranks > 1 else []), script, "model.pt", *given]
+    own = {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1", "DEVICES": str(ranks), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=folder, env=os.environ | own | options, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same bits of a trained model."""
+    models = [torch.load(folder / "model.pt", weights_only=True) for folder in (one, other)]
+    return models[0].keys() == models[1].keys() and all(
+        torch.equal(models[0][name], models[1][name]) for name in models[0]
+    )
+
+
+@pytest.mark.long  # Hugging Face's packages are hundreds of megabytes
+@pytest.mark.parametrize(
+    ("of", "steps", "places", "part"),
+    [("lightning", 24, "step-*", "trainer.ckpt"), ("huggingface", 12, "checkpoint-*", "manifest.json")],
+)
+def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
+    request: pytest.FixtureRequest, tmp_path: Path, of: str, steps: int, places: str, part: str
+) -> None:
+    """No other test kills a Trainer, or has Hugging Face's."""
+    python, uncut, cut = request.getfixturevalue(of), tmp_path / "uncut", tmp_path / "cut"
+    status, told = trained(python, of, uncut, ranks=2)
+    assert status == 0, told
+    status, told = trained(python, of, cut, str(steps // 4 + 1), "SIGTERM", ranks=2)
+    assert status == 75, told
+    assert "which is saved: SIGTERM" in told
+    status, told = trained(python, of, cut, str(steps - 2), "SIGKILL", ranks=2)
+    assert status not in (0, 75), told
+    assert "goes on from step" in told
+    last = max(int(place.name.partition("-")[2]) for place in (cut / "checkpoints").glob(places))
+    damaged = cut / "checkpoints" / places.replace("*", str(last)) / part
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    status, told = trained(python, of, cut, ranks=2)
+    assert status == 0, told
+    assert f"the checkpoint of step {last} is passed over" in told
+    assert same(uncut, cut)
+
+
+@pytest.mark.slow
+def test_gathered_gradients_other_validations_and_workers(lightning: Path, tmp_path: Path) -> None:
+    options = {"GATHER": "2", "VALIDATE": "0.5", "WORKERS": "2", "PLAIN": "1"}
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    assert trained(lightning, "lightning", uncut, **options)[0] == 0
+    status, told = trained(lightning, "lightning", cut, "18", "SIGINT", **options)
+    assert status == 75, told
+    status, told = trained(lightning, "lightning", cut, **options)
+    assert status == 0, told
+    assert same(uncut, cut)

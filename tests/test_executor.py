@@ -1,0 +1,237 @@
+"""The executor for Slurm (`workflow/plugins`): it submits each job once, in order, and waits for it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import snakemake_executor_plugin_slurm as base
+import snakemake_executor_plugin_torch_relay as plugin
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
+
+from relay.base.errors import Unavailable
+from relay.slurm import commands
+
+FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
+
+
+class Slurm:
+    """A folder on PATH with a squeue, scontrol and sbatch that answer as a test wants it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.does("scontrol", "echo 'MinJobAge = 300 sec'")
+
+    def does(self, command: str, script: str) -> None:
+        path = self.folder / command
+        path.write_text(f"#!/bin/sh\necho {command} >> {self.folder}/calls.txt\n{script}\n")
+        path.chmod(0o755)
+
+    def lists(self, *jobs: str, one: str = FORGOTTEN) -> None:
+        """The queue: of each job its id, state and reason; and the answer to the question for one job."""
+        rows = "".join(f"echo '{job}' | tr ' ' '\\037'; " for job in jobs)
+        self.does("squeue", f'case "$*" in *--jobs=*) {one};; esac; echo Welcome to c1; {rows}')
+
+    def calls(self) -> list[str]:
+        """The commands that were called since the last question."""
+        path = self.folder / "calls.txt"
+        lines = path.read_text().split() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(plugin, "SUBMISSION_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(plugin, "BEAT_SECONDS", 0.01)
+    monkeypatch.chdir(tmp_path)
+    Path(".snakemake").mkdir()
+    return Slurm(folder)
+
+
+class Watched:
+    """The executor, looking after one job, number 1, when it is told to; its own thread has ended."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.happened: list[str] = []
+        note = {name: (lambda *_, name=name: self.happened.append(name)) for name in ("success", "error", "submitted")}
+        workflow = SimpleNamespace(
+            dag=None,
+            main_snakefile="/checkout/Snakefile",
+            workdir_init=".",
+            # As the profile sets them.
+            executor_settings=plugin.ExecutorSettings(
+                **{"no_requeue": True, "init_seconds_before_status_checks": 10, "jobname_prefix": "relay"} | changes
+            ),
+            executor_plugin=SimpleNamespace(common_settings=plugin.common_settings),
+            remote_execution_settings=SimpleNamespace(
+                max_status_checks_per_second=10, jobname="{jobid}", jobscript=None, immediate_submit=False
+            ),
+            storage_settings=SimpleNamespace(shared_fs_usage=[SharedFSUsage.SOURCES]),
+            scheduler=SimpleNamespace(
+                finish_callback=note["success"],
+                error_callback=note["error"],
+                _local_executor=SimpleNamespace(shutdown=lambda: self.happened.append("local rules ended")),
+            ),
+        )
+        self.executor: Any = plugin.Executor(workflow, logging.getLogger("snakemake.logging"))
+        self.executor.report_job_submission = note["submitted"]
+        self.executor.wait = False
+        self.executor.wait_thread.join()
+        self.log = Path("slurm.log")
+        self.log.touch()
+        job = SimpleNamespace(log_error=lambda *_, **__: None, log_info=lambda: None)
+        self.jobs = [SubmittedJobInfo(job, external_jobid="1", aux={"slurm_logfile": self.log})]
+
+    def look(self) -> bool:
+        """One look at the queue; whether the job is still waited for after it."""
+
+        async def active() -> list[Any]:
+            return [job async for job in self.executor.check_active_jobs(self.jobs)]
+
+        self.jobs = asyncio.run(active())
+        return bool(self.jobs)
+
+
+def test_a_failed_look_at_the_queue_forgets_no_job(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "another")  # a user's own defaults must not matter
+    watched = Watched()
+    assert "SQUEUE_PARTITION" not in os.environ
+    slurm.does("squeue", "exit 1")
+    assert [watched.look() for _ in range(6)] == [True] * 6
+    assert watched.executor.next_seconds_between_status_checks == 70
+    assert "Slurm has not answered for 0 s" in caplog.text
+    slurm.lists("1 RUNNING None")
+    assert watched.look()
+    assert "Slurm answers again" in caplog.text
+    slurm.lists("1 PENDING JobHeldUser")
+    assert watched.look()
+    assert "1 job does not start: PENDING (JobHeldUser)" in caplog.text
+    slurm.lists("1 COMPLETED None")
+    assert not watched.look()
+    assert (watched.happened, watched.log.exists()) == (["success"], False)
+    assert watched.executor.next_seconds_between_status_checks == 10
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "OUT_OF_MEMORY", "CANCELLED", "TIMEOUT", "NODE_FAIL"])
+def test_a_job_that_fails_is_over(slurm: Slurm, state: str) -> None:
+    slurm.lists(f"1 {state} None")
+    watched = Watched()
+    assert not watched.look()
+    assert (watched.happened, watched.log.exists()) == (["error"], True)
+
+
+def test_what_slurm_starts_again_is_left_to_slurm(slurm: Slurm) -> None:
+    slurm.lists("1 PREEMPTED None")
+    assert Watched(no_requeue=False).look()
+    slurm.lists("1 NODE_FAIL None")
+    assert Watched(no_requeue=False, requeue=True).look()
+
+
+def test_a_forgotten_job_is_over_after_two_looks_and_a_question(slurm: Slurm) -> None:
+    watched = Watched()
+    slurm.lists()
+    assert watched.look()
+    slurm.lists("1 RUNNING None")
+    assert watched.look()  # it was a slip
+    slurm.lists(one=DOWN)
+    assert [watched.look() for _ in range(3)] == [True] * 3
+    slurm.lists(one="echo 1 1 PENDING; exit")  # a site has given it another name
+    assert watched.look()
+    slurm.lists()
+    assert not watched.look()
+    assert watched.happened == ["error"]
+
+
+def test_the_queue_is_looked_at_before_slurm_forgets(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    slurm.does("scontrol", "echo 'MinJobAge = 60 sec'")
+    slurm.does("sacct", "exit 1")  # is there, and never asked
+    slurm.lists("1 RUNNING None")
+    watched = Watched()
+    assert "the queue is looked at every 30 s" in capsys.readouterr().err
+    assert [watched.look() for _ in range(4)] == [True] * 4
+    assert watched.executor.next_seconds_between_status_checks == 30
+    assert "sacct" not in slurm.calls()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+        "slurm_load_jobs error: Transport endpoint is not connected",
+        "error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:db:6819",
+        "slurm_load_jobs error: Protocol authentication error",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "squeue: error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Message receive failure",
+        'error: munge_encode: Unable to access "/run/munge/munge.socket.2"',
+    ],
+)
+def test_what_slurm_says_where_it_is_away_is_no_refusal(slurm: Slurm, text: str) -> None:
+    slurm.does("squeue", f"echo '{text}' >&2; exit 1")
+    with pytest.raises(Unavailable):
+        commands.named("relay")
+
+
+def test_a_submission_waits_for_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "get_submit_command", lambda *_, **__: "sbatch")
+    monkeypatch.setattr(base, "set_gres_string", lambda _: "")
+    watched = Watched()
+    watched.executor.format_job_exec = lambda _: "true"
+    watched.executor.get_account_arg, watched.executor.get_partition_arg = lambda _: iter([""]), lambda _: ""
+    job = watched.jobs[0].job
+    job.name, job.jobid, job.is_group, job.rule = "first", 1, lambda: False, SimpleNamespace(name="first")
+    job.wildcards, job.threads, job.resources = [], 1, collections.defaultdict(int, runtime=1, mem_mb=1)
+
+    def submit(script: str) -> tuple[list[str], list[str]]:
+        slurm.does("sbatch", script)
+        slurm.calls()
+        watched.happened.clear()
+        watched.executor.run_job(job)
+        return watched.happened, slurm.calls()
+
+    down = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {DOWN}; }}; echo 7'
+    assert submit(down) == (["submitted"], ["sbatch"] * 4)
+    # It may have been submitted.
+    assert submit("echo 'Socket timed out on send/recv operation' >&2; exit 1") == (["error"], ["sbatch"])
+    assert submit("echo 'Invalid account' >&2; exit 1") == (["error"], ["sbatch"])
+    watched.executor.shutdown()
+    assert submit(DOWN) == (["error"], ["sbatch"])
+
+
+def test_jobs_are_submitted_by_priority_and_the_end_waits_for_local_rules(slurm: Slurm) -> None:
+    watched = Watched()
+    watched.executor.run_job = lambda job: watched.happened.append(str(job.priority))
+    rule = SimpleNamespace(name="first")
+    jobs = [
+        SimpleNamespace(priority=number, is_group=lambda: False, rule=rule, log_info=lambda: None)
+        for number in (3, 9, 1, 7)
+    ]
+    watched.executor.run_jobs(jobs)
+    watched.executor._job_submission_executor.shutdown()
+    assert watched.happened == ["9", "7", "3", "1"]
+    watched.executor.shutdown()
+    assert watched.happened[-1] == "local rules ended"
+
+
+def test_jobs_start_the_workflow_that_they_were_handed(slurm: Slurm) -> None:
+    executor = Watched().executor
+    assert executor.get_snakefile() == "/checkout/Snakefile"
+    copy = slurm.folder.parent / "results/code/call/Snakefile"
+    copy.parent.mkdir(parents=True)
+    copy.touch()
+    assert executor.get_snakefile() == str(copy)
