@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,8 @@ from relay.planning import handed
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.process import recorded
-from relay.run_folder import attempts, chain, faults
+from relay.run_folder import attempts, chain, faults, samples
+from relay.run_folder.samples import Look
 from relay.spec.looked import Looked
 from relay.spec.run import Run
 from relay.spec.tasks import BUILT_IN
@@ -101,6 +103,30 @@ def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Fol
     found = folder.standing(run)  # nobody holds it now
     assert (found.state, found.step) == ("begun", 200)
     assert found.seconds_left == pytest.approx(100, abs=1)
+
+
+@pytest.mark.parametrize(("busy", "told"), [(0.5, ""), (0.03, "its GPUs were busy for 3% of the last 2 min 00 s")])
+def test_what_a_running_run_uses_of_its_node_is_shown_and_an_idle_gpu_is_told(
+    folder: Folder, busy: float, told: str
+) -> None:
+    run, now = a_run(), time.time()
+    folder.records(run, 200, ago=0)
+    work = folder.results / "checkpoints" / run.id
+    path = samples.samples_path(work, 1, 0)
+    path.parent.mkdir()
+    looks = [
+        Look(now - ago, 1.5 * (600 - ago), 3_000_000_000, [[busy, 5e9], [busy, 6e9]]).row() for ago in (180, 110, 30, 0)
+    ]
+    lines: list[dict[str, Any]] = [{"run": run.id, "host": "c1", "cpus": 2, "seconds": 1.0}, {"looks": looks}]
+    path.write_text("".join(attempts.line_of(line) for line in lines))
+    with lock.exclusive(work):
+        found = folder.standing(run)
+    uses = f"c1: 1.5 of 2 CPUs, 3.0 GB of memory, GPUs {busy:.0%} busy, 6.0 GB of GPU memory"
+    assert found.uses == (uses,)
+    assert found.why.partition(";")[0] == told
+    shown = page.render([found], {}, folder.results, news="", width=200)
+    assert re.search(rf"{re.escape(f'{found.words}: {uses}')}, 2 steps/s, (1 min )?[0-9]+ s left\n", shown), shown
+    assert folder.standing(run).uses == ()  # nobody trains it now
 
 
 def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
