@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plans import planned
+from plans import planned, reasons
 from relay.base.errors import UserError
 
 TRAIN = "import helper\nprint('img/s: 1')\n"
@@ -148,6 +148,13 @@ def test_a_mistake_is_one_line(comparison: dict[str, Any], told: str) -> None:
         planned({"command": "python train.py", **of_command}, **keys)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_horovods_processes_are_not_started_where_each_would_train_alone() -> None:
+    """Each took itself for rank 0 of 1, and the run counted as done."""
+    asked = {"command": "python train.py", "stack": "horovod", "devices_per_node": 2}
+    assert "write horovodrun -np {world_size} into the command" in reasons(asked | {"launcher": "direct"})[0]
+    assert len(planned(asked | {"command": "horovodrun -np {world_size} python train.py"}).runs) == 1
 
 
 @pytest.mark.parametrize(

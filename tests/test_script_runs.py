@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import psutil
 import pytest
 
 from living import children, words
+from plans import only
+from relay.script.command import Here, variables
 from script_runs import commanded
 
 SPEAKING = """
@@ -242,7 +245,6 @@ def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> Non
 WHERE = """
     import json, os
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-    names += ("GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_SUBMIT_DIR")
     found = {name: os.environ.get(name) for name in names}
     json.dump(found, open(f"found-{os.environ['RANK']}.json", "w"))
 """
@@ -263,6 +265,29 @@ def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_
         found = json.loads((made.folder / f"found-{rank}.json").read_text())
         assert (found["SLURM_PROCID"], found["SLURM_LOCALID"], found["SLURM_NTASKS"]) == (str(rank), str(rank), "2")
         assert (found["PMI_RANK"], found["PMIX_RANK"], found["OMPI_COMM_WORLD_RANK"]) == (None, None, None)
-        of_pages = {"GPUS_PER_NODE": "0", "SLURM_GPUS_ON_NODE": "0", "SLURM_JOB_NUM_NODES": "1"}
-        of_pages |= {"SLURM_JOB_NODELIST": socket.gethostname(), "SLURM_SUBMIT_DIR": str(Path.cwd())}
-        assert {name: found[name] for name in of_pages} == of_pages
+
+
+@pytest.mark.parametrize(("launcher", "gpus"), [(None, 0), (None, 2), ("none", 1), ("direct", 2)])
+def test_what_a_script_under_srun_may_read_is_there_for_every_launcher_without_slurm(
+    launcher: str | None, gpus: int
+) -> None:
+    """The table of names that the centres' scripts read."""
+    Path("train.py").touch()
+    shape: dict[str, Any] = {"devices_per_node": gpus or 2, "cpus_per_task": 2, "launcher": launcher}
+    run = only({"command": "python train.py", **shape}, device="cuda" if gpus else "cpu", gpus=gpus)
+    found = variables(run, Here.of(run, {}), Path("work"), 1, {})
+    of_pages = {
+        "GPUS_PER_NODE": str(gpus),
+        "SLURM_GPUS_ON_NODE": str(gpus),
+        "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_NNODES": "1",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_NODELIST": socket.gethostname(),
+        "SLURM_SUBMIT_DIR": str(Path.cwd()),
+        "SLURM_TMPDIR": tempfile.gettempdir(),
+    }
+    if launcher == "direct":  # a process of its own for each
+        of_pages |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+        of_pages |= {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+    assert {name: found[name] for name in of_pages} == of_pages
+    assert variables(run, Here.of(run, {}), Path("work"), 1, {"GPUS_PER_NODE": "8"})["GPUS_PER_NODE"] == "8"

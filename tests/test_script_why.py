@@ -41,6 +41,7 @@ def test_the_error_that_counts(output: str, error: str) -> None:
         ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "asks for a GPU, and none is here"),
         ("urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>", "fetch it before"),
         ("ModuleNotFoundError: No module named 'tiktoken'", "`packages`"),
+        ("ModuleNotFoundError: No module named 'torch.distributed.pipeline'", "strategy pipeline"),
         ("ModuleNotFoundError: No module named 'beside'", "links: {../beside.py: ../beside.py}"),
         ("run.sh: line 2: gpt: command not found", "`packages`"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data/a/x.bin'", "links: {data: data}"),

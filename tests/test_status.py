@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,7 +124,8 @@ def test_what_a_running_run_uses_of_its_node_is_shown_and_an_idle_gpu_is_told(
     uses = f"c1: 1.5 of 2 CPUs, 3.0 GB of memory, GPUs {busy:.0%} busy, 6.0 GB of GPU memory"
     assert found.uses == (uses,)
     assert found.why.partition(";")[0] == told
-    assert f"{found.words}: {uses}" in page.render([found], {}, folder.results, news="", width=200)
+    shown = page.render([found], {}, folder.results, news="", width=200)
+    assert re.search(rf"{re.escape(f'{found.words}: {uses}')}, 2 steps/s, (1 min )?[0-9]+ s left\n", shown), shown
     assert folder.standing(run).uses == ()  # nobody trains it now
 
 

@@ -95,7 +95,7 @@ def test_processes_judge_further_gates_of_their_own_group_alone(tmp_path: Path) 
     """One process those of one process: a reference the gate of `cpu`, and not that of `ddp`."""
     config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
     _, printed = snakemake(tmp_path, config, "equivalence", "--dry-run", "--printshellcmds")
-    beside = re.findall(r"--beside (.*?) >>", printed)
+    beside = re.findall(r"--beside ?(.*?) ?>>", printed)
     assert sorted(gates.partition("-")[0] for gates in beside) == ["", "", "cpu"]
 
 

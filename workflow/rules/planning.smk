@@ -1,19 +1,8 @@
 # `snakemake plan`: the jobs, and the hours at most to be spent, before anything is queued. Where jobs are given in
 # minutes, it first measures what a step takes, and writes that down in results/speeds.json.
-
-UNMEASURED = {run.setting_id: run for run in PLAN.unmeasured}
-LOAD.known["speed"] = UNMEASURED
-
-
-def before_speed(wildcards):
-    output = f"results/speeds/{wildcards.setting}.json"
-    wanted = waited_for(UNMEASURED[wildcards.setting])
-    return needed(output, finished.record(Path(output)), wanted, {"speed"})
-
-
-rule speed:
+use rule look as speed with:
     input:
-        before_speed,
+        files.speed,
     output:
         "results/speeds/{setting}.json",
     log:
@@ -21,31 +10,55 @@ rule speed:
     benchmark:
         "results/benchmarks/speed/{setting}.tsv"
     conda:
-        conda_of(lambda wildcards: UNMEASURED[wildcards.setting])
-    envmodules:
-        *MODULES,
+        jobs.speed.conda
     resources:
-        **asked_of_slurm(lambda wildcards: UNMEASURED[wildcards.setting]),
-        measured=AT_ONCE,
+        **jobs.speed.resources,
     params:
-        text=lambda wildcards: specification_text(UNMEASURED[wildcards.setting]),
-    message:
-        "Measuring what a step of {WORDS:{wildcards.setting}} takes" + ASKED
-    shell:
-        "{LOAD:speed {wildcards.setting}}"
-        + job("measure_speed.py")
-        + " --spec /dev/stdin"
-        " --output {output:q} --attempt {resources.attempt} <<< {params.text:q} >> {log:q} 2>&1"
+        **jobs.speed.params,
 
 
-# Without any output, not even a benchmark's: it is shown each time, at the end of the call, by `show_plan`.
+# Without any output, not even a benchmark's: it is shown each time, at the end of the call.
 rule plan:
     input:
-        [f"results/speeds/{setting}.json" for setting in UNMEASURED],
+        files.speeds,
     log:
         "results/logs/plan.log",
     localrule: True
+    conda:
+        local.no_environment
     message:
         "Planning"
     shell:
         ":"
+
+
+# `snakemake status`: what is done, running, queued and still to do. It changes nothing, and may be asked for while a
+# driver works on the same results, on a cluster too. Shown at the end of the call.
+rule status:
+    log:
+        "results/logs/status.log",
+    localrule: True
+    conda:
+        local.no_environment
+    message:
+        "Looking at runs and proofs"
+    shell:
+        ":"
+
+
+rule record_plan:
+    input:
+        files.record_plan,
+    output:
+        "results/plan.json",
+    log:
+        "results/logs/record_plan.log",
+    benchmark:
+        "results/benchmarks/record_plan.tsv"
+    localrule: True
+    conda:
+        local.no_environment
+    message:
+        "Writing the plan"
+    run:
+        local.write_plan(output[0])

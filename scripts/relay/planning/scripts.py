@@ -245,6 +245,9 @@ def _problems(asked: Asked, setting: Setting, command: Command, here: Here) -> I
         yield f"launcher srun needs a cluster profile, or an allocation; {remedy}"
     if shape.launcher == "direct" and shape.nodes > 1:
         yield f"launcher direct works on one node only, nodes is {shape.nodes}; use launcher srun"
+    if shape.launcher == "direct" and shape.world_size > 1 and setting.strategy.stack == "horovod":
+        remedy = "write horovodrun -np {world_size} into the command, without a launcher"
+        yield f"launcher direct leaves each of Horovod's processes alone, as rank 0 of 1; {remedy}"
     if shape.launcher == "none" and shape.world_size > 1:
         yield f"launcher none is for one process, {shape.world_size} are asked for; leave it out"
     begin = started_by_torchrun(script.command)

@@ -245,6 +245,9 @@ OF_COMMANDS = (
     ),
     Known(Kind.SETUP, "data", r"[Dd]ataset (is )?not found|use download=True", _NO_NETWORK),
     Known(
+        Kind.SETUP, "Pipe", r"distributed\.pipeline'", "torch has no Pipe any more: strategy pipeline takes its place"
+    ),
+    Known(
         Kind.SETUP,
         "module",
         r"No module named|(package|library|module) .*(is not|isn't) installed|command not found",
@@ -258,12 +261,7 @@ OF_COMMANDS = (
         "path that the nodes can see",
     ),
     Known(Kind.SETUP, "space", r"No space left on device|[Qq]uota exceeded|PytorchStreamWriter failed", FREE_SPACE),
-    Known(
-        Kind.SETUP,
-        "permission",
-        r"Permission denied|Read-only file system",
-        "let it write below the folder in which it runs",
-    ),
+    Known(Kind.SETUP, "permission", r"Permission denied|Read-only file system", "let it write below its own folder"),
     Known(
         Kind.SETUP,
         "argument",

@@ -221,7 +221,8 @@ def _compiled(path: Path, node: ast.FunctionDef) -> Need:
 def rules() -> frozenset[str]:
     """The names of the workflow's rules, which no strategy may have: both are targets of `snakemake`."""
     files = [WORKFLOW / "Snakefile", *(WORKFLOW / "workflow" / "rules").glob("*.smk")]
-    return frozenset(name for file in files for name in re.findall(r"(?m)^rule (\w+):", file.read_text("utf-8")))
+    texts = (file.read_text("utf-8") for file in files)
+    return frozenset(name for text in texts for name in re.findall(r"(?m)^(?:use rule \w+ as|rule) (\w+)", text))
 
 
 def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,9 +68,12 @@ def _cells(each: Standing) -> dict[str, str]:
 
 
 def uses(standings: Iterable[Standing]) -> Iterator[str]:
-    """What running trainings use of their nodes: a line for each node."""
+    """What running trainings use of their nodes, how fast they are and how long they take: a line for each node."""
     for each in standings:
-        yield from (f"{each.words}: {line}" for line in each.uses)
+        steps = (each.samples_per_second or 0.0) / each.run.batch.global_batch_size
+        told = [f"{steps:.3g} steps/s"] if steps else []
+        told += [f"{duration(each.seconds_left)} left"] if each.seconds_left is not None else []
+        yield from (f"{each.words}: {', '.join((line, *told))}" for line in each.uses)
 
 
 def whys(standings: Iterable[Standing]) -> Iterator[str]:

@@ -1,0 +1,247 @@
+"""One call of Snakemake: its config, its site and its plan. A mistake is a line for each, before any job is queued."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from relay.base import lifeline
+from relay.base.errors import UserError
+from relay.driver import first_look, full_disk
+from relay.planning import (
+    cards,
+    gpus,
+    handed,
+    here,
+    largest_models,
+    one_gpu,
+    planner,
+    probed,
+    reading,
+    selftest,
+    shrink,
+    table,
+)
+from relay.planning.config import Config, load
+from relay.planning.plan import Plan
+from relay.planning.probed import PlannedProbe
+from relay.process.cpus import granted
+from relay.run_folder import layout
+from relay.slurm.held import Held
+from relay.spec import user_limits
+from relay.spec.arithmetic import Arithmetic
+from relay.spec.run import Run, Specification
+from relay.spec.site import Site, leave_to_slurm, load_site, site_of
+from relay.status.page import GATES, SPOT_CHECKS
+from relay.status.watch import Watch
+from relay.training import changed_code
+
+RESULTS = Path("results")
+# Snakemake tells its targets only after the Snakefile is read. These need no speed that is not measured yet.
+UNPLANNED = {"card", "plan", "probe", "status", largest_models.TARGET}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the rules have to know of a call. `again` plans it anew, from what was measured meanwhile; `gpus` counts
+    this machine's."""
+
+    workflow: Any
+    plan: Plan
+    selftest: bool = False
+    held: Held | None = None
+    again: Callable[[], Plan] | None = None
+    gpus: Callable[[], int] = gpus.count_gpus
+
+    @property
+    def config(self) -> Config:
+        return self.plan.config
+
+    @property
+    def site(self) -> Site | None:
+        return self.plan.site
+
+    @property
+    def root(self) -> Path:
+        """The folder of the Snakefile."""
+        return Path(self.workflow.basedir)
+
+    @property
+    def drives(self) -> bool:
+        """Whether this process is the driver: Snakemake starts itself again in each job."""
+        return bool(self.workflow.is_main_process)
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        return {run.id: run for run in self.plan.runs}
+
+    @cached_property
+    def unmeasured(self) -> dict[str, Run]:
+        """The first run of each setting whose speed decides how long its jobs are, by the setting's id."""
+        return {run.setting_id: run for run in self.plan.unmeasured}
+
+    @cached_property
+    def probes(self) -> dict[str, PlannedProbe]:
+        return probed.probes(self.plan)
+
+    @cached_property
+    def searches(self) -> dict[str, PlannedProbe]:
+        return largest_models.searches(self.plan)
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many jobs run side by side on this machine of which nothing is measured: in a self-test, one for each
+        CPU that they use. One that is measured takes all of the resource `measured`, as anywhere."""
+        if not self.selftest or self.site or not self.drives:
+            return 1
+        return min(len(granted()), self.workflow.resource_settings.cores or 1)
+
+    @cached_property
+    def proofs(self) -> dict[str, list[str]]:
+        """The ids of what proves the runs, by the folder of their verdicts."""
+        return {GATES: [*self.plan.gates], SPOT_CHECKS: [*self.plan.spot_checks]}
+
+    def strategies_as_targets(self) -> list[str]:
+        """The names of the plan's strategies. Ends the process where another rule has one of them."""
+        if taken := next(filter(self.workflow.is_rule, self.plan.strategies), None):
+            sys.exit(f"error: config: comparisons: '{taken}' is the name of a target; give the command another `name`")
+        return self.plan.strategies
+
+    def asked_for(self, rule: str) -> bool:
+        """Whether this call had a job of that rule to do."""
+        jobs = self.workflow.dag.needrun_jobs(exclude_finished=False)
+        return any(job.rule.name == rule for job in jobs)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """How the runs stand."""
+        return Watch(
+            self.plan.runs,
+            names=partial(table.words_by_id, self.plan),
+            ends=lambda run: None if run.setting_id in self.unmeasured else self.plan.segments(run),
+            results=RESULTS,
+            on_slurm=self.site is not None,
+        )
+
+
+def specification_text(call: Call, specification: Specification) -> str:
+    """What a job is told to compute, as its file has it."""
+    return json.dumps(specification.to_dict(call.plan.job(specification)))
+
+
+def check_defaults(workflow: Any) -> None:
+    """End with a line for a mistake in config/config.yaml, before Snakemake reads it, whose words do not name it."""
+    # What imports and planning make stays. Looking through it again and again for garbage took a seventh of a dry run.
+    gc.freeze()
+    gc.set_threshold(100_000)
+    if workflow.remote_exec:  # in a Slurm job
+        lifeline.end_with_shell()
+    full_disk.show_no_tracebacks_of_logs()
+    with _in_a_line():
+        reading.read_config(_defaults(workflow))
+
+
+def begin(workflow: Any) -> Call:
+    """The call that the Snakefile is read for. In a job, it is the driver's."""
+    with _in_a_line():
+        if not workflow.is_main_process:
+            chosen, plan = handed.handed()
+            return Call(workflow, plan, chosen)
+        call = _planned(workflow, sys.argv[1:])
+    for line in _told(call):
+        print(line, file=sys.stderr)
+    if call.site:
+        leave_to_slurm(call.site, os.environ)
+        # Snakemake keeps the sum over all jobs that it has submitted at these.
+        for name, counter in user_limits.all_counters(call.site).items():
+            workflow.register_resource(name, counter.most)
+    return call
+
+
+@contextmanager
+def _in_a_line() -> Iterator[None]:
+    try:
+        yield
+    except cards.NotKnown as error:  # no mistake: something is to be done first
+        print(error, file=sys.stderr)
+        sys.exit(0)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("error: interrupted")
+
+
+def _defaults(workflow: Any) -> Path:
+    return Path(workflow.basedir) / "config" / "config.yaml"
+
+
+def _planned(workflow: Any, words: list[str]) -> Call:
+    """The driver's own plan. `words` are those of its command line. Raises UserError, and NotKnown."""
+    root = Path(workflow.basedir)
+    chosen = selftest.chosen(workflow.config_settings, root, words)
+    given = reading.given_config(workflow, _defaults(workflow))
+    config = shrink.applied(load(given))
+    site = _site(config, workflow, root)
+    layout.refuse_other(RESULTS)
+    count, alone = cache(gpus.count_gpus), chosen and not site and config.device != "cpu"
+    planned = partial(
+        planner.plan,
+        root=root,
+        site=site,
+        gpus=count,
+        sharing=one_gpu.of_this_machine(count) if alone else one_gpu.ALONE,
+        held=(held := None if site else Held.here()),
+        arithmetic=Arithmetic.here(),
+        record=True,
+        look=True,
+        prepare=not first_look.dry(words),
+        reading=first_look.only_reads(words),
+    )
+    try:
+        plan = planned(config)
+    except UserError as error:
+        plan = _without_planning(config, root, words, error)
+    for file in selftest.further(workflow.config_settings, root) if chosen else ():
+        selftest.add_gates(plan, planned(load(given | reading.read_config(file))))
+    if not UNPLANNED & {*words}:
+        plan.check_measured()
+    here.check(plan)
+    if plan.looks and "status" in words:
+        raise cards.NotKnown(*table.unknown(plan))
+    return Call(workflow, plan, chosen, held, partial(planned, config), count)
+
+
+def _site(config: Config, workflow: Any, root: Path) -> Site | None:
+    name = config.site or site_of(workflow.resource_settings.default_resources or {})
+    site = load_site(name, root) if name else None
+    return user_limits.beside_driver(site) if site and user_limits.DRIVER_JOB in os.environ else site
+
+
+def _without_planning(config: Config, root: Path, words: list[str], why: UserError) -> Plan:
+    """A plan for a call that only reads, where none can be made. Raises `why` for any other call."""
+    if not first_look.only_reads(words):
+        raise why
+    if "status" in words:
+        return handed.last(config, because=why)
+    names = dict.fromkeys(each.strategy for each in config.comparisons)  # enough for a list
+    plan = Plan(config, root, None, [*names])
+    plan.warnings.append(str(why))
+    return plan
+
+
+def _told(call: Call) -> Iterator[str]:
+    """What the user is told of a call before anything is done."""
+    if call.selftest and not call.site:
+        yield f"self-test on {selftest.described(call.plan, call.gpus)}"
+    if call.held:
+        yield f"{call.held.words}; no more is planned with"
+    for warning in [*call.plan.warnings, *changed_code.warnings(call.plan.runs, RESULTS)]:
+        yield f"warning: {warning}"

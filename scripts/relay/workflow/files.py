@@ -1,0 +1,302 @@
+"""The files that rules make, and what each rule's job waits for, which is nothing where its output is finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
+from functools import cache, cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from relay.environments import login_node
+from relay.planning import probed, selftest, written
+from relay.planning.probed import PlannedProbe
+from relay.run_folder.places import Places
+from relay.selftest.parts import RESUME
+from relay.spec.run import Run, Specification, Training
+from relay.status import finished
+from relay.workflow.call import RESULTS, Call, specification_text
+from relay.workflow.selftest import SelfTest
+
+REFERENCE = "results/equivalence/references/{}/reference.pt"
+GATE = "results/equivalence/gates/{}/verdict.json"
+SPOT_CHECK = "results/equivalence/spot_checks/{}/verdict.json"
+FACTS = "results/preflight/{}/facts.json"
+PROBED = "results/probed.yaml"
+OF_SELFTEST = "results/selftest/{part}/{place}.json"
+COMPARED = [
+    f"results/{name}"
+    for name in (
+        "comparison.html", "comparison.csv", "comparison.parquet", "comparison.md", "runs.csv", "answer.json",
+        "recommendation.sbatch", "scaling.csv", "scaling.md", "pictures",
+    )
+]  # fmt: skip
+CHAIN_RULES = {"start", "segment"}
+
+
+class Files:
+    """What a plan has made, and what of it is missing: each function named after a rule gives its inputs."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.plan = call, call.plan
+        self.why: dict[str, str] = {}  # of what is there and is made anew
+        of = [*call.plan.runs, *call.plan.gates.values()]
+        self.datasets = {each.dataset.directory_name: each for each in of if each.dataset.name}
+        # All of what a target is made of.
+        self.of_data = [f"results/datasets/{dataset}/manifest.json" for dataset in self.datasets]
+        self.preflights = [FACTS.format(preflight) for preflight in self.plan.preflights]
+        self.verdicts = [GATE.format(gate) for gate in self.plan.gates]
+        self.speeds = [f"results/speeds/{setting}.json" for setting in self.call.unmeasured]
+        self.exported = [f"results/exported/{run.id}.safetensors" for run in self.plan.runs]
+        self.in_cpp = [f"results/libtorch/{setting}.json" for setting in self.plan.libtorch]
+        self.one_in_cpp = [f"results/libtorch/{setting}/example.json" for setting in [*self.plan.libtorch][:1]]
+
+    def _needed(
+        self, output: str | Path, unfinished: str, wanted: Sequence[str], after: Iterable[str] = ()
+    ) -> list[str]:
+        """The inputs of the job that makes `output`: `wanted`, and none where it is finished (`unfinished` is '').
+
+        So the times of files decide nothing. Where the output is there and not finished, a file more is asked for,
+        which has Snakemake make the output anew. `after`: the rules before it; where one of them is forced, or all
+        are, the job depends on it again. (Not `ancient`: with it Snakemake leaves undone, in silence, what depends on a
+        file that is made anew in the same call.)
+        """
+        settings, output = self.call.workflow.dag_settings, str(output)
+        if unfinished:
+            # In a job it is not asked for again: there, the driver has had it made.
+            if Path(output).exists() and self.call.drives:
+                self.why[output] = unfinished
+                return [*wanted, f"results/unfinished/{output}"]
+            return [*wanted]
+        return [*wanted] if settings.forceall or {*after} & {*settings.forcerun} else []
+
+    # What is made on the login node before any job
+
+    def dataset(self, job: Any) -> list[str]:
+        file = Path(f"results/datasets/{job.dataset}/manifest.json")
+        return self._needed(file, finished.dataset(file.parent, self.datasets[job.dataset].dataset), [])
+
+    def environment(self, job: Any) -> list[str]:
+        file = Path(f"results/environments/{job.stack}.json")
+        return self._needed(file, finished.record(file, asked=self.asked_of_stack(job.stack)), [])
+
+    def asked_of_stack(self, stack: str) -> dict[str, Any]:
+        """What its environment is made of."""
+        return login_node.asked(self.call.site, stack, self.call.root)
+
+    def environment_of(self, specification: Specification) -> str:
+        return f"results/environments/{specification.stack}.json"
+
+    def look(self, job: Any) -> list[str]:
+        return [self.environment_of(self.plan.looks[job.look])]
+
+    def preflight(self, job: Any) -> list[str]:
+        looked = self.plan.preflights[job.preflight]
+        facts = Path(FACTS.format(looked.id))
+        # After another module, or another interface, the nodes are looked at anew.
+        text = specification_text(self.call, looked) + "\n"
+        why = finished.record(facts) or finished.text(facts.with_name("preflight.json"), text)
+        return self._needed(facts, why, [self.environment_of(looked)], {"environment", "preflight_job"})
+
+    def waited_for(self, specification: Training) -> list[str]:
+        """What has to be there before a job is submitted: data, environment and, on a cluster, a look at its nodes."""
+        dataset = specification.dataset
+        data = (
+            [f"results/datasets/{dataset.directory_name}/manifest.json"] if dataset.name else []
+        )  # a script brings it
+        looked = [FACTS.format(self.plan.preflight(specification))] if self.call.site else []
+        return [*data, self.environment_of(specification), *looked]
+
+    def forced(self, job: Any) -> list[str]:
+        """What is finished needs none of it. Forced, it is made anew all the same."""
+        forced = self.call.workflow.dag_settings.forcerun & {"dataset", "environment", "preflight_job"}
+        return [file for run in self.plan.runs for file in self.waited_for(run)] if forced else []
+
+    # Proofs
+
+    def reference(self, job: Any) -> list[str]:
+        file = REFERENCE.format(job.reference)
+        wanted = self.waited_for(self.plan.references[job.reference])
+        return self._needed(file, finished.reference(Path(file)), wanted, {"reference"})
+
+    def gate(self, job: Any) -> list[str]:
+        wanted = [REFERENCE.format(self.plan.reference_of[job.gate]), *self.waited_for(self.plan.gates[job.gate])]
+        return self._needed(GATE.format(job.gate), self.unfinished_gate(job.gate), wanted, {"reference", "gate"})
+
+    @cache  # noqa: B019 - a call has one of these
+    def unfinished_gate(self, gate: str) -> str:
+        return finished.record(Path(GATE.format(gate)), gate=gate)
+
+    def spot_check(self, job: Any) -> list[str]:
+        wanted = [self.summary_of(run) for run in self.plan.spot_check_runs(job.setting)]
+        wanted += self.waited_for(self.plan.spot_checks[job.setting])
+        why, after = self.unfinished_spot_check(job.setting), {*CHAIN_RULES, "summary", "spot_check"}
+        return self._needed(SPOT_CHECK.format(job.setting), why, wanted, after)
+
+    @cache  # noqa: B019
+    def unfinished_spot_check(self, setting: str) -> str:
+        runs = [Places(RESULTS, run.id) for run in self.plan.spot_check_runs(setting)]
+        return finished.spot_check(Path(SPOT_CHECK.format(setting)), runs)
+
+    def verdict_of(self, run: Run) -> str:
+        return GATE.format(self.plan.gate(run))
+
+    def spot_checks_of(self, runs: Iterable[Run]) -> list[str]:
+        """The verdicts of the runs' spot checks; none where they are switched off."""
+        return [SPOT_CHECK.format(each) for each in sorted({run.setting_id for run in runs} & {*self.plan.spot_checks})]
+
+    # Runs
+
+    def start(self, job: Any) -> list[str]:
+        run = RESULTS / "runs" / job.run
+        return self._needed(run / "chain.json", finished.start(run), [])
+
+    def segment(self, job: Any) -> list[str]:
+        """What a segment goes on from. The first waits for the reference, without which nothing can prove the run."""
+        run, end = self.call.runs[job.run], int(job.end)
+        places, before, gate = Places(RESULTS, run.id), self.plan.previous_end(run, end), self.plan.gate(run)
+        if before:
+            wanted = [str(places.state(before))]
+        else:
+            unproven = gate in self.plan.gates and self.unfinished_gate(gate)
+            proof = [REFERENCE.format(self.plan.reference_of[gate])] if unproven else []
+            wanted = [str(places.run / "chain.json"), *proof, *self.waited_for(run)]
+        return self._needed(places.state(end), finished.segment(places, end), wanted, CHAIN_RULES)
+
+    def summary_of(self, run: Run) -> str:
+        return f"results/runs/{run.id}/summary.json"
+
+    def summary(self, job: Any) -> list[str]:
+        run = self.call.runs[job.run]
+        wanted = [str(Places(RESULTS, run.id).state(run.length.total_steps))]
+        why = self.unfinished_summary(run.id)
+        return self._needed(self.summary_of(run), why, wanted, {*CHAIN_RULES, "summary"})
+
+    @cache  # noqa: B019
+    def unfinished_summary(self, run: str) -> str:
+        return finished.summary(Places(RESULTS, run), self.call.config.warmup_steps)
+
+    # What is made of runs
+
+    @cached_property
+    def of_first_repeats(self) -> list[str]:
+        runs = [run for run in self.plan.runs if run.repeat < 2]
+        return [*map(self.summary_of, runs), *sorted({self.verdict_of(run) for run in self.plan.runs})]
+
+    @cached_property
+    def of_one_repeat(self) -> list[str]:
+        return [self.summary_of(run) for run in self.plan.runs if run.repeat == 0]
+
+    @cached_property
+    def of_runs(self) -> list[str]:
+        """All that the comparison is made of. Where `snakemake` finds some missing, it names all, not only the last."""
+        return self._of(self.plan.runs)
+
+    def of_strategy(self, strategy: str) -> list[str]:
+        return self._of(self.plan.runs_of(strategy))
+
+    def _of(self, runs: Sequence[Run]) -> list[str]:
+        verdicts = sorted({self.verdict_of(run) for run in runs})
+        return [*map(self.summary_of, runs), *verdicts, *self.spot_checks_of(runs)]
+
+    @cached_property
+    def plan_text(self) -> str:
+        return json.dumps(written.content(self.plan), indent=1) + "\n"
+
+    def record_plan(self, job: Any) -> list[str]:
+        return self._needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])
+
+    def comparison(self, job: Any) -> list[str]:
+        upstream = {*CHAIN_RULES, "summary", "reference", "gate", "spot_check", "comparison"}
+        return self._needed(COMPARED[0], self.unfinished_comparison(), ["results/plan.json", *self.of_runs], upstream)
+
+    def unfinished_comparison(self) -> str:
+        """Why the comparison has to be made: a result of its runs is not finished, or it is of others."""
+        looked = chain(
+            ((self.summary_of(run), self.unfinished_summary(run.id)) for run in self.plan.runs),
+            ((GATE.format(gate), self.unfinished_gate(gate)) for gate in {*self.plan.gate_of.values()}),
+            ((SPOT_CHECK.format(each), self.unfinished_spot_check(each)) for each in self.plan.spot_checks),
+        )
+        if missing := next(((file, why) for file, why in looked if why), None):
+            return f"needs {missing[0]}, which {missing[1]}"
+        return finished.comparison([*map(Path, COMPARED)], RESULTS, json.loads(self.plan_text))
+
+    def export(self, job: Any) -> list[str]:
+        output, run = Path(f"results/exported/{job.run}.safetensors"), self.call.runs[job.run]
+        why = self.unfinished_summary(run.id) or finished.exported(output, RESULTS / "runs" / run.id)
+        return self._needed(output, why, [self.summary_of(run)], {*CHAIN_RULES, "export_model"})
+
+    def libtorch(self, job: Any) -> list[str]:
+        output, run = Path(f"results/libtorch/{job.setting}.json"), self.plan.libtorch_run(job.setting)
+        why = self.unfinished_summary(run.id) or finished.of_run(output, RESULTS / "runs" / run.id)
+        wanted = [self.summary_of(run), *self.waited_for(self.plan.libtorch[job.setting])]
+        return self._needed(output, why, wanted, {*CHAIN_RULES, "libtorch_job"})
+
+    def libtorch_example(self, job: Any) -> list[str]:
+        return [self.environment_of(self.plan.libtorch[job.setting])]
+
+    # What is found out by itself
+
+    def speed(self, job: Any) -> list[str]:
+        output = f"results/speeds/{job.setting}.json"
+        wanted = self.waited_for(self.call.unmeasured[job.setting])
+        return self._needed(output, finished.record(Path(output)), wanted, {"speed"})
+
+    def probe(self, job: Any) -> list[str]:
+        return self._search("probe", self.call.probes[job.setting])
+
+    def largest_model(self, job: Any) -> list[str]:
+        return self._search("largest_model", self.call.searches[job.setting])
+
+    def _search(self, folder: str, planned: PlannedProbe) -> list[str]:
+        output = f"results/{folder}/{planned.probe.id}.json"
+        why = finished.record(Path(output), limits=asdict(planned.limits))
+        return self._needed(output, why, self.waited_for(planned.probe), {"probe_job", "largest_model_job"})
+
+    def probed(self, job: Any) -> list[str]:
+        answers = self.answers("probe")
+        why = next(filter(None, (finished.record(Path(answer)) for answer in answers)), "")
+        why = why or finished.text(Path(PROBED), self.probed_text())
+        return self._needed(PROBED, why, answers, {"probe_job"})
+
+    def probed_text(self) -> str:
+        """The config with what the probes have found."""
+        return probed.config_text(self.plan, self.read("probe"), PROBED)
+
+    def answers(self, folder: str) -> list[str]:
+        """The files of all probes, or of all searches for the largest model."""
+        return [f"results/{folder}/{name}.json" for name in self._searches(folder)]
+
+    def read(self, folder: str) -> dict[str, Any]:
+        """What they hold."""
+        return {
+            name: json.loads(Path(file).read_text())
+            for name, file in zip(self._searches(folder), self.answers(folder), strict=True)
+        }
+
+    def _searches(self, folder: str) -> Collection[str]:
+        return self.call.probes if folder == "probe" else self.call.searches
+
+    # The self-test
+
+    def selftest_part(self, job: Any) -> list[str]:
+        output = OF_SELFTEST.format(part=job.part, place=job.place)
+        if job.part == RESUME:
+            run = self.call.runs[job.place]
+            wanted = [self.summary_of(run), *self.waited_for(run)]
+        else:
+            wanted = [FACTS.format(job.place)]
+        why = finished.record(Path(output)) or selftest.not_right(Path(output))
+        return self._needed(output, why, wanted, {"selftest_part"})
+
+    @cached_property
+    def selftest(self) -> list[str]:
+        """All of a self-test; nothing in other calls, which plan nothing of it."""
+        if not self.call.selftest:
+            return []
+        own = SelfTest(self.call)
+        parts = [OF_SELFTEST.format(part=part, place=place) for part, place in own.parts]
+        of_runs = [*map(self.summary_of, self.plan.runs), *self.spot_checks_of(self.plan.runs)]
+        return [*map(FACTS.format, own.looks), *self.verdicts, *of_runs, *parts, *self.answers("probe"), *self.in_cpp]

@@ -1,0 +1,66 @@
+"""What a self-test does in jobs of its own, and its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from relay.planning import selftest, table
+from relay.selftest.parts import FAULTS, RESUME
+from relay.selftest.rows import Row
+from relay.spec.run import Preflight
+from relay.workflow.call import RESULTS, Call
+
+PAGE = RESULTS / "selftest.md"
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The self-test of a call; without any part in a call that is none."""
+
+    call: Call
+
+    @cached_property
+    def pairs(self) -> dict[str, Preflight]:
+        """Where faults are planted: where pairs of processes are planned."""
+        return selftest.pairs(self.call.plan) if self.call.selftest else {}
+
+    @cached_property
+    def looks(self) -> dict[str, Preflight]:
+        """A self-test's looks at nodes. Jobs on a cluster wait for theirs; on this machine the pairs' are enough."""
+        return self.call.plan.preflights if self.call.selftest and self.call.site else self.pairs
+
+    @cached_property
+    def parts(self) -> list[tuple[str, str]]:
+        """What a self-test does in jobs of its own, each with the run or the preflight that it is done to."""
+        runs = self.call.plan.runs if self.call.selftest else []
+        met = [
+            (name, pair) for pair in self.pairs.values() for name, fault in FAULTS.items() if fault.met_by(pair.shape)
+        ]
+        return [*((RESUME, run.id) for run in runs), *((name, pair.id) for name, pair in met)]
+
+    def rows(self) -> list[Row]:
+        """What the records say of each part, for the page."""
+        from relay.selftest.rows import Records
+
+        plan, known = self.call.plan, Records(RESULTS, table.words_by_id(self.call.plan))
+        rows = [known.of_preflight(look) for look in self.looks.values()]
+        for gate in plan.gates.values():
+            before = (f"environment/{gate.stack}", f"preflight/{plan.preflight(gate)}")
+            rows.append(known.of_gate(gate, *before, f"reference/{plan.reference_of[gate.id]}"))
+        for run in plan.runs:
+            rows += known.of_run(run)
+        rows += [known.of_spot_check(setting) for setting in plan.spot_checks]
+        rows += [known.of_own_part(part, place, self.pairs.get(place)) for part, place in self.parts]
+        rows += [known.of_probe(planned.probe) for planned in self.call.probes.values()]
+        rows += [known.of_libtorch(setting) for setting in plan.libtorch]
+        return rows + [known.of_skipped(line) for line in dict.fromkeys(table.skipped(plan))]  # of several tasks
+
+    def write(self, running: str = "") -> list[Row]:
+        """Write the page; its rows. `running`: how far the call is, as long as it goes on."""
+        from relay.selftest import page
+
+        rows, site = self.rows(), self.call.site
+        where = f"the cluster {site.name}" if site else selftest.described(self.call.plan, self.call.gpus)
+        page.write(rows, RESULTS, where, PAGE, running)
+        return rows

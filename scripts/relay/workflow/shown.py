@@ -1,0 +1,184 @@
+"""What a call shows at its end: the plan, how far it is, what was measured, the comparison, the self-test's page."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from snakemake.shell import shell
+
+from relay.base import entry
+from relay.base.files import read_json
+from relay.card.words import all_in_words
+from relay.comparison import libtorch as libtorch_page
+from relay.driver import claim, signals
+from relay.planning import cards, largest_models, one_alone, probed, settings, table, written
+from relay.slurm import commands
+from relay.spec.arithmetic import Arithmetic
+from relay.status import page as status_page
+from relay.training import speed
+from relay.workflow.call import RESULTS, Call
+from relay.workflow.files import PROBED, Files
+from relay.workflow.local import Local
+from relay.workflow.selftest import PAGE, SelfTest
+
+COMPARE = " --plan results/plan.json --results results"
+
+
+class Shown:
+    """Prints, or writes, what the user asked for."""
+
+    def __init__(self, call: Call, files: Files, local: Local) -> None:
+        self.call, self.plan, self.files, self.local = call, call.plan, files, local
+
+    @property
+    def afterwards(self) -> Mapping[str, Callable[[], None]]:
+        """By target, what is shown at the end of a call for it."""
+        return {
+            "all": self.finished,
+            "card": self.cards,
+            "chain": self.trained,
+            "equivalence": self.skipped,
+            "plan": self.planned,
+            "status": self.status,
+            "selftest": self.end_of_selftest,
+            **dict.fromkeys(self.plan.strategies, self.measured),
+        }
+
+    # The plan, and how far it is
+
+    def planned(self) -> None:
+        """Print the plan; exit status 1 where Slurm would refuse a job."""
+        plan = self.plan
+        if self.call.unmeasured and self.call.again:  # what was just measured tells how many jobs there are
+            speed.remember([RESULTS / "speeds" / f"{setting}.json" for setting in self.call.unmeasured], plan.speeds)
+            plan = self.call.again()
+        _say(table.render(plan, width=_width()))
+        if plan.refused:
+            sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
+
+    def skipped(self) -> None:
+        """Print which settings are skipped, and why."""
+        _say(*table.skipped(self.plan))
+
+    def status(self) -> None:
+        """Print how far the plan is: its runs, with Slurm's queue where they are jobs, and its proofs."""
+        watch = self.call.watch
+        watch.tries = commands.TRIES
+        page = status_page.render(watch.look(), self.call.proofs, RESULTS, news=watch.news, width=_width())
+        _say(page.removesuffix("\n"), *status_page.driver(claim.working(Path.cwd()), self.plan.runs, RESULTS))
+
+    def cards(self) -> None:
+        """Print the card of each combination of the task's options."""
+        config, plain = self.call.config, self.plan.stacks.plain
+        looks = cards.Looks(
+            config=config, root=self.plan.root, results=RESULTS, arithmetic=Arithmetic.here(), stack=plain
+        )
+        _say("\n\n".join(all_in_words([looks.found(options) for options in settings.task_options(config)])))
+
+    # Results
+
+    def measured(self) -> None:
+        """Print what was measured of the strategies that this call names as targets."""
+        from relay.comparison import alone
+
+        named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
+        _say(*alone.lines(written.content(self.plan), RESULTS, named))
+
+    def trained(self) -> None:
+        """Print where the one training of `snakemake chain` lies."""
+        _say(*one_alone.trained(self.plan, RESULTS))
+
+    def finished(self) -> None:
+        """Show the comparison again where all of it was there: `end` has shown one that was made."""
+        if not self.call.asked_for("comparison") and not self.files.unfinished_comparison():
+            self.comparison()
+
+    def comparison(self) -> None:
+        shell(self.local.program("show_comparison.py") + " --results results")
+
+    def renew_report(self, log: str) -> None:
+        """The report that is there, if any, with what a target beside the comparison has found since."""
+        if (RESULTS / "comparison.csv").exists():
+            shell(self.local.program("compare.py") + COMPARE + " --partial > {log:q} 2>&1", log=log)
+
+    def batches(self) -> None:
+        """Print the largest batches that fit."""
+        _say(probed.shown(self.plan, self.files.read("probe"), PROBED))
+
+    def models(self, log: str) -> None:
+        """Print the largest models that fit. A report that is there gets its section on them."""
+        _say(largest_models.shown(self.plan, self.files.read("largest_model")))
+        self.renew_report(log)
+
+    def in_cpp(self, log: str) -> None:
+        """Print what trained models do in C++. A report that is there gets its section on it."""
+        _say(libtorch_page.shown(RESULTS))
+        self.renew_report(log)
+
+    def example_in_cpp(self, answer: str) -> None:
+        """Print what the smallest C++ program has said. The next call tries it again."""
+        told = read_json(Path(answer))
+        _say(told.get("said") or f"skipped: {told['reason']}")
+        Path(answer).unlink()
+
+    # When a call has ended
+
+    def succeeded(self) -> None:
+        """All is made."""
+        if self.call.asked_for("comparison"):
+            self.comparison()
+        if self.call.asked_for("selftest"):
+            self.selftest()
+
+    def failed(self) -> None:
+        """Something is missing, for good or because the call was interrupted: the comparison is made of the others."""
+        if self.call.asked_for("selftest"):  # of an interrupted call, too
+            self.selftest()
+        if signals.interrupted():  # the next call goes on, and makes it
+            return
+        if self.call.asked_for("comparison"):
+            self.local.write_plan("results/plan.json")
+            shell(self.local.program("compare.py") + COMPARE + " --partial")
+            self.comparison()
+        elif self.call.asked_for("preflight_job"):
+            shell(self.preflights + " || true")
+
+    @property
+    def preflights(self) -> str:
+        """The command that shows what the preflights found, of the shapes that are planned."""
+        return self.local.program("preflight.py", "--page", "results/preflight", "--only", *self.plan.preflights)
+
+    # The self-test
+
+    def meanwhile(self, done: int, total: int) -> None:
+        """After each job that has ended well."""
+        if self.call.selftest:
+            SelfTest(self.call).write(f"{done} of {total} jobs done")
+
+    def selftest(self) -> None:
+        """Write the page, and show how it begins."""
+        from relay.selftest import page
+
+        rows = SelfTest(self.call).write()
+        wrong = [f"{row.outcome}: {row.what}: {row.told}" for row in page.wrong(rows)]
+        _say(*wrong, f"Self-test: {page.counted(rows)}. The page: {PAGE}")
+
+    def end_of_selftest(self) -> None:
+        """Exit status 1 where a part has not worked, as where a job has failed."""
+        from relay.selftest import page
+
+        sys.exit(1 if page.wrong(SelfTest(self.call).rows()) else 0)
+
+
+def _say(*lines: str) -> None:
+    entry.print_anywhere()
+    for line in lines:
+        print(line, flush=True)
+
+
+def _width() -> int:
+    """At least 80 columns, which a table needs."""
+    return max(80, shutil.get_terminal_size().columns)

@@ -1,0 +1,73 @@
+"""The centres' own scripts as commands, where their pages are at hand: long."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pages import ROOT
+from script_runs import commanded
+
+SEEDS = ROOT.parent / "shared" / "seeds"
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not SEEDS.is_dir(), reason="the centres' pages are not here"),
+]
+# What their scripts ask of GPUs, for processes on CPUs.
+ON_CPUS = (
+    ("nccl", "gloo"),
+    ("torch.cuda.device_count()", "int(os.environ['SLURM_NTASKS_PER_NODE'])"),
+    ("torch.cuda.set_device(current_device)", "pass"),
+    ("torch.cuda.set_device(local_rank)", "pass"),
+    (", device_ids=[current_device]", ""),
+    (", device_ids=[local_rank]", ""),
+    ('torch.device("cuda", local_rank)', 'torch.device("cpu")'),
+    (".to(local_rank)", ""),
+    (".cuda()", ""),
+)
+
+
+def page(number: str) -> str:
+    (path,) = SEEDS.glob(f"{number}_*.txt")
+    return path.read_text()
+
+
+def of_code_blocks(number: str, inside: str) -> str:
+    """The first block of Python of Louisville's or Princeton's page that has this text."""
+    text = page(number)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks += [textwrap.dedent(block) for block in re.findall(r"code-block:: python\n\n((?: {4}.*\n|\n)+)", text)]
+    return next(block for block in blocks if inside in block)
+
+
+def on_cpus(script: str) -> str:
+    for gpu, cpu in ON_CPUS:
+        script = script.replace(gpu, cpu)
+    return script
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "inside", "shape", "told"),
+    [
+        ("001", "Dummy dataset", {"command": "torchrun train.py", "devices_per_node": 2}, "Epoch 4 | Batch 10 |"),
+        ("003", "GPUS_PER_NODE", {"launcher": "direct", "devices_per_node": 2}, "rank: 1, output: "),
+    ],
+)
+def test_louisvilles_and_princetons_scripts_on_this_machine(
+    number: str, inside: str, shape: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this runs them: Princeton's reads GPUS_PER_NODE, WORLD_SIZE and SLURM_PROCID."""
+    monkeypatch.setenv("GPUS_PER_NODE", "2")  # as its job script does; there are no GPUs that could be declared here
+    status, printed = commanded(on_cpus(of_code_blocks(number, inside)), **shape).run()
+    assert status == 0, printed
+    assert told in printed

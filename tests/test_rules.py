@@ -1,0 +1,32 @@
+"""The rules: each names its own parts, and Snakemake's linter finds nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from plans import ROOT
+from relay.workflow.jobs import Jobs
+
+
+def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
+    rules = {rule.partition(" ")[0]: rule for rule in re.split(r"(?m)^use rule look as ", text)[1:]}
+    kinds = {name for name, part in vars(Jobs).items() if isinstance(part, cached_property) and name[0] != "_"}
+    assert kinds == {*rules, "look"}
+    for name, rule in rules.items():
+        named = re.findall(r"jobs\.(\w+)\.(conda|resources|params)", rule.partition("\nrule ")[0])
+        assert named == [(name, part) for part in ("conda", "resources", "params")]
+
+
+@pytest.mark.slow
+def test_the_linter_finds_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "snakemake", "--lint", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
+    words += ["--profile", ROOT / "profiles/local", "--configfile", ROOT / "config/demo.yaml"]
+    linted = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert linted.returncode == 0, linted.stderr
