@@ -64,25 +64,6 @@ CODEBOOK = """
     def loss(self, outputs, batch):
         return F.mse_loss(outputs[0], batch[0]) + outputs[1].mean()
 """
-# Compiled in the user's file, of another type, with batches that are dicts.
-COMPILED = """
-    def datasets(self, folder):
-        return [[{"x": x, "y": i % 3} for i, x in enumerate(numbers(n, 12))] for n in (64, 16)]
-
-    def model(self):
-        class Whole(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first, self.last = nn.Linear(12, 8), nn.Linear(8, 3)
-
-            def forward(self, x):
-                return self.last(torch.tanh(self.first(x)))
-
-        return torch.compile(Whole().bfloat16())
-
-    def loss(self, outputs, batch):
-        return F.cross_entropy(outputs, batch["y"])
-"""
 # Computed again in the backward pass, by torch's own two ways; one part twice, as ALBERT's.
 AGAIN = (
     IMAGES
@@ -211,7 +192,6 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     ("text", "strategy", "card"),
     [
         pytest.param(ODD, "ddp", {}, id="spectral norm, constants, a backbone, an optimiser that clips"),
-        pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
         pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
         pytest.param(CLIPPED, "fsdp", {}, id="clipped, fsdp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
