@@ -66,7 +66,6 @@ LOSS = "        return F.cross_entropy(outputs, batch[1])\n"
 MODEL = "        return Network()\n"
 OPTIMIZER = "        return torch.optim.SGD(parameters, self.learning_rate)\n"
 FORWARD = "self.second(F.relu(self.first(inputs)))"
-SCHEDULERS = "torch.optim.lr_scheduler"
 CLIPPED = """\
         self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
         self.first.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))

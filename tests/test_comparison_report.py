@@ -9,13 +9,10 @@ from pathlib import Path
 from pyarrow import parquet
 
 from relay.comparison import alone
-from relay.comparison.answer import answers
-from relay.comparison.answer_words import reasons, why_not_the_fastest
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.comparison.table import comparison_rows
 from relay.planning.config import Config, load
 from relay.spec.labels import setting_labels
 from results_tree import REFUSED, Tree
@@ -37,16 +34,6 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert full.html.count("<script") == 1
     assert "&lt;img src=x&gt;" in full.html
     assert "hook=&lt;b&gt;$x_1$" in full.html
-
-
-# The comparison in the terminal
-
-
-def told(tree: Tree, about: str) -> str:
-    inputs = read_inputs(tree.write_plan(), tree.root)
-    (answer,) = answers(inputs, comparison_rows(inputs))
-    (line,) = [line for line in (why_not_the_fastest(answer), *reasons(answer)) if line.startswith(about)]
-    return line
 
 
 # The table of speed per device by batch and number of devices, as computing centres publish it

@@ -276,11 +276,6 @@ class TestComparison:
         assert not aside.exists()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
-    def test_the_page_tells_the_config_and_the_commit(self, compared: tuple[Path, dict, str]) -> None:
-        text = (compared[0] / "results" / "comparison.html").read_text()
-        assert "evaluate_every_epochs: 1.0" in text
-        assert re.search(r"snapshot [0-9a-f]{12} \(git commit [0-9a-f]{12}", text) or not (ROOT / ".git").exists()
-
     @pytest.mark.slow
     def test_only_the_strategy_whose_results_are_gone_is_trained_again(self, compared: tuple[Path, dict, str]) -> None:
         folder, config, _ = compared
