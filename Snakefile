@@ -23,11 +23,11 @@ min_version("9.0")
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.selftest.parts import PARTS
 from relay.spec.script import NOT_PROVEN
+from relay.workflow.beside_driver import BesideDriver
 from relay.workflow.call import begin, check_defaults
 from relay.workflow.drive import drive
 from relay.workflow.files import COMPARED, GATE, PROBED, Files
 from relay.workflow.jobs import Jobs
-from relay.workflow.local import Local
 from relay.workflow.shown import Shown
 
 check_defaults(workflow)
@@ -44,8 +44,8 @@ call = begin(workflow)
 plan = call.plan
 files = Files(call)
 jobs = Jobs(call)
-local = Local(call, files)
-shown = Shown(call, files, local)
+driver = BesideDriver(call, files)
+shown = Shown(call, files, driver)
 drive(call, jobs, shown)
 
 
@@ -63,6 +63,7 @@ include: "workflow/rules/probe.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/libtorch.smk"
 include: "workflow/rules/selftest.smk"
+include: "workflow/rules/strategies.smk"
 
 
 rule all:
@@ -73,4 +74,4 @@ rule all:
         files.of_runs,
         files.forced,
     conda:
-        local.no_environment
+        driver.no_environment

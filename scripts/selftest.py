@@ -10,7 +10,7 @@ from relay.selftest.parts import PARTS
 
 def main() -> int:
     """Parse the command line, and do the part."""
-    parser = options.parser(__doc__, "spec", "output", "results")
+    parser = options.parser(__doc__, "spec", "output", "results", "attempt")
     parser.add_argument("--part", required=True, help=f"one of: {', '.join(PARTS)}")
     given = parser.parse_args()
     return run_part(given.part, given.spec, given.results, given.output)

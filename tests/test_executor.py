@@ -15,6 +15,7 @@ import snakemake_executor_plugin_slurm as base
 import snakemake_executor_plugin_torch_relay as plugin
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
+from snakemake_scheduler_plugin_torch_relay import Scheduler, SchedulerSettings
 
 from relay.base.errors import Unavailable
 from relay.slurm import commands
@@ -213,19 +214,17 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPa
     assert submit(DOWN) == (["error"], ["sbatch"])
 
 
-def test_jobs_are_submitted_by_priority_and_the_end_waits_for_local_rules(slurm: Slurm) -> None:
+def test_the_end_waits_for_local_rules(slurm: Slurm) -> None:
     watched = Watched()
-    watched.executor.run_job = lambda job: watched.happened.append(str(job.priority))
-    rule = SimpleNamespace(name="first")
-    jobs = [
-        SimpleNamespace(priority=number, is_group=lambda: False, rule=rule, log_info=lambda: None)
-        for number in (3, 9, 1, 7)
-    ]
-    watched.executor.run_jobs(jobs)
-    watched.executor._job_submission_executor.shutdown()
-    assert watched.happened == ["9", "7", "3", "1"]
     watched.executor.shutdown()
     assert watched.happened[-1] == "local rules ended"
+
+
+def test_jobs_that_are_chosen_go_by_priority() -> None:
+    jobs = [SimpleNamespace(priority=number, scheduler_resources={"_cores": 1}, input=[]) for number in (3, 9, 1, 7)]
+    scheduler = Scheduler(SimpleNamespace(), SchedulerSettings(), logging.getLogger())
+    chosen = scheduler.select_jobs(jobs, jobs, {"_cores": 10}, {})
+    assert [job.priority for job in chosen] == [9, 7, 3, 1]
 
 
 def test_jobs_start_the_workflow_that_they_were_handed(slurm: Slurm) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from plans import ROOT
+from relay.driver.terminal import SEGMENT
 from relay.workflow.jobs import Jobs
 
 
@@ -20,8 +21,14 @@ def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
     kinds = {name for name, part in vars(Jobs).items() if isinstance(part, cached_property) and name[0] != "_"}
     assert kinds == {*rules, "look"}
     for name, rule in rules.items():
+        assert ("first=jobs.first_step" in rule) == (name == SEGMENT)  # `driver.retries` reads it
         named = re.findall(r"jobs\.(\w+)\.(conda|resources|params)", rule.partition("\nrule ")[0])
         assert named == [(name, part) for part in ("conda", "resources", "params")]
+
+
+def test_every_program_of_a_job_takes_what_the_base_rule_gives() -> None:
+    for script in re.findall(r'"(\w+)\.py"', (ROOT / "scripts/relay/workflow/jobs.py").read_text()):
+        assert '"attempt"' in (ROOT / f"scripts/{script}.py").read_text(), script
 
 
 @pytest.mark.slow

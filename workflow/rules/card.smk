@@ -5,7 +5,7 @@ rule card:
         "results/logs/card.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Looking at the task"
     shell:

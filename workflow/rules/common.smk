@@ -1,4 +1,4 @@
-# Each strategy's own target, what files wait for that are made anew, and what is said at the end of a call.
+# What files wait for that are made anew, and what is said at the end of a call.
 wildcard_constraints:
     dataset=r"[^/]+",
     file=r"results/.+",
@@ -18,21 +18,7 @@ rule first_repeats:
     input:
         files.of_first_repeats,
     conda:
-        local.no_environment
-
-
-# `snakemake ddp`: all repeats of all settings of a strategy, their verdicts and spot checks.
-for strategy in call.strategies_as_targets():
-
-    rule:
-        name:
-            strategy
-        input:
-            files.of_strategy(strategy),
-        conda:
-            local.no_environment
-        message:
-            local.strategy_in_words(strategy)
+        driver.no_environment
 
 
 # A file that is made for as long as another one, which is there and not finished, has to be made anew.
@@ -41,9 +27,9 @@ rule unfinished:
         temp(touch("results/unfinished/{file}")),
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     params:
-        why=local.why,
+        why=driver.why,
     message:
         "Making {wildcards.file} anew: it {params.why}"
 

@@ -70,9 +70,9 @@ rule comparison:
         "results/benchmarks/comparison.tsv"
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Comparing {plan.strategies}"
     shell:
-        local.job("compare.py")
+        driver.job("compare.py")
         + " --plan results/plan.json --results results > {log:q} 2>&1"

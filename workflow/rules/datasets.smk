@@ -11,15 +11,15 @@ rule dataset:
         "results/benchmarks/dataset/{dataset}.tsv"
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     params:
-        text=local.dataset_text,
-        environment=local.task_environment,
+        text=driver.dataset_text,
+        environment=driver.task_environment,
     message:
         "Preparing the data {wildcards.dataset}"
     shell:
         "printf '%s' {params.text:q} | "
-        + local.prepare_data
+        + driver.prepare_data
         + " --environment {params.environment:q} --spec /dev/stdin --output results/datasets/{wildcards.dataset:q} 2>&1 | tee {log:q}"
 
 
@@ -29,4 +29,4 @@ rule data:
         files.of_data,
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment

@@ -12,14 +12,14 @@ rule environment:
         "results/benchmarks/environment/{stack}.tsv"
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     params:
-        before=local.load_to_build,
-        asked=local.stack_text,
-        lock=local.lock,
+        before=driver.load_to_build,
+        asked=driver.stack_text,
+        lock=driver.lock,
     message:
         "Preparing the environment of stack {wildcards.stack}"
     shell:
         "{params.before}"
-        + local.told("environment.py")
+        + driver.told("environment.py")
         + " --lock {params.lock:q} --asked {params.asked:q} --output {output:q} 2>&1 | tee {log:q}"

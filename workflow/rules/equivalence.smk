@@ -44,11 +44,11 @@ rule script_verdict:
         "results/logs/script_verdict.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Scripts are measured as they stand, and not proven"
     run:
-        local.write_not_proven(output[0])
+        driver.write_not_proven(output[0])
 
 
 ruleorder: script_verdict > gate
@@ -60,4 +60,4 @@ rule equivalence:
         files.verdicts,
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment

@@ -11,7 +11,7 @@ rule export_model:
         "results/benchmarks/export/{run}.tsv"
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     resources:
         measured=call.at_once,  # not beside a job that is measured
     params:
@@ -19,7 +19,7 @@ rule export_model:
     message:
         "Exporting the final model of {params.words}"
     shell:
-        local.job("export.py")
+        driver.job("export.py")
         + " --run {wildcards.run:q} --output {output:q} > {log:q} 2>&1"
 
 
@@ -28,4 +28,4 @@ rule export:
         files.exported,
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment

@@ -25,7 +25,7 @@ rule libtorch:
         "results/logs/libtorch.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Trained models in C++"
     run:
@@ -36,11 +36,11 @@ use rule look as libtorch_example_job with:
     input:
         files.libtorch_example,
     output:
-        "results/libtorch/{setting}/example.json",
+        "results/libtorch_example/{setting}.json",
     log:
-        "results/logs/libtorch/{setting}-example.log",
+        "results/logs/libtorch_example/{setting}.log",
     benchmark:
-        "results/benchmarks/libtorch/{setting}-example.tsv"
+        "results/benchmarks/libtorch_example/{setting}.tsv"
     conda:
         jobs.libtorch_example_job.conda
     resources:
@@ -57,7 +57,7 @@ rule libtorch_example:
         "results/logs/libtorch_example.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "The smallest C++ program"
     run:

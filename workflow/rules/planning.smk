@@ -25,7 +25,7 @@ rule plan:
         "results/logs/plan.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Planning"
     shell:
@@ -39,7 +39,7 @@ rule status:
         "results/logs/status.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Looking at runs and proofs"
     shell:
@@ -57,8 +57,8 @@ rule record_plan:
         "results/benchmarks/record_plan.tsv"
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Writing the plan"
     run:
-        local.write_plan(output[0])
+        driver.write_plan(output[0])

@@ -26,7 +26,7 @@ rule preflight:
         "results/logs/preflight.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Preflight"
     shell:

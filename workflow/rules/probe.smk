@@ -28,11 +28,11 @@ rule probed:
         "results/benchmarks/probed.tsv"
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "Writing {output}"
     run:
-        local.write_probed(output[0])
+        driver.write_probed(output[0])
 
 
 # Without any output: it is shown each time.
@@ -43,7 +43,7 @@ rule probe:
         "results/logs/probe.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "The largest batches that fit"
     run:
@@ -75,7 +75,7 @@ rule largest_model:
         "results/logs/largest_model.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "The largest models that fit"
     run:

@@ -28,7 +28,7 @@ rule selftest:
         "results/logs/selftest.log",
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     message:
         "The self-test is done"
     shell:

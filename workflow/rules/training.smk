@@ -17,16 +17,16 @@ rule start:
     priority: jobs.priority_of_start
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     params:
-        put_aside=local.put_aside,
-        begun=local.begun,
+        put_aside=driver.put_aside,
+        begun=driver.begun,
         words=jobs.of_run,
     message:
         "Starting {params.words}"
     shell:
         "{params.put_aside}begun={params.begun:q};"
-        ' printf \'{{"generation": "%s", "run": "%s"}}\n\' "${{begun:-$(date +%s%N)-$$}}" {wildcards.run:q}'
+        ' printf \'{{"generation": "%s", "run": "%s"}}\\n\' "${{begun:-$(date +%s%N)-$$}}" {wildcards.run:q}'
         " > {output:q} 2> {log:q}"
 
 
@@ -46,6 +46,7 @@ use rule look as segment with:
         **jobs.segment.resources,
     params:
         **jobs.segment.params,
+        first=jobs.first_step,
 
 
 # `snakemake chain`: one training alone, as jobs until it has ended: no proofs beside its reference, no comparison.
@@ -54,7 +55,7 @@ rule chain:
         files.of_one_repeat,
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
 
 
 rule summary:
@@ -71,7 +72,7 @@ rule summary:
     priority: 1
     localrule: True
     conda:
-        local.no_environment
+        driver.no_environment
     resources:
         measured=call.at_once,  # not beside a job that is measured
     params:
@@ -79,4 +80,4 @@ rule summary:
     message:
         "Summarising {params.words}"
     shell:
-        local.job("summarise.py") + " --run {wildcards.run:q} > {log:q} 2>&1"
+        driver.job("summarise.py") + " --run {wildcards.run:q} > {log:q} 2>&1"

@@ -35,7 +35,8 @@ UNFINISHED = "unfinished"  # the rule of files that ask for another one to be ma
 MEASURED = "measured"  # the resource of which a job that is measured takes one
 PLAIN_SLURM = (
     "warning: executor slurm waits without end for jobs that are preempted or forgotten, and after an outage of Slurm. "
-    "It submits in no order, and jobs run what the checkout holds when they start. Executor torch-relay does better"
+    "A restarted driver finds its jobs by --slurm-jobname-prefix only, and jobs run what the checkout holds when they "
+    "start. Executor torch-relay does better"
 )
 JOB_FAILED = "At least one job did not complete successfully"  # of Snakemake, at the end
 

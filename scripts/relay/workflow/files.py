@@ -51,7 +51,7 @@ class Files:
         self.speeds = [f"results/speeds/{setting}.json" for setting in self.call.unmeasured]
         self.exported = [f"results/exported/{run.id}.safetensors" for run in self.plan.runs]
         self.in_cpp = [f"results/libtorch/{setting}.json" for setting in self.plan.libtorch]
-        self.one_in_cpp = [f"results/libtorch/{setting}/example.json" for setting in [*self.plan.libtorch][:1]]
+        self.one_in_cpp = [f"results/libtorch_example/{setting}.json" for setting in [*self.plan.libtorch][:1]]
 
     def _needed(
         self, output: str | Path, unfinished: str, wanted: Sequence[str], after: Iterable[str] = ()

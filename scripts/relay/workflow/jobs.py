@@ -108,7 +108,7 @@ class Jobs:
 
     @cached_property
     def libtorch_example_job(self) -> Kind:
-        told, spec = "Building and running the smallest C++ program [{}]", "libtorch/{}/example/libtorch.json"
+        told, spec = "Building and running the smallest C++ program for {}", "libtorch_example/{}/libtorch.json"
         return self._kind("setting", self.plan.libtorch, "libtorch.py", told, spec=spec)
 
     @cached_property
@@ -161,10 +161,13 @@ class Jobs:
         spec = f"results/equivalence/gates/{job.gate}/gate.json"
         return ["--spec", spec, "--reference", reference]
 
+    def first_step(self, job: Any) -> int:
+        """The step at which a segment starts."""
+        return self.plan.previous_end(self.call.runs[job.run], int(job.end))
+
     def _of_segment(self, job: Any) -> list[Any]:
-        first = self.plan.previous_end(self.call.runs[job.run], int(job.end))
         minutes = [] if self.call.site else ["--minutes", self.call.config.runtime_minutes]
-        return ["--run", job.run, "--first", first, "--last", job.end, *minutes]
+        return ["--run", job.run, "--first", self.first_step(job), "--last", job.end, *minutes]
 
     def _of_spot_check(self, job: Any) -> list[Any]:
         spec = f"results/equivalence/spot_checks/{job.setting}/spot_check.json"
@@ -204,8 +207,7 @@ class Jobs:
         run = self.call.runs[job.run]
         if run.strategy.script:
             return f"Running {self.named(run.id)}"
-        first = self.plan.previous_end(run, int(job.end))
-        return f"Training {self.named(run.id)} from step {first} to {job.end}"
+        return f"Training {self.named(run.id)} from step {self.first_step(job)} to {job.end}"
 
     # The order, and who waits for whom
 

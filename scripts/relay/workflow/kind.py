@@ -1,4 +1,4 @@
-"""A kind of job that runs in a stack's environment, as the parts of its rule; and the commands of all rules."""
+"""A kind of job that runs in a stack's environment, as the parts of its rule; and how a command is written."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Kind:
     """The parts of the rule of one kind of job, which runs in the environment of its specification's stack.
 
     `of` gives a job's specification, `words` what it does, `options` its program's own options, `beside` those that are
-    known only when it starts. `written`: where the
-    job itself writes its specification first; the driver has written the others. `measured`: how much it takes of the
-    resource of that name, as a number or a function. `turns`: further resources.
+    known only when it starts. `written`: where the job itself writes its specification first; the driver has written
+    the others. `measured`: how much it takes of the resource of that name, as a number or a function. `turns`: further
+    resources.
     """
 
     call: Call
@@ -41,7 +41,7 @@ class Kind:
 
     @property
     def params(self) -> dict[str, Callable[..., Any]]:
-        memory = {"memory": self._memory} if self.call.site else {}
+        memory = {"memory": lambda wildcards: Late(lambda: self._memory(wildcards))} if self.call.site else {}
         params: dict[str, Callable[..., Any]] = {"before": self._before, "program": self._program, "words": self.words}
         return params | {"beside": lambda wildcards: Late(lambda: words(*self.beside(wildcards)))} | memory
 

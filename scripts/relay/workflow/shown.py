@@ -19,9 +19,9 @@ from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.status import page as status_page
 from relay.training import speed
+from relay.workflow.beside_driver import BesideDriver
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import PROBED, Files
-from relay.workflow.local import Local
 from relay.workflow.selftest import PAGE, SelfTest
 
 COMPARE = " --plan results/plan.json --results results"
@@ -30,8 +30,8 @@ COMPARE = " --plan results/plan.json --results results"
 class Shown:
     """Prints, or writes, what the user asked for."""
 
-    def __init__(self, call: Call, files: Files, local: Local) -> None:
-        self.call, self.plan, self.files, self.local = call, call.plan, files, local
+    def __init__(self, call: Call, files: Files, driver: BesideDriver) -> None:
+        self.call, self.plan, self.files, self.driver = call, call.plan, files, driver
 
     @property
     def afterwards(self) -> Mapping[str, Callable[[], None]]:
@@ -92,17 +92,17 @@ class Shown:
         _say(*one_alone.trained(self.plan, RESULTS))
 
     def finished(self) -> None:
-        """Show the comparison again where all of it was there: `end` has shown one that was made."""
+        """Show the comparison again where all of it was there: `succeeded` has shown one that was made."""
         if not self.call.asked_for("comparison") and not self.files.unfinished_comparison():
             self.comparison()
 
     def comparison(self) -> None:
-        shell(self.local.program("show_comparison.py") + " --results results")
+        shell(self.driver.program("show_comparison.py") + " --results results")
 
     def renew_report(self, log: str) -> None:
         """The report that is there, if any, with what a target beside the comparison has found since."""
         if (RESULTS / "comparison.csv").exists():
-            shell(self.local.program("compare.py") + COMPARE + " --partial > {log:q} 2>&1", log=log)
+            shell(self.driver.program("compare.py") + COMPARE + " --partial > {log:q} 2>&1", log=log)
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
@@ -140,8 +140,8 @@ class Shown:
         if signals.interrupted():  # the next call goes on, and makes it
             return
         if self.call.asked_for("comparison"):
-            self.local.write_plan("results/plan.json")
-            shell(self.local.program("compare.py") + COMPARE + " --partial")
+            self.driver.write_plan("results/plan.json")
+            shell(self.driver.program("compare.py") + COMPARE + " --partial")
             self.comparison()
         elif self.call.asked_for("preflight_job"):
             shell(self.preflights + " || true")
@@ -149,7 +149,7 @@ class Shown:
     @property
     def preflights(self) -> str:
         """The command that shows what the preflights found, of the shapes that are planned."""
-        return self.local.program("preflight.py", "--page", "results/preflight", "--only", *self.plan.preflights)
+        return self.driver.program("preflight.py", "--page", "results/preflight", "--only", *self.plan.preflights)
 
     # The self-test
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import snakemake_executor_plugin_slurm as slurm
 from snakemake_executor_plugin_slurm import common_settings  # Snakemake asks for it
+from snakemake_interface_common.exceptions import WorkflowError
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
@@ -38,6 +39,10 @@ _UNREACHED = re.compile(
 class ExecutorSettings(slurm.ExecutorSettings):
     """The plugin's, without sacct, which needs accounting and has been seen to wait for cancelled jobs for ever."""
 
+    jobname_prefix: str = field(
+        default="relay",
+        metadata={"help": "Job names start with it: a restarted driver finds the jobs of a killed one by them."},
+    )
     status_command: str = field(
         default="squeue", metadata={"help": "Command to query job status.", "choices": ["squeue"]}
     )
@@ -77,14 +82,6 @@ class Executor(slurm.Executor):
 
         copy = (FOLDER / "Snakefile").absolute()
         return str(copy) if copy.exists() else str(super().get_snakefile())
-
-    def run_jobs(self, jobs: Sequence[Any]) -> None:
-        """Jobs that are ready together go by priority, which is the planned order of the repeats.
-
-        Schedulers choose by priority which jobs fit; what they chose has the order of a set:
-        https://github.com/snakemake/snakemake/issues/615.
-        """
-        super().run_jobs(sorted(jobs, key=lambda job: -job.priority))
 
     def run_job(self, job: Any) -> None:
         """A job whose sbatch reached no controller is submitted again, until Slurm answers or the driver ends.
@@ -145,6 +142,13 @@ class Executor(slurm.Executor):
         end = time.monotonic() + self.next_seconds_between_status_checks
         while self.wait and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, BEAT_SECONDS))
+
+    def cancel_jobs(self, active_jobs: Sequence[Any]) -> None:
+        """Where Slurm does not answer, what comes after it is done all the same."""
+        try:
+            super().cancel_jobs(active_jobs)
+        except WorkflowError as error:
+            self.logger.warning(f"{error}")
 
     def shutdown(self) -> None:
         """Also of local rules' programs: on SIGINT Snakemake would close the event loop while their end is awaited."""

@@ -20,7 +20,7 @@ from relay.workflow.files import Files
 from relay.workflow.kind import python, words
 
 
-class Local:
+class BesideDriver:
     """The parts of these rules."""
 
     def __init__(self, call: Call, files: Files) -> None:
