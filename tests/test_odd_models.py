@@ -64,28 +64,6 @@ CODEBOOK = """
     def loss(self, outputs, batch):
         return F.mse_loss(outputs[0], batch[0]) + outputs[1].mean()
 """
-# Computed again in the backward pass, by torch's own two ways; one part twice, as ALBERT's.
-AGAIN = (
-    IMAGES
-    + """
-    def model(self):
-        from torch.utils.checkpoint import checkpoint
-
-        class Whole(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16))
-                self.second = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
-                self.out = nn.Linear(16, 3)
-
-            def forward(self, x):
-                x = checkpoint(self.first, x, use_reentrant=False)
-                x = checkpoint(self.second, x, use_reentrant=True)
-                return self.out(checkpoint(self.second, x, use_reentrant=True))
-
-        return Whole()
-"""
-)
 # What a smooth twin replaces, and products that no rank divides, in the optimiser's own step: as of Muon.
 CLIPPING = """
     def optimizer(self, parameters):
@@ -192,7 +170,6 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     ("text", "strategy", "card"),
     [
         pytest.param(ODD, "ddp", {}, id="spectral norm, constants, a backbone, an optimiser that clips"),
-        pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
         pytest.param(CLIPPED, "fsdp", {}, id="clipped, fsdp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
