@@ -237,18 +237,6 @@ def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: di
 
 
 @pytest.mark.slow
-def test_runs_that_are_not_there_are_one_line(sources: Callable[..., Chain]) -> None:
-    began = sources("cpu", 1)
-    chain, other = began.planned("untrained"), began.planned("untrained-too")
-    with pytest.raises(UserError, match=r"^run unknown: .*run.json is missing; allowed: an id below results/runs"):
-        adopt(chain.results, "unknown", chain.run.id)
-    with pytest.raises(UserError, match=rf"^run {other.run.id}: .* it was never trained"):
-        adopt(chain.results, other.run.id, chain.run.id)
-    with pytest.raises(UserError, match=r"^run run-1: .* name two runs"):
-        adopt(chain.results, began.run.id, began.run.id)
-
-
-@pytest.mark.slow
 def test_the_command_says_what_it_did(sources: Callable[..., Chain]) -> None:
     began = sources("cpu", 1)
     chain = began.planned("by-command")

@@ -210,14 +210,6 @@ def test_deepspeed_and_horovod_are_told_the_gpus_and_torchs_own_nccl() -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lacks = replace(QUICK, programs={"no-such-cmake": "cmake"}, headers={"no_such_aio.h": "libaio-dev"})
-    monkeypatch.setitem(RECIPES, "quick", lacks)
-    with pytest.raises(UserError, match=r"no-such-cmake: .*Debian: cmake\); no_such_aio.h: .*Debian: libaio-dev"):
-        overlay.make(quick)
-
-
-@pytest.mark.slow
 def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
     quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
     with pytest.raises(UserError, match=r"quick==1\.0 could not be built: .*HASHES"):
