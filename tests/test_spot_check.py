@@ -13,6 +13,8 @@ from spot_checked import figures, kept, states, verdict
 pytest_plugins = ["chain_runs"]
 
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
+# ResNet's blocks with BatchNorm, and a GPT with experts; both narrow.
+NORMALISED = spec("resnet18-tiny", global_batch_size=8, width=4, train_count=301, test_count=77)
 
 
 def of(strategy: str, ranks: int = 2, **options: Any) -> dict[str, Any]:
