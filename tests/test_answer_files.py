@@ -47,6 +47,12 @@ def test_memory_is_the_measured_peak_with_a_stated_margin(tree: Tree) -> None:
     assert missed.memory_mb == with_workers.memory_mb
 
 
+def test_memory_is_never_more_than_the_measured_jobs_had(tree: Tree) -> None:
+    assert asked(tree, Job(memory_mb=900, minutes=60)).memory_mb == 900
+    assert asked(tree, Job(memory_mb=9000, minutes=60), name="more").memory_mb == 1015
+    assert asked(tree, Job(memory_mb=None, minutes=60), name="whole").memory_mb is None
+
+
 def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None:
     """44 steps of 64 at 100 a second are 28.16 s, more than the 3 recorded; 7 s outside; a quarter, a minute more."""
     found = asked(tree)

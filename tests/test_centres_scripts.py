@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import tarfile
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mini_slurm import MiniSlurm
 from pages import ROOT
 from script_runs import commanded
+from slurm_runs import site_file, slurm_snakemake
 
 SEEDS = ROOT.parent / "shared" / "seeds"
 pytestmark = [
@@ -71,3 +75,32 @@ def test_louisvilles_and_princetons_scripts_on_this_machine(
     status, printed = commanded(on_cpus(of_code_blocks(number, inside)), **shape).run()
     assert status == 0, printed
     assert told in printed
+
+
+def alliance(name: str) -> str:
+    """A script of the Alliance's page, as it stands there."""
+    found = re.search(rf"\|name={re.escape(name)}\n.*?contents=\n(.*?)\n\}}\}}", page("000"), re.DOTALL)
+    assert found is not None
+    return found[1] + "\n"
+
+
+@pytest.mark.slurm
+def test_the_alliances_scripts_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """Only this runs a centre's scripts as its page has them."""
+    with tarfile.open(SEEDS.parent / "data" / "cifar-10-batches-py.tar.xz") as archive:
+        archive.extractall(tmp_path / "cifar10", filter="data")
+    (tmp_path / "cifar10-cpu.py").write_text(alliance("cifar10-cpu.py"))
+    (tmp_path / "pytorch-ddp-test.py").write_text(on_cpus(alliance("pytorch-ddp-test.py")))
+    ddp = "python pytorch-ddp-test.py --init_method tcp://{address}:{port} --world_size {world_size} --max_epochs 1"
+    links = {"links": {"data": str(tmp_path / "cifar10")}, "global_batch_size": 1024}
+    comparisons: list[dict[str, Any]] = [
+        {"command": "python cifar10-cpu.py --batch_size={global_batch_size}", "cpus_per_task": 2, **links},
+        {"command": f"{ddp} --batch_size {{batch_per_process}}", "nodes": 2, "launcher": "srun", **links},
+    ]
+    config = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
+    assert status == 0, printed
+    with (tmp_path / "results" / "comparison.csv").open(newline="") as stream:
+        rows = {row["strategy"]: row for row in csv.DictReader(stream)}
+    assert {name: row["status"] for name, row in rows.items()} == {"cifar10-cpu": "done", "pytorch-ddp-test": "done"}
+    assert rows["pytorch-ddp-test"]["nodes"] == "2"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 import time
@@ -12,7 +14,10 @@ import pytest
 
 from chain_results import assert_same, result
 from chain_runs import DDP, Bench, Ended, interrupt, wait_until
+from relay.base import lock
+from relay.base.errors import Busy
 from relay.base.files import read_json
+from relay.training import job as training_job
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -122,6 +127,25 @@ def test_what_a_chain_lost_is_one_line_and_a_new_start_begins_at_step_0(bench: B
     assert chain.started_at() == [0]
     assert read_json(chain.work / "chain.json")["generation"] == "second"
     assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
+
+
+@pytest.mark.slow
+def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
+    chain = bench.chain("results")
+    assert chain.forked(0, 20).status == 0
+    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+    told = rf"results/checkpoints/{chain.run.id}: another job already trains this run \(process {os.getpid()} on \S+\)"
+    with lock.exclusive(chain.work):
+        with pytest.raises(Busy, match=told):
+            chain.forked()
+        assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
+        monkeypatch.setattr(training_job, "wait_until_free", lambda *_: None)  # both have begun at the same moment
+        ended = chain.forked()
+        assert ended.status == 75
+        assert re.search(told, ended.errors)
+        assert "out of memory" not in ended.errors
+    assert not (chain.work / "fault.json").exists()
 
 
 @pytest.mark.slow

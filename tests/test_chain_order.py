@@ -157,19 +157,6 @@ def test_a_save_that_fails_once_ends_nothing(
     assert resume(model=nn.Linear(1, 1)).step == 6
 
 
-def test_a_temporary_folder_too_long_for_data_workers_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their sockets lie there; without them the training waited for ever."""
-    long = tmp_path / ("x" * 110)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    run = resume(model=nn.Linear(1, 1))
-    told = r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
-    with pytest.raises(ChainError, match=told):
-        next(run.steps(DataLoader(Numbers(), 2, num_workers=1)))
-
-
 # The loops of the page, each killed on its way: they end bit for bit as those that nobody killed.
 
 

@@ -26,7 +26,7 @@ from relay.base.files import sha256
 from relay.process.generators import alike, generators, restore_generators
 from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name
+from relay.run_folder import attempt_name, sealed
 from relay.run_folder.sealed import MANIFEST, complete, damage, seal
 from relay.spec.setting import Length
 from relay.spec.tasks import TaskSpec
@@ -83,6 +83,14 @@ def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
     assert checkpoints.resume(training.strategy, 0, 100) == 2
     filled(checkpoints, training, 4)
     assert names(checkpoints) == ["step-2", "step-4"]
+
+
+def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
+    filled(checkpoints, training, 2)
+    shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "step-2.bak")
+    filled(checkpoints, training, 4, 6)
+    assert complete(checkpoints.directory) == [6, 4]
+    assert names(checkpoints) == ["step-2.bak", "step-4", "step-6"]
 
 
 def test_only_steps_of_the_segment_are_resumed(checkpoints: Checkpoints, training: Training) -> None:
@@ -213,6 +221,13 @@ def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Pat
     seal(tmp_path, 5, 2, {"rng-0.pt", "rng-1.pt"})
     assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == {"rng-0.pt", "rng-1.pt"}
     late.join()
+
+
+def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "SHOWN_WITHIN_SECONDS", 0.1)
+    with pytest.raises(FileNotFoundError, match="another node has written it"):
+        seal(tmp_path, 5, 2, {"rng-1.pt"})
+    assert not (tmp_path / MANIFEST).exists()
 
 
 def test_all_damaged_is_an_error_and_no_fresh_start(

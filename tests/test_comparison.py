@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results_tree import Tree, shown
+from results_tree import REFUSED, Tree, shown
 
 pytest_plugins = ["results_tree"]
 REQUIRED = ["task", "strategy", "stack", "device", "launcher", "loader", "precision", "cpus_per_task", "standing"]
@@ -132,13 +132,28 @@ def test_strong_scaling_is_against_itself_on_the_fewest_devices(tree: Tree) -> N
     assert rows["cpu", 1]["scaling_efficiency"] is None
 
 
+def test_no_efficiency_where_more_than_the_size_differs(tree: Tree) -> None:
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2)
+    tree.setting("ddp", [300.0, 300.0], devices_per_node=4, global_batch_size=96)
+    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
+
+
+def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
+    tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
+    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
+
+
 # The comparison of incomplete, damaged or empty results; and its files, which are old or new, never half
 
 
-def test_a_missing_verdict_is_a_failure_of_its_own_setting(tree: Tree) -> None:
+def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
+    broken = tree.setting("ddp", [9000.0], name="broken", devices_per_node=2)[0]
+    (tree.root / "runs" / broken / "summary.json").write_text('{"run": ')
     tree.setting("fsdp", [9000.0], name="ungated", devices_per_node=2)
     (tree.root / "equivalence/gates/gate-ungated/verdict.json").unlink()
     tree.setting("cpu", [100.0, 101.0])
+    assert "summary.json: is no JSON" in tree.row("ddp", partial=True)["reason"]
     ungated = tree.row("fsdp", partial=True)
     assert (ungated["status"], ungated["equivalent"]) == ("failed", None)
     assert "gave no verdict" in ungated["reason"]
@@ -182,6 +197,14 @@ def test_a_damaged_summary_fails_its_setting_and_no_other(tree: Tree, values: di
     row = tree.row("ddp", partial=True)
     assert (row["status"], told in row["reason"]) == ("failed", True), row["reason"]
     assert tree.row("cpu", partial=True)["standing"] == "fastest"
+
+
+@pytest.mark.parametrize(("values", "told"), [({"parts": 7}, "gave no verdict"), ({"equivalent": "no"}, "no verdict")])
+def test_a_damaged_verdict_is_none(tree: Tree, values: dict[str, Any], told: str) -> None:
+    tree.setting("ddp", [9000.0, 9001.0], name="x", devices_per_node=2)
+    spoil(tree.root / "equivalence/gates/gate-x/verdict.json", **values)
+    row = tree.row("ddp", partial=True)
+    assert (row["status"], told in row["reason"]) == ("failed", True)
 
 
 # What spot checks found, in the comparison: a failed one strikes out, one that was not made is told.

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
 from pyarrow import parquet
 
 from relay.comparison import alone
-from relay.comparison.answer import answers
-from relay.comparison.answer_words import reasons, why_not_the_fastest
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.comparison.table import comparison_rows
 from relay.planning.config import Config, load
 from relay.spec.labels import setting_labels
-from results_tree import REFUSED, Tree, shown
+from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
 
@@ -39,54 +34,6 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert full.html.count("<script") == 1
     assert "&lt;img src=x&gt;" in full.html
     assert "hook=&lt;b&gt;$x_1$" in full.html
-
-
-# The comparison in the terminal
-
-
-def test_table_fits_the_terminal(
-    full: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = shown(full, capsys, monkeypatch, 60)
-    assert max(map(len, out.splitlines())) <= 60
-    assert "\x1b" not in out
-    wide = "█" * 24
-    assert wide not in out
-    assert wide in shown(full, capsys, monkeypatch, 160), "where there is room, speeds are drawn as bars"
-    flat = " ".join(out.split())
-    seen = ("20,500 ±", "1.00 fastest", "unclear", "slower", "struck out", "✗", "✓", "failed", "skipped", "91.0")
-    for told in seen:
-        assert told in flat
-    assert "RuntimeError: <script>alert(1)</script> & [bold]more[/bold]" in flat
-    assert out.rstrip().endswith("Report: results/comparison.html")
-
-
-# The answer says why a setting is slower, where observed steps show it, and says nothing where they do not
-
-FAST, SLOW = [1000.0, 1001.0, 999.0], [500.0, 501.0, 499.0]
-PARTS = ("data", "compute", "communication", "optimizer", "no_cpu", "idle")
-
-
-def split(**shares: float) -> dict[str, Any]:
-    return {f"step_{part}_fraction": shares.get(part, 0.0) for part in PARTS}
-
-
-def told(tree: Tree, about: str) -> str:
-    inputs = read_inputs(tree.write_plan(), tree.root)
-    (answer,) = answers(inputs, comparison_rows(inputs))
-    (line,) = [line for line in (why_not_the_fastest(answer), *reasons(answer)) if line.startswith(about)]
-    return line
-
-
-def test_the_runner_up_is_slower_because_of_one_part(tree: Tree) -> None:
-    """An epoch has 22 steps of 64 samples: 1.408 s and 2.816 s. Communication takes 0.07 and 1.408 s of it."""
-    tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
-    tree.setting("mps", SLOW, processes_per_device=2, summary=split(compute=0.5, communication=0.5))
-    found = told(tree, "The next best is mps")
-    assert "needs 1.4 s more. Most of that is communication that no computing hides: 50 % of its steps' time" in found
-    assert found.endswith("5 % of the other's.")
-    assert tree.compare() == 0
-    assert "slower: communication that no computing hides: 50 % of its steps&#39; time</td>" in tree.html
 
 
 # The table of speed per device by batch and number of devices, as computing centres publish it

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import signal
+import socket
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -24,16 +30,22 @@ from datasets_requests import (
     truncate,
 )
 from datasets_server import StandIn, known, serving, small_cifar
+from own_tasks import spec
 from relay.base.errors import UserError
 from relay.datasets import arrays, text
 from relay.datasets.cifar10 import read_cifar_batch
 from relay.datasets.download import download
 from relay.datasets.manifest import MANIFEST, verify
 from relay.datasets.prepare import prepare
+from relay.spec.dataset import DatasetSpec
+from relay.task.load import task_of
+from relay.task.prepared import version_of
 from relay.tasks._images import STATISTICS
 
 pytest_plugins = ["datasets_requests"]
 pytestmark = pytest.mark.usefixtures("no_proxy")
+
+ENTRY_POINT = Path(__file__).resolve().parents[1] / "scripts" / "dataset.py"
 
 # Embedded and generated data
 
@@ -135,6 +147,18 @@ def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path: Path) -> None
     assert names(tmp_path) == {"thesis.tex"}
 
 
+def half_made(folder: Path) -> None:
+    """A preparation that fails when its first file is written."""
+    (folder / "first").write_text("half")
+    raise UserError("the second file is missing")
+
+
+def test_nothing_half_made_is_used(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the second file is missing"):
+        prepare(DIGITS, half_made, tmp_path / "digits")
+    assert names(tmp_path) == set()
+
+
 def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         made = list(pool.map(prepare, [SYNTHETIC] * 4, [make_synthetic] * 4, [tmp_path / "out"] * 4))
@@ -203,3 +227,22 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
     assert "dataset_root" in text
     assert len(server.asked) == requests
     assert names(tmp_path) == set()
+
+
+@pytest.mark.slow
+def test_a_terminated_download_leaves_nothing(tmp_path: Path) -> None:
+    its, asked = spec("lenet-cifar10"), tmp_path / "spec.json"
+    own = task_of(its)
+    data = DatasetSpec(name=str(own.data), version=version_of(own), train_count=1, test_count=1)
+    asked.write_text(json.dumps({"task": dataclasses.asdict(its), "dataset": dataclasses.asdict(data)}))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        mirror = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        command = [sys.executable, ENTRY_POINT, "--spec", asked, "--mirror", mirror, "--output", tmp_path / "o"]
+        process = subprocess.Popen(command)
+        connection, _ = silent.accept()
+        assert names(tmp_path) != {"spec.json"}
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGTERM
+        connection.close()
+    assert names(tmp_path) == {"spec.json"}

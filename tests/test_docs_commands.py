@@ -20,7 +20,7 @@ from unittest import mock
 import pytest
 import yaml
 
-from pages import ROOT, SHELL, Block, all_blocks, block, blocks
+from pages import ROOT, SHELL, Block, all_blocks, block, blocks, masked
 from relay.planning import config as configs
 from snakemake_calls import called
 
@@ -151,3 +151,17 @@ def test_the_tutorials_plan_is_the_one_on_the_page(newcomer: Path) -> None:
     printed = typed(newcomer, block("docs/tutorial.md", "snakemake plan --profile profiles/local").text)
     lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("warning: set in the environment")]
     assert [line for line in lines if line] == block("docs/tutorial.md", "what", "runs").lines
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
+    """No other test types the tutorial's commands one after the other."""
+    page = "docs/tutorial.md"
+    compared = typed(newcomer, block(page, "snakemake --profile profiles/local").text)
+    assert "Report: results/comparison.html" in compared
+    assert block(page, "strategy", "setting").lines[1].split() == next(
+        line.split() for line in compared.splitlines() if line.startswith("strategy")
+    )
+    told = masked(typed(newcomer, block(page, "snakemake ddp").text))
+    assert told == masked(block(page, "ddp (2 procs").text)

@@ -76,18 +76,6 @@ def test_a_job_of_an_array_is_found_by_either_name(place: Workplace) -> None:
 
 
 @pytest.mark.slow
-def test_when_a_job_would_start(place: Workplace) -> None:
-    start = commands.expected_start(["--nodes=2", "--time=5"])
-    assert start is not None
-    assert abs(start.timestamp() - time.time()) < 60
-    with pytest.raises(UserError, match=r"^sbatch failed: .*Invalid partition name") as caught:
-        commands.expected_start(["--partition=$(touch here)"])
-    assert "\n" not in str(caught.value)
-    assert not list(place.folder.iterdir())
-    assert not place.submitted()
-
-
-@pytest.mark.slow
 def test_a_job_whose_nodes_are_away_is_queued_and_one_that_no_node_can_take_is_refused(place: Workplace) -> None:
     for node in ("g1", "g2"):
         place.cluster.set_node(node, "drain")
@@ -144,13 +132,6 @@ def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusa
     with pytest.raises(UserError, match="Invalid partition name") as caught:
         commands.submit("#!/bin/sh\n", ["--partition=none"])
     assert not isinstance(caught.value, Unavailable)
-
-
-def test_a_missing_command_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not commands.available()
-    with pytest.raises(UserError, match=r"^squeue: no such command on PATH; .*$"):
-        commands.jobs_named("relay", tmp_path)
 
 
 # One at a time
@@ -382,11 +363,8 @@ def test_the_drivers_site_is_the_workflows(tmp_path: Path, monkeypatch: pytest.M
         (profile, "narval"),
         ([*profile, "--default-resources", "site='arc'"], "arc"),
         ([*profile, "--configfiles", f"{tmp_path}/none.yaml", "--replace-workflow-config"], "narval"),
-        ([*profile, *files[:2]], "della"),
         ([*profile, *files], "cedar"),
         ([*profile, *files, "-C", "epochs=3", "site=graham"], "graham"),
-        (["ddp", "--config=site=graham", *profile], "graham"),
-        ([*profile, "--config", "site=/home/me/my site.yaml"], "/home/me/my site.yaml"),
         ([*files, "--config", "site=", *profile], "narval"),
     ):
         assert drive_program.site_of(arguments) == site, arguments

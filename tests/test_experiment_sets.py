@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import yaml
 
 from clusters_of_gpus import somewhere
 from plans import ROOT
-from relay.planning import costs, planner, shrink
+from relay.planning import planner, shrink
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
 
 pytest_plugins = ["plans"]
 SETS = {path.stem: path for path in sorted((ROOT / "config" / "sets").glob("*.yaml"))}
-PAGE = ROOT / "docs" / "experiment-sets.md"
 # Why a setting of a shrunk set may be left out: what a laptop cannot have.
 NOT_HERE = ("launcher srun needs a cluster profile", "is a mode of GPUs, device is cpu", "this machine has no libaio.h")
 EXPECTED = ("this machine has 2 CPUs", "runs once")
@@ -63,13 +61,3 @@ def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str, tmp
         assert run.dataset.name in ("synthetic", "digits", "relay-text")
         assert run.shape.world_size <= 4
         assert run.length.warmup_steps < run.length.total_steps <= STEPS
-
-
-def test_the_page_has_a_line_for_each_with_what_it_costs(whole: dict[str, Plan]) -> None:
-    named = re.findall(r"(?m)^\| \[`([a-z0-9-]+)`\]\(\.\./config/sets/\1\.yaml\)", PAGE.read_text())
-    assert sorted(named) == list(SETS)
-    for name, plan in whole.items():
-        (line,) = re.findall(rf"(?m)^\| \[`{name}`\].*$", PAGE.read_text())
-        cost = costs.planned(plan)
-        told = f"| {cost.jobs} jobs, {cost.gpu_hours:.0f} GPU-hours |"
-        assert told in line, told

@@ -95,6 +95,30 @@ def test_a_rank_that_does_not_come_to_a_collective_is_a_fault_that_says_where_bo
     assert bench.processes() == []
 
 
+@pytest.mark.slow
+def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_of_its_rank(bench: Bench) -> None:
+    """Though it failed in the background, on one rank alone, and no other rank waits for it there."""
+    save = """pass
+
+    def save(self, directory):
+        if self.ranks.rank == 1:
+            (directory.parent / 'rng-1.pt').mkdir(parents=True)  # where a file should be
+        return super().save(directory)
+
+    def train_step(self, batch):
+        time.sleep(0.05)"""
+    strategy = bench.strategy("unwritable", save, base="ddp")
+    chain = bench.chain("results", total_steps=600, **(DDP | strategy))
+    ended = chain.forked()
+    fault = chain.fault()
+    assert ended.status == 1
+    assert fault["rank"] == 1
+    assert "could not be saved: " in fault["error"]
+    assert "Is a directory" in fault["error"]
+    assert time.time() - fault["time"] < 60
+    assert chain.checkpoints() == []
+
+
 # A training whose loss is no number, or infinite, has failed: it ends with the reason, and is never `best`
 
 NAN_FROM_STEP_4 = "if self.steps == 4:\n            next(self.model.parameters()).data.fill_(float('nan'))"

@@ -18,7 +18,6 @@ HELP = "snakemake --help lists Snakemake's options"
 FILES = {
     "tab.yaml": "epochs: 1\n\tseed: 2\n",
     "dashes.yaml": "---\n",
-    "tab/config.yaml": "cores: 1\n\tjobs: 2\n",
     "typo/config.yaml": "coers: 2\n",
     "mine.yaml": "epochs: 1\n",
 }
@@ -26,10 +25,7 @@ MISTAKES = {
     "--configfile tab.yaml": "tab.yaml: line 2, column 1: is no YAML: a tab stands here; indent with spaces",
     "--configfile dashes.yaml": "dashes.yaml: is empty; allowed: keys and values",
     "--configfile mine.yaml ddp": "--configfile: there is no file 'ddp'; a target has to stand before --configfile",
-    "--configfile tab": "tab: cannot be read: Is a directory",
     "--config gate.steps=20": "--config: 'gate.steps' is not allowed as a name; allowed: 'gate={steps: 20}' for a key",
-    "--directory mine.yaml": "--directory: 'mine.yaml' is a file; allowed: a folder",
-    "--cores two": "--cores: Error parsing number of cores",
     "--touch": "--touch: is not allowed, because results are judged by what they hold; their times do not matter",
     "--delete-all-output": "--delete-all-output: is not allowed, because it would leave half of each training; ",
     "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",
@@ -38,7 +34,6 @@ MISTAKES = {
     "--executor slrm": "argument --executor/-e: invalid choice: 'slrm' (choose from",
     "--cofigfile mine.yaml": f"option --cofigfile is unknown; did you mean '--configfile'? {HELP}",
     "--profile typo": f"option --coers, which the profile gives, is unknown; did you mean '--cores'? {HELP}",
-    "--profile tab": "Couldn't parse config file: ",
     "--profile locl": "--profile: 'locl' is no folder with a config.yaml; did you mean 'profiles/local'? allowed: ",
 }
 

@@ -20,10 +20,10 @@ PLANTED = "open('ran', 'w')\n"
 
 
 @pytest.mark.slow
-def test_a_file_in_the_folder_shadows_no_module_of_pips(tmp_path: Path) -> None:
-    (tmp_path / "pip.py").write_text(PLANTED)
-    command = [*pip.program(sys.executable), "--version"]
-    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+@pytest.mark.parametrize(("name", "program"), [("pip", pip.program(sys.executable)), ("random", snakemake([]))])
+def test_a_file_beside_the_config_shadows_no_module(tmp_path: Path, name: str, program: list[str]) -> None:
+    (tmp_path / f"{name}.py").write_text(PLANTED)
+    subprocess.run([*program, "--version"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     assert not (tmp_path / "ran").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import selectors
 import shutil
 import signal
 import socket
@@ -197,6 +198,25 @@ def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: 
     assert soon(lambda: is_over(server))
 
 
+def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
+    """It had looked for the fork that it had just reaped, and took all other forks with it."""
+    (listener, _nobody), (ours, workers) = socket.socketpair(), socket.socketpair()
+    before = signal.getsignal(signal.SIGCHLD)
+    driver = subprocess.Popen(["true"])
+    server = fork_server.Server(listener, os.pidfd_open(driver.pid))
+    try:
+        fork = subprocess.Popen(["true"])
+        server.forks[fork.pid] = ours
+        server.selector.register(ours, selectors.EVENT_READ, fork.pid)
+        assert soon(lambda: is_over(fork.pid))
+        workers.close()
+        assert server.serve() is None
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, before)
+        driver.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +244,47 @@ def squat(name: str) -> None:
 def names_taken() -> set[str]:
     lines = Path("/proc/net/unix").read_text().splitlines()
     return {line.split()[-1].replace("@", "\0") for line in lines}
+
+
+def answer(connection: socket.socket) -> bytes:
+    """Nothing where the other end is closed; whether it had read all is chance."""
+    try:
+        return connection.recv(1)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.slow
+def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = here.found()["parent"]
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(here.server_name(monkeypatch))
+        stranger.sendall(b"what is this, and how long does it go on?")
+        assert not answer(stranger)
+    assert here.found()["parent"] == server
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
+def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = here.found()["parent"]
+    other = multiprocessing.get_context("fork").Process(target=keep_silent, args=(here.server_name(monkeypatch),))
+    other.start()
+    time.sleep(1)
+    try:
+        began = time.monotonic()
+        assert here.found()["parent"] == server
+        assert time.monotonic() - began < fork_server.START_SECONDS / 2
+    finally:
+        other.kill()
+
+
+def keep_silent(name: str) -> None:
+    """As another user, connect and say nothing."""
+    os.setuid(65534)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(name)
+        time.sleep(100)
 
 
 @pytest.mark.parametrize(

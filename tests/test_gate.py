@@ -84,6 +84,13 @@ WRONG = [
         passes=PARTS,
         says=("division of work: samples should be divided, but a rank has 100%",),
     ),
+    Planted(
+        "SamplesTwice",
+        fails=ALGORITHM,
+        says=(
+            "division of work: step 0: 16 samples reached the loss, the global batch has 16: 2 more than once, 2 never",
+        ),
+    ),
     # What no number shows: modes and names
     Planted(
         "wrong_mode",

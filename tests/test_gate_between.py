@@ -14,6 +14,7 @@ from relay.equivalence.work import Shares, undivided
 from relay.strategies.base import Replica
 
 FP16 = {"precision": "fp16"}
+COSINE = {"learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
 DROPOUT, NORMS = "utsa-mnist", "resnet18-cifar10"
 
 
@@ -90,7 +91,8 @@ WRONG = [
     ),
     # BatchNorm
     Planted("wrong_norm_averaged", task=NORMS, fails=STATISTICS),
-    # Who does the work
+    # Who does the work, and at which learning rate
+    Planted("NoSchedule", axes=COSINE, fails=EVERYTHING | parts("own.outputs")),
     Planted("WorkForward", says=("division of work: step 0: rank 0 computes 70.3% (forward 100.0%) of what",)),
 ]
 RIGHT = [

@@ -58,6 +58,16 @@ def test_a_process_that_aborts_after_the_verdict_leaves_none(
 
 
 @pytest.mark.slow
+def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates, tmp_path: Path) -> None:
+    path = own_strategy(tmp_path / "strategies", "raises", more=AT_THE_END.format(what="raise RuntimeError('late')"))
+    found = judged(gates, path)
+    assert found.status == 0
+    assert found.verdict["equivalent"] is False
+    line = path.read_text().partition("raise RuntimeError")[0].count("\n") + 1
+    assert found.verdict["problems"] == [f"it cannot run this training: raises.py:{line}: RuntimeError: late"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "always"), [("cuda", False), ("SIGKILL", True)])
 def test_a_fault_that_others_may_have_caused_is_a_verdict_only_when_it_is_met_again_alone(
     gates: Gates, tmp_path: Path, fault: str, always: bool

@@ -53,12 +53,6 @@ def test_no_more_is_planned_with_than_it_has() -> None:
     assert (cpus, gpus()) == (4, 1)
 
 
-def test_the_line_on_the_page_is_what_it_says() -> None:
-    text = (ROOT / "docs/interactive.md").read_text()
-    told = held(job_id="4711", nodes=1, cpus=8, gpus=2, memory_mb=32768, seconds=3130.4).words
-    assert f"{told}; no more is planned with" in text
-
-
 def test_an_allocation_of_four_tasks_serves_a_step_of_two_and_three_nodes_do_not_fit() -> None:
     """As `salloc -N 2 -n 4` gives it, with GPUs that were asked for by their sum."""
     shown = {"JobId": "7", "NumNodes": "2", "NumTasks": "4", "CPUs/Task": "1", "AllocTRES": "cpu=8,gres/gpu=2"}
@@ -66,10 +60,6 @@ def test_an_allocation_of_four_tasks_serves_a_step_of_two_and_three_nodes_do_not
     allocation.check(step, shown)
     with pytest.raises(UserError, match="nodes: 2, the run declares 3"):
         allocation.check(replace(step, nodes=3), shown)
-
-
-def test_on_the_login_node_it_says_how_to_come_to_a_node() -> None:
-    assert held(inside=False).elsewhere.endswith("srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=4 --pty bash -i")
 
 
 def test_before_its_end_the_driver_is_told_to_end_and_none_begins_that_has_no_time() -> None:

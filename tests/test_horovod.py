@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 
 import debian_packages
 from chain_results import assert_same, result
-from chain_runs import Bench, Chain
+from chain_runs import Bench, Chain, finish, wait_until
 from gate_runs import FEW_STEPS, Gates
+from living import words
 from own_tasks import OWN, spec
 from preloaded import spawned
 from relay import strategies
@@ -69,6 +71,7 @@ STOPPED = """
 from pathlib import Path
 import os
 import signal
+import time
 from relay.strategies import horovod
 from relay.training import agreement
 
@@ -83,15 +86,18 @@ class Made(horovod.Horovod):
             if step == {cut} and self.ranks.rank == 1 and not Path({flag!r}).exists():
                 Path({flag!r}).touch()
                 os.kill(os.getpid(), signal.{signal})
+            time.sleep({pause})
             yield loss
 """
 
 
-def begun(bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, **values: Any) -> Chain:
+def begun(
+    bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, pause: float = 0.0, **values: Any
+) -> Chain:
     """A run on two processes; the second of them gets a signal once, when it has trained `cut` steps."""
     path = bench.folder / "strategies" / f"{name}.py"
     path.parent.mkdir(exist_ok=True)
-    text = STOPPED.format(cut=cut, signal=number, flag=str(bench.folder / f"{name} stopped"))
+    text = STOPPED.format(cut=cut, signal=number, pause=pause, flag=str(bench.folder / f"{name} stopped"))
     path.write_text(text)
     chosen = {"strategy": name, "strategy_file": str(path), "stack": "horovod", "launcher": "torchrun"}
     return bench.chain(name, **(chosen | {"devices_per_node": 2, "total_steps": STEPS} | values))
@@ -119,3 +125,18 @@ def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
     assert is_a(Kind.LOST_PEER, RuntimeError(told))
     mismatch = "Mismatched allreduce tensor shapes: One rank sent a tensor of shape [2]"
     assert not is_a(Kind.LOST_PEER, RuntimeError(mismatch))
+
+
+@pytest.mark.long
+def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
+    """Only this kills horovodrun."""
+    long = begun(bench, "long", total_steps=4000, pause=0.02, launcher="horovodrun")
+    job = long.begin()
+    wait_until(long.checkpoints, job)
+    (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
+    runner.kill()
+    assert finish(job).status == 75
+    deadline = time.monotonic() + 60
+    while bench.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert bench.processes() == []

@@ -7,9 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from relay.driver.retries import Retries
+from relay.base import lock
+from relay.driver.retries import SAVING_ATTEMPTS, Retries
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder.sealed import MANIFEST
+
+
+def attempts(count: int) -> list[SimpleNamespace]:
+    """Of one job, which trains a segment of run-1 and has failed."""
+    rule = SimpleNamespace(name=SEGMENT, restart_times=2)
+    of_run = {"wildcards": SimpleNamespace(run="run-1"), "params": SimpleNamespace(first=0), "log": [], "message": ""}
+    return [SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_run) for attempt in range(1, count + 1)]
 
 
 def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,11 +26,17 @@ def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch
     checkpoint.mkdir(parents=True)
     (checkpoint / MANIFEST).write_text("{}")
     monkeypatch.chdir(tmp_path)
-    retries, rule = Retries(Terminal()), SimpleNamespace(name=SEGMENT, restart_times=2)
-    of_run = {"wildcards": SimpleNamespace(run="run-1"), "params": SimpleNamespace(first=0), "log": [], "message": ""}
-    jobs = [SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_run) for attempt in range(1, 6)]
+    retries, jobs = Retries(Terminal()), attempts(5)
     assert [retries.times(job) >= job.attempt for job in jobs[:2]] == [True, False]
     retries = Retries(Terminal())
     for job in jobs:  # more than the retries of its rule: it comes further each time
         checkpoint = checkpoint.rename(checkpoint.with_name(f"step-{20 + job.attempt}"))
         assert retries.times(job) >= job.attempt
+
+
+def test_a_run_whose_processes_still_save_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed job has left holds the run: each further attempt waits for it, and goes on from what it saves."""
+    monkeypatch.chdir(tmp_path)
+    retries, jobs = Retries(Terminal()), attempts(SAVING_ATTEMPTS)
+    with lock.exclusive(tmp_path / "results/checkpoints/run-1"):
+        assert [retries.times(job) >= job.attempt for job in jobs] == [*[True] * (SAVING_ATTEMPTS - 1), False]

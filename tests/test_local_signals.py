@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from living import words
 from local_driver import LocalDriver, until
 
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
@@ -20,6 +22,14 @@ def driver(tmp_path: Path) -> Iterator[LocalDriver]:
     made.end()
 
 
+def training(driver: LocalDriver) -> Any:
+    """A driver whose run trains."""
+    process = driver.start(driver.trained)
+    until(lambda: driver.trains() or process.poll() is not None, "the run trains")
+    assert process.poll() is None, process.communicate()[0]
+    return process
+
+
 def _resumed(driver: LocalDriver, step: int) -> bool:
     return any(f'"start": {step},' in path.read_text() for path in driver.work.glob("records/*.jsonl"))
 
@@ -27,9 +37,7 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
 @pytest.mark.slow
 def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(driver: LocalDriver) -> None:
     """And ends at SIGTERM once its training has saved."""
-    process = driver.start(driver.trained)
-    until(lambda: driver.trains() or process.poll() is not None, "the run trains")
-    assert process.poll() is None, process.communicate()[0]
+    process = training(driver)
     process.kill()
     process.communicate()
     until(lambda: driver.processes() == [], "no process is left")
@@ -47,3 +55,41 @@ def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(driv
     assert "Traceback" not in printed
     assert "stopped at step" in driver.log(), driver.log()
     assert driver.processes() == []
+
+
+@pytest.mark.long
+def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(driver: LocalDriver) -> None:
+    """Only this sends two signals to a driver on this machine."""
+    process = training(driver)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode in (1, 128 + signal.SIGINT), printed  # 1: the training was quicker
+    assert "Traceback" not in printed
+    until(lambda: driver.processes() == [], "the training has ended by itself")
+    assert driver.steps(), driver.log()
+
+
+@pytest.mark.long
+def test_the_next_call_waits_for_what_a_killed_driver_has_left(driver: LocalDriver) -> None:
+    """Only this calls again while a killed driver's ranks live: one of them is stopped."""
+    process = training(driver)
+    rank = next(p for p in driver.processes() if {"relay.launch.worker", "-u"} <= set(words(p)))
+    rank.suspend()
+    process.kill()
+    process.communicate()
+    again = driver.start(driver.trained)
+    assert again.stdout is not None
+    told = []
+    for line in again.stdout:
+        told.append(line)
+        if line.startswith(("To end them at once", "Building DAG")):
+            break
+    assert any("processes of a driver that was killed (pid " in line for line in told), told
+    assert again.poll() is None
+    rank.resume()
+    for line in again.stdout:
+        if line.startswith("They are over"):
+            break
+    (saved, *_) = driver.steps()
+    until(lambda: _resumed(driver, saved), "it goes on")

@@ -58,13 +58,6 @@ def test_a_quota_of_cpu_time_is_found(tmp_path: Path, line: str, files: dict[str
     assert system.cpu_quota(groups(tmp_path, line, **files), tmp_path / "root") == expected
 
 
-def test_a_virtual_machine_is_told_by_its_processors(tmp_path: Path) -> None:
-    (tmp_path / "virtual").write_text("flags\t\t: fpu vme hypervisor lahf_lm\n")
-    (tmp_path / "bare").write_text("model name\t: A hypervisorless one\nflags\t\t: fpu vme\n")
-    assert system.virtual(tmp_path / "virtual")
-    assert not system.virtual(tmp_path / "bare") or Path("/sys/hypervisor/type").exists()
-
-
 PLACES: list[tuple[dict[str, list[Any]], str]] = [
     ({"hosts": [["n2"]] * 3}, "all repeats of {slow} ran on n2, and none of {fast} did"),
     ({"hosts": [["n2"], ["n3"], ["n4"]]}, ""),  # the spread between nodes is in its interval

@@ -12,15 +12,12 @@ import torch
 from torch import nn
 
 import debian_packages
-import preloaded
 from relay.base.errors import UserError
-from relay.base.files import read_json
-from relay.equivalence.job import run_gate
 from relay.task.bound import BoundTask
 from relay.task.still import still
 from stacks import provide
 from test_any_model import HEAD
-from trial_runs import gate_of, reference_of, spec_of, verdict_of
+from trial_runs import gate_of, spec_of, verdict_of
 
 IMAGES = """
     def datasets(self, folder):
@@ -67,47 +64,6 @@ CODEBOOK = """
     def loss(self, outputs, batch):
         return F.mse_loss(outputs[0], batch[0]) + outputs[1].mean()
 """
-# Compiled in the user's file, of another type, with batches that are dicts.
-COMPILED = """
-    def datasets(self, folder):
-        return [[{"x": x, "y": i % 3} for i, x in enumerate(numbers(n, 12))] for n in (64, 16)]
-
-    def model(self):
-        class Whole(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first, self.last = nn.Linear(12, 8), nn.Linear(8, 3)
-
-            def forward(self, x):
-                return self.last(torch.tanh(self.first(x)))
-
-        return torch.compile(Whole().bfloat16())
-
-    def loss(self, outputs, batch):
-        return F.cross_entropy(outputs, batch["y"])
-"""
-# Computed again in the backward pass, by torch's own two ways; one part twice, as ALBERT's.
-AGAIN = (
-    IMAGES
-    + """
-    def model(self):
-        from torch.utils.checkpoint import checkpoint
-
-        class Whole(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16))
-                self.second = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
-                self.out = nn.Linear(16, 3)
-
-            def forward(self, x):
-                x = checkpoint(self.first, x, use_reentrant=False)
-                x = checkpoint(self.second, x, use_reentrant=True)
-                return self.out(checkpoint(self.second, x, use_reentrant=True))
-
-        return Whole()
-"""
-)
 # What a smooth twin replaces, and products that no rank divides, in the optimiser's own step: as of Muon.
 CLIPPING = """
     def optimizer(self, parameters):
@@ -176,21 +132,6 @@ PADDED = """
     def loss(self, outputs, batch):
         return F.cross_entropy(outputs, batch[1])
 """
-IN_PLACE = (
-    IMAGES
-    + """
-    def model(self):
-        class Whole(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.inner = nn.Sequential(nn.Linear(12, 32), nn.ReLU(inplace=True), nn.Linear(32, 3))
-
-            def forward(self, x):
-                return self.inner(x)
-
-        return Whole()
-"""
-)
 # The product clips, at a norm that the first steps would not reach by themselves.
 CLIPPED = (
     IMAGES
@@ -199,14 +140,6 @@ CLIPPED = (
 
     def model(self):
         return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
-"""
-)
-MIXED = (
-    IMAGES
-    + CLIPPING.replace("each.grad @ each.grad.T", "torch.eye(len(each), dtype=each.dtype)")
-    + """
-    def model(self):
-        return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
 """
 )
 # Of each process it is another training.
@@ -237,8 +170,6 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     ("text", "strategy", "card"),
     [
         pytest.param(ODD, "ddp", {}, id="spectral norm, constants, a backbone, an optimiser that clips"),
-        pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
-        pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
         pytest.param(CLIPPED, "fsdp", {}, id="clipped, fsdp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
@@ -267,40 +198,6 @@ def test_clipping_by_another_norm_than_that_of_all_is_seen(strategy: str, tmp_pa
     verdict = judged(tmp_path, CLIPPED, strategy)
     assert verdict["equivalent"] is False
     assert "algorithm: parameters" in {part["name"] for part in verdict["parts"] if not part["passed"]}
-
-
-def ended(folder: Path, text: str, strategy: str) -> tuple[int, dict[str, Any]]:
-    """The exit status of a gate's job on two processes, and its verdict."""
-    file = folder / "odd.py"
-    file.write_text(HEAD + text)
-    run = gate_of(spec_of("odd", str(file)), folder / "datasets/odd-1", strategy, 2, batch=8)
-    run.write(folder / "gate/gate.json")
-    output = folder / "gate/verdict.json"
-    trained = reference_of(run, folder / "datasets/odd-1", folder)
-    return run_gate(folder / "gate/gate.json", trained, folder, output, start=preloaded.start), read_json(output)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "strategy", "place", "words", "helps"),
-    [
-        pytest.param(IN_PLACE, "tensor_parallel", "self.inner(x)", "modified inplace", "nn.ReLU() for", id="in place"),
-        pytest.param(MIXED, "fsdp", "torch.eye", "DTensor", "such as ddp", id="an optimiser that DTensor cannot run"),
-    ],
-)
-def test_a_strategy_that_cannot_compute_it_says_where_and_what_helps(
-    text: str, strategy: str, place: str, words: str, helps: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, verdict = ended(tmp_path, text, strategy)
-    (problem,) = verdict["problems"]
-    line = (HEAD + text).partition(place)[0].count("\n") + 1
-    assert status == 0
-    assert problem.startswith(f"it cannot run this training: {tmp_path / 'odd.py'}:{line} (")
-    assert words in problem
-    assert helps in problem
-    printed = capfd.readouterr().out
-    assert f"gate {verdict['gate']}: it cannot run this training: " in printed
-    assert "NOT equivalent" not in printed
 
 
 @pytest.mark.slow

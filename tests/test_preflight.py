@@ -21,7 +21,7 @@ from relay.planning.config import load
 from relay.planning.one_gpu import Sharing
 from relay.planning.planner import plan
 from relay.preflight import job
-from relay.preflight.checks import check_all, explain
+from relay.preflight.checks import check_all
 from relay.preflight.findings import Finding
 from relay.preflight.page import page, show
 from relay.process import one_gpu
@@ -71,25 +71,6 @@ def test_a_recorded_trap_is_found_with_its_remedy(trap: dict[str, Any]) -> None:
     for path, to in trap["change"].items():
         change(facts, path.split("."), to)
     assert says(finding(facts, trap["check"]), trap["severity"], *trap["says"])
-
-
-@pytest.mark.parametrize(
-    ("error", "check", "remedy"),
-    [
-        (
-            "DistBackendError: NCCL error … Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
-            "one GPU for each rank",
-            "gloo",
-        ),
-        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "GPU memory", "nvidia-smi"),
-    ],
-)
-def test_a_known_error_is_explained(error: str, check: str, remedy: str) -> None:
-    found = explain(error)
-    assert found is not None
-    assert (found.check, found.severity) == (check, "stop")
-    assert remedy in found.remedy
-    assert explain("ValueError: a lost peer, or anything") is None
 
 
 # The page

@@ -77,14 +77,3 @@ def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -
     assert "Job stats" not in printed
     assert printed.count(SKIPPED) == 1, "the reason stands once"
     assert "what" not in printed, "no table without a row"
-
-
-@pytest.mark.slow
-def test_a_dry_run_ends_with_what_is_skipped_and_why(tmp_path: Path) -> None:
-    told = tmp_path / "results" / "logs" / "segment" / "step-1.ending.json"
-    told.parent.mkdir(parents=True)
-    told.write_text("{}")
-    status, printed = snakemake(tmp_path, ["single_gpu", "cpu"], "-n")
-    assert status == 0, printed
-    assert printed.splitlines()[-1] == SKIPPED
-    assert told.exists()  # another driver may be at work here, and need it

@@ -98,24 +98,3 @@ def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size:
         assert bars["y"] < size["height"] or size is PHONE
         found = Axe().run(opened.page).response["violations"]
         assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []
-
-
-OWN = ("#SBATCH --job-name", "#SBATCH --output")  # of the whole script alone
-TO_FILL_IN = ("##SBATCH", "# If your cluster wants them")
-
-
-@pytest.mark.slow
-def test_the_answer_comes_first_and_is_copied(browser: Any, report: Path) -> None:
-    with Opened(browser, report, DESK, permissions=["clipboard-read", "clipboard-write"]) as opened:
-        page = opened.page
-        first = page.locator("main h2").first.inner_text()
-        assert "what to ask Slurm for" in first
-        assert page.locator(".answer").bounding_box()["y"] < 300
-        marked = page.locator("table.settings tbody", has=page.locator(".badge.recommended"))
-        assert marked.get_attribute("data-name").startswith("cpu 1 proc, 2 threads, resident")
-        page.get_by_role("button", name="Copy").click()
-        page.get_by_role("button", name="Copied").wait_for()
-        copied = page.evaluate("navigator.clipboard.readText()")
-        block = [line for line in (report.with_name("recommendation.sbatch")).read_text().splitlines()
-                 if line.startswith(("#SBATCH", *TO_FILL_IN)) and not line.startswith(OWN)]  # fmt: skip
-        assert copied.splitlines() == block

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -238,18 +237,6 @@ def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: di
 
 
 @pytest.mark.slow
-def test_runs_that_are_not_there_are_one_line(sources: Callable[..., Chain]) -> None:
-    began = sources("cpu", 1)
-    chain, other = began.planned("untrained"), began.planned("untrained-too")
-    with pytest.raises(UserError, match=r"^run unknown: .*run.json is missing; allowed: an id below results/runs"):
-        adopt(chain.results, "unknown", chain.run.id)
-    with pytest.raises(UserError, match=rf"^run {other.run.id}: .* it was never trained"):
-        adopt(chain.results, other.run.id, chain.run.id)
-    with pytest.raises(UserError, match=r"^run run-1: .* name two runs"):
-        adopt(chain.results, began.run.id, began.run.id)
-
-
-@pytest.mark.slow
 def test_the_command_says_what_it_did(sources: Callable[..., Chain]) -> None:
     began = sources("cpu", 1)
     chain = began.planned("by-command")
@@ -264,28 +251,3 @@ def test_the_command_says_what_it_did(sources: Callable[..., Chain]) -> None:
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: run unknown: ")
     assert len(refused.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_the_list_shows_which_run_has_come_how_far(sources: Callable[..., Chain]) -> None:
-    began = sources("cpu", 1)
-    chain = began.planned("listed")
-    words = [sys.executable, ADOPT, "--list", "--results", str(chain.results)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    rows = {words[0]: words[1:] for words in (line.split() for line in told[1:])}
-    assert rows[began.run.id][1] == rows["listed"][1] == "cpu"
-    assert rows[began.run.id][-2:] == [str(CUT), str(began.run.length.total_steps)]
-    assert rows["listed"][-2:] == ["–", str(chain.run.length.total_steps)]
-    (chain.results / "runs" / "older").mkdir()
-    (chain.results / "runs" / "older" / "run.json").write_text('{"id": "older"}')
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    shutil.rmtree(chain.results / "runs" / "older")  # the results are those of all tests here
-    assert "older unreadable" in [" ".join(line.split()) for line in told]
-    assert len(told) > 3
-
-
-def test_where_there_are_no_runs_the_list_says_how_to_have_some(tmp_path: Path) -> None:
-    words = [sys.executable, ADOPT, "--list", "--results", str(tmp_path)]
-    refused = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert refused.stderr.startswith(f"error: {tmp_path / 'runs'}: no run is there; `snakemake record_plan` writes")

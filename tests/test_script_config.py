@@ -128,10 +128,7 @@ def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> Non
     ("comparison", "told"),
     [
         ({"command": "python nowhere.py"}, "comparisons[0].command: nowhere.py: no such file"),
-        ({"command": "./start.sh"}, "./start.sh is not executable: `chmod +x ./start.sh`"),
-        ({"command": "python 'train.py"}, "No closing quotation"),
         ({"command": "python train.py $HOME"}, "'$HOME' is for a shell"),
-        ({"command": "FOO=1 python train.py"}, "write `env FOO=1 …`"),
         ({"command": "python train.py ./sub"}, "./sub is a folder here, and the command runs in a folder of its own"),
         ({"command": "srun python train.py"}, "leave it out, and give `launcher: srun`"),
         (
@@ -139,10 +136,7 @@ def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> Non
             "placeholder {data_worker} is unknown; did you mean 'data_workers'?",
         ),
         ({"precision": "bf16"}, "comparisons[0].precision: changes nothing: the command has no {precision}"),
-        ({"segment": {"steps": 3}}, "segment is for a strategy, not for a command"),
-        ({"links": {"/data": "sub"}}, "links: '/data' is not allowed; allowed: a path as seen from where"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
-        ({"read": {"loss": "loss"}}, "has 0 groups"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
         ({"answer": {"epochs": 90}}, "answer.epochs: 90 is not allowed beside a command, whose epochs nobody knows; "),
     ],

@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 
 from pages import ROOT, block, blocks, holds, masked
-from relay.planning.comparisons import Comparison
-from relay.planning.config_blocks import Read
-from relay.spec.script import OF_A_JOB
 
 PAGE = "docs/measure-your-script.md"
 
@@ -78,12 +75,3 @@ def test_a_command_of_which_nothing_is_known_is_timed_and_reported(tmp_path: Pat
     assert "epoch" not in (results / "recommendation.sbatch").read_text()
     page = (results / "comparison.html").read_text()
     assert not [words for words in ("an epoch", "over epochs", "None") if words in page]
-
-
-def test_the_page_names_every_key_and_every_placeholder_of_a_job() -> None:
-    text = (ROOT / PAGE).read_text()
-    own = {"command", "name", "read", "links", "stack", "options", "launcher"}
-    assert own <= {*Comparison.model_fields}
-    assert [name for name in own if f"`{name}`" not in text] == []
-    assert [name for name in Read.model_fields if f"`{name}`" not in text and f"{{{name}:" not in text] == []
-    assert [name for name in OF_A_JOB if f"`{{{name}}}`" not in text] == []

@@ -161,16 +161,18 @@ def test_a_rank_that_fails_after_the_others_have_ended_is_the_runs_fault() -> No
 
 
 @pytest.mark.slow
-def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended() -> None:
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: signal.Signals) -> None:
     made = commanded(
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        "open('began', 'w')\ntime.sleep(600)\n"
+        "import os\nopen('began', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     job = made.start()
-    while not (made.folder / "began").exists():
+    while not (made.folder / "began").exists() or not (made.folder / "began").read_text():
         time.sleep(0.05)
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(told)
     printed, _ = job.communicate(timeout=60)
+    assert not psutil.pid_exists(int((made.folder / "began").read_text())), "its command has ended with it"
     assert (job.returncode, made.told()["status"]) == (75, 75), printed
     assert not (made.places.run / "step-1.json").exists()
 

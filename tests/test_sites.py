@@ -14,7 +14,6 @@ from relay.base.errors import UserError
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.planning.table import render
-from relay.spec import requirements
 from relay.spec.site import Site, load_site, names
 from site_clusters import filled_in
 
@@ -148,9 +147,3 @@ def test_the_page_is_in_step_with_sites_and_planner() -> None:
     planned = {name: int(count) for name, count in re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (\d+) \|", text)}
     assert sorted(planned) == names(site_plans.ROOT)
     assert min(planned.values()) > 10
-
-
-def test_every_strategy_of_every_stack_is_asked_for() -> None:
-    configs = [yaml.safe_load((site_plans.ROOT / config).read_text()) for config in site_plans.CONFIGS]
-    asked = {comparison["strategy"] for config in configs for comparison in config["comparisons"]}
-    assert asked == set(requirements.find())

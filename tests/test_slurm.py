@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -253,20 +251,6 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
     assert "Traceback" not in printed
 
 
-@pytest.mark.slow
-def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> None:
-    # On this machine the folder is there; every node has a disk of its own at the same place.
-    folder = Path(f"/mnt/nodetmp/torch-relay-test-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
-        config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
-        status, printed = slurm_snakemake(cluster, folder, config, "--retries", "0", site=site_file(folder))
-        assert status == 1
-        assert "is not visible on the nodes" in " ".join(printed.split())
-    finally:
-        shutil.rmtree(folder)
-
-
 STUCK = """
 import signal, sys, time
 
@@ -302,3 +286,14 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
     finally:
         driver.kill()
         driver.wait()
+
+
+@pytest.mark.slow
+def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
+    site = site_file(tmp_path, account_required=True)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site)
+    assert status == 1
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "account: missing" in line
+    assert known(cluster) <= before

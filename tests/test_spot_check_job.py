@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,8 +67,13 @@ def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_a_state_that_is_damaged_is_not_checked(bench: Bench) -> None:
+def test_a_run_without_records_or_with_a_damaged_state_is_not_checked(bench: Bench) -> None:
     (chain,) = trained(bench)
+    records = shutil.move(chain.work / "records", chain.work / "aside")
+    (found,) = verdict(chain)
+    assert found["status"] == "not checked"
+    assert "is not recorded" in found["unchecked"][0]
+    shutil.move(records, chain.work / "records")
     for step in kept(chain).states:
         with (states_folder(chain.work) / f"step-{step}" / "rng-0.pt").open("ab") as stream:
             stream.write(b"x")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import pytest
 import lock as lock_script
 import stacks
 from relay.base.errors import UserError
-from relay.environments import built, installer, login_node, node, overlay
+from relay.environments import built, login_node, node, overlay
 from relay.environments.recipes import RECIPES, Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,17 +103,6 @@ def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
     assert (overlay.site_packages(third) / "einops" / "__init__.py").exists()
 
 
-def test_a_cache_that_takes_nothing_is_one_line(quick: Path, own_cache: Path) -> None:
-    """A file stands where the folder has to be. (Root may write everywhere.)"""
-    own_cache.mkdir(parents=True)
-    (own_cache / "environments").touch()
-    with pytest.raises(UserError) as caught:
-        overlay.make(quick)
-    told = f"{own_cache}/environments: File exists; environments and what was built are kept below {own_cache}: free or"
-    assert str(caught.value).startswith(told)
-    assert "XDG_CACHE_HOME" in str(caught.value)
-
-
 @pytest.mark.slow
 def test_what_cannot_be_fetched_leaves_nothing(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,15 +112,6 @@ def test_what_cannot_be_fetched_leaves_nothing(
     with pytest.raises(UserError, match="einops"):
         overlay.make(small_lock(tmp_path, "einops"))
     assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".lock"] == []
-
-
-def test_a_package_of_the_torch_stack_is_asked_of_make_install(tmp_path: Path) -> None:
-    (tmp_path / "envs").mkdir()
-    lock = tmp_path / "envs" / "torch.txt"
-    shutil.copy2(small_lock(tmp_path, "einops"), lock)
-    assert overlay.place(lock) is None
-    with pytest.raises(UserError, match="not installed: einops; install them with `make install`"):
-        login_node.prepare(asked(lock), lock)
 
 
 SETUP = """
@@ -231,31 +210,12 @@ def test_deepspeed_and_horovod_are_told_the_gpus_and_torchs_own_nccl() -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lacks = replace(QUICK, programs={"no-such-cmake": "cmake"}, headers={"no_such_aio.h": "libaio-dev"})
-    monkeypatch.setitem(RECIPES, "quick", lacks)
-    with pytest.raises(UserError, match=r"no-such-cmake: .*Debian: cmake\); no_such_aio.h: .*Debian: libaio-dev"):
-        overlay.make(quick)
-
-
-@pytest.mark.slow
 def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
     quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
     with pytest.raises(UserError, match=r"quick==1\.0 could not be built: .*HASHES"):
         overlay.make(quick)
     assert not overlay.place(quick).exists()  # type: ignore[union-attr]
     assert not list(own_cache.glob("built/quick-*/*.whl"))
-
-
-def test_what_pip_complains_of_is_told_with_the_place(tmp_path: Path) -> None:
-    """Without its remarks, of which there may be a screenful."""
-    full = "Could not install packages due to an OSError: [Errno 28] No space left on device"
-    said = f"WARNING: Location '/a' is ignored: it is neither a file nor a directory.\nERROR: {full}"
-    with pytest.raises(UserError) as caught:
-        installer.run(["bash", "-c", f'echo "{said}" >&2; exit 1'], place=tmp_path / "torch-1")
-    assert re.fullmatch(
-        rf"the environment {tmp_path}/torch-1 could not be made on node \S+: {re.escape(full)}", str(caught.value)
-    )
 
 
 def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
@@ -290,11 +250,3 @@ def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """What `make` would do, and says."""
     return subprocess.run(["make", "--dry-run", *words], cwd=ENVS.parent, capture_output=True, text=True)
-
-
-def test_make_names_a_stack_that_there_is_not() -> None:
-    for target, allowed in (("test", "torch, all, or some of: deepspeed horovod lightning"), ("demo", "torch, all")):
-        done = make(target, "STACKS=tourch")
-        assert done.returncode == 2
-        told = f"STACKS: 'tourch' is not allowed; allowed: {allowed}"
-        assert re.fullmatch(rf"Makefile:\d+: \*\*\* {told}\.  Stop\.\n", done.stderr), done.stderr

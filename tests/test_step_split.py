@@ -115,10 +115,3 @@ def test_a_gpus_time_is_told_apart_by_its_kernels() -> None:
     assert parts(MADE_UP, [(0, 0.5)], (0, 10)) == pytest.approx(
         {"data": 0.5, "compute": 3, "communication": 2, "optimizer": 1, "idle": 3.5}
     )
-
-
-def test_several_gpus_of_a_process_count_alike_and_what_cpus_send_is_communication() -> None:
-    both = [*MADE_UP, kernel("sgemm", 0, 10, 1), kernel("gloo:all_reduce", 8, 10, None)]
-    assert parts(both, [], (0, 10)) == pytest.approx(
-        {"data": 0, "compute": (3 + 10) / 2, "communication": (2 + 2) / 2, "optimizer": 0.5, "idle": 2 / 2}
-    )

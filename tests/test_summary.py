@@ -192,6 +192,13 @@ def records(*, ended: bool = True) -> list[dict[str, Any]]:
     return [*lines, {"time": 190.0, "end": 20, "paused": {"saving": 4.0}}] if ended else lines
 
 
+def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:
+    written.attempt(begin(), steps(0, 4, evaluations=[evaluated(4, loss=float("inf"))]), {"end": 4} | END, ended=1.0)
+    summary = written.summary(run)
+    assert summary["status"] == "failed"
+    assert summary["reason"].startswith("the test loss of step 4 is inf: the training diverged")
+
+
 def test_the_parts_of_a_job_add_up_to_its_time() -> None:
     found = spent(ENTRY, records(), 40.0)
     assert found.parts == {

@@ -12,7 +12,9 @@ from torch import nn
 from models import Residual, encoder
 from relay.spec.tasks import TaskSpec
 from relay.strategies._tensor_plan import TensorPlan, plan_of
+from relay.task.calls import Readings
 from relay.task.load import task_class
+from relay.task.units import blocks
 
 
 def of(model: nn.Module, *arguments: Any, ranks: int | None = 2, **keys: Any) -> TensorPlan:
@@ -55,6 +57,27 @@ def test_what_is_dropped_is_whole() -> None:
 def test_what_is_added_to_whole_numbers_is_whole() -> None:
     """outer(x + relu(inner(x))): a network of the children in a row would be another one."""
     assert styles(Residual(8), torch.zeros(2, 8)) == {"inner": "column, whole", "outer": "column, whole"}
+
+
+class Tied(nn.Module):
+    """Its table of tokens is looked up at the start, and multiplied at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(32, 16), nn.Embedding(8, 16)
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
+        return self.head(hidden + self.down(F.relu(self.up(hidden))))
+
+
+def test_tied_weights_stay_whole_and_together() -> None:
+    assert styles(Tied(), TEXT) == {"place": "embedding", "up": "column", "down": "row"}
+    units = [name for name, _ in blocks(Tied(), readings=Readings.of(Tied(), (TEXT,), {}))]
+    assert not {"token", "head"} & set(units), "no unit but the model has both"
 
 
 class Between(nn.Module):

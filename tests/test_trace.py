@@ -133,10 +133,6 @@ def test_recording_changes_neither_the_model_nor_the_random_generator() -> None:
     ("model", "said"),
     [
         (lambda: nn.Linear(3, 3), "all trained parameters are used in one piece: the model itself"),
-        (
-            lambda: nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Tanh(), nn.Linear(3, 3)),
-            "all trained parameters are used in one piece: 2",
-        ),
         (Shared, "layer share the parameter layer.bias, and all others lie between them"),
         (Counted, "the model: Tensor.item: what comes next depends on values"),
     ],

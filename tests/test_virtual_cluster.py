@@ -82,10 +82,3 @@ def test_jobs_share_nodes_but_those_that_are_given_whole() -> None:
     text = slurm_conf(Path("cluster"), 16800, host, [(Node("n1"), host)], partitions)
     lines = [line for line in text.splitlines() if line.startswith("PartitionName")]
     assert ["OverSubscribe=EXCLUSIVE" in line for line in lines] == [False, True]
-
-
-def test_what_it_needs_is_one_line(tmp_path: Path) -> None:
-    """Packages are named, and not the commands that are looked for: here on a PATH without them."""
-    found = virtual_cluster("up", "--folder", tmp_path / "c", PATH=str(tmp_path))
-    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
-    assert "slurm-client" in found.stderr.partition("as root: apt-get install --no-install-recommends ")[2]

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from driver_runs import Workplace, until
+from driver_runs import Workplace
 from mini_slurm import MiniSlurm
 from relay.driver.waiting import News
-from relay.slurm import commands
 from relay.slurm.commands import ListedJob
 
 LOGGER = logging.getLogger("relay.tests")
@@ -96,20 +95,3 @@ def test_an_outage_is_said_from_the_second_failed_look_on(
 
 
 # On a cluster
-
-
-@pytest.mark.slow
-def test_jobs_that_wait_as_slurm_tells_them(place: Workplace) -> None:
-    def submit(*flags: str) -> str:
-        command = ["sbatch", "--parsable", "--job-name=relay_x", *flags, "--wrap=sleep 60"]
-        return place.cluster.run(*command, cwd=place.folder).stdout.strip()
-
-    held, running, dependent = submit("--hold"), submit(), submit("--begin=now+1hour")
-    submit("--hold", "--job-name=other")
-    until(lambda: place.cluster.job(running)["JobState"] == "RUNNING", "the job runs")
-    assert [job for job in commands.named("relay_x") if commands.waits(job.state)] == [
-        ListedJob(held, "PENDING", "JobHeldUser"),
-        ListedJob(dependent, "PENDING", "BeginTime"),
-    ]
-    (job,) = [job for job in commands.jobs_named("relay", place.folder) if job.id == held]
-    assert job.condition == "PENDING (JobHeldUser)"

@@ -7,9 +7,9 @@ import json
 import os
 import re
 import shutil
-from itertools import chain
+import subprocess
+import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import yaml
@@ -40,18 +40,6 @@ def jobs(printed: str) -> dict[str, int]:
 def rows(folder: Path, name: str = "comparison.csv") -> list[dict[str, str]]:
     with (folder / "results" / name).open(newline="") as stream:
         return list(csv.DictReader(stream))
-
-
-def in_report(report: Path) -> tuple[dict[str, list[str]], dict[str, dict]]:
-    """The files of each category of a report of Snakemake's, and what it says of each file."""
-    text = report.read_text()
-    found = {}
-    for name in ("categories", "results"):
-        place = re.search(rf'<script id="{name}">\s*var {name} = ', text)
-        assert place
-        found[name] = json.JSONDecoder().raw_decode(text, place.end())[0]
-    categories = {name: [*chain(*files.values())] for name, files in found["categories"].items()}
-    return categories, found["results"]
 
 
 @pytest.mark.slow
@@ -266,29 +254,27 @@ class TestComparison:
         assert last.is_file()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
-    @pytest.mark.slow
-    def test_snakemakes_own_report_has_page_answer_tables_and_pictures(self, compared: tuple[Path, dict, str]) -> None:
-        """Made of what is finished; without a network: whatever is fetched is refused."""
+    @pytest.mark.long
+    def test_a_run_is_trained_again_and_its_old_result_stays_until_there_is_a_new_one(
+        self, compared: tuple[Path, dict, str], tmp_path: Path
+    ) -> None:
+        """Only this trains again what `train_again.py` has put aside."""
         folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
-        with mock.patch.dict(os.environ, dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")):
-            status, printed = snakemake(folder, rest, "--report", str(folder / "report.html"))
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
+        shutil.copytree(folder / "results", tmp_path / "results")
+        run = json.loads((tmp_path / "results" / "plan.json").read_text())["runs"]
+        name = next(each["id"] for each in run if each["id"].startswith("cpu-"))
+        again = [sys.executable, str(ROOT / "scripts" / "train_again.py"), name]
+        told = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert told.startswith(f"{name}: its result and checkpoints are moved to results/runs/replaced/{name} and ")
+        aside = tmp_path / "results" / "runs" / "replaced" / name
+        assert (aside / "summary.json").is_file()
+        status, printed = snakemake(tmp_path, rest)
         assert status == 0, printed
-        categories, results = in_report(folder / "report.html")
-        assert {name: len(files) for name, files in categories.items() if name != "Pictures"} == {
-            "Answer": 3,
-            "Tables": 4,
-            "Scaling": 2,
-        }
-        pictures = [results[path]["labels"]["picture"] for path in categories["Pictures"]]
-        assert {"lenet-digits-speed", "lenet-digits-loss", "lenet-digits-quality"} <= set(pictures)
-        assert [path for path, result in results.items() if not result["caption"]] == []
-        assert "What to ask Slurm for" in results["results/answer.json"]["caption"]
-
-    def test_the_page_tells_the_config_and_the_commit(self, compared: tuple[Path, dict, str]) -> None:
-        text = (compared[0] / "results" / "comparison.html").read_text()
-        assert "evaluate_every_epochs: 1.0" in text
-        assert re.search(r"snapshot [0-9a-f]{12} \(git commit [0-9a-f]{12}", text) or not (ROOT / ".git").exists()
+        done = jobs(printed)
+        assert (done["start"], done["segment"], done["summary"], done["spot_check"]) == (1, 1, 1, 1)
+        assert not aside.exists()
+        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
     @pytest.mark.slow
     def test_only_the_strategy_whose_results_are_gone_is_trained_again(self, compared: tuple[Path, dict, str]) -> None:
@@ -300,9 +286,3 @@ class TestComparison:
         assert status == 0, printed
         assert jobs(printed)["segment"] == 2
         assert "Training ddp" not in printed
-
-    def test_every_rule_leaves_a_log_and_a_benchmark(self, compared: tuple[Path, dict, str]) -> None:
-        results = compared[0] / "results"
-        for rule in ("segment", "gate", "reference", "summary", "dataset", "environment", "start"):
-            assert list((results / "logs" / rule).rglob("*.log")), rule
-            assert list((results / "benchmarks" / rule).rglob("*.tsv")), rule

@@ -17,7 +17,8 @@ class Wrong(ByHand):
 
     requirements = Requirements(
         least_devices=2, divides=("samples",), options={"fault": "SingleBias"}, choices={"fault": (
-            "SingleBias", "Clipping", "FP16Compression", "WholeBatch", "EvaluationRounds", "EvaluationLowered",
+            "SingleBias", "Clipping", "FP16Compression", "WholeBatch", "SamplesTwice", "NoSchedule", "EvaluationRounds",
+            "EvaluationLowered",
             "LoweredMomentum", "ResumeWithoutMomentum", "MomentumRoundedWhenLoaded", "SavingDisturbs",
             "CheckpointOfItsOwn", "ScaleLost", "DropoutLeftOut", "DropoutRepeats", "DropoutAlike",
             "PredictsInTrainingMode", "WorkForward",
@@ -63,6 +64,22 @@ class WholeBatch(Wrong):
 
     def built(self) -> None:
         self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
+
+
+class SamplesTwice(Wrong):
+    """Wrong: the slices overlap: some samples are seen twice, others never, as many as there should be."""
+
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        samples = batches.count(batch)
+        start = self.ranks.rank * (samples - 2)
+        return super().train_step(batches.taken(self.gathered(batch), slice(start, start + samples)))
+
+
+class NoSchedule(Wrong):
+    """Wrong: the learning rate stays that of the first step."""
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        pass
 
 
 class EvaluationRounds(Wrong):
