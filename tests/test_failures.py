@@ -136,7 +136,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench) -> No
     )
     assert fault["kind"] == "Diverged"
     assert fault["mistake"] is True  # no traceback, and no retry
-    assert chain.checkpoints() in ([], [1])  # nothing is saved that cannot be used
+    assert all(step < 4 for step in chain.checkpoints())  # nothing is saved that cannot be used
     again = chain.forked(attempt=2)
     assert again.status == 1
     assert "not tried again" in again.errors
