@@ -81,7 +81,7 @@ stacks: install-dev  ## Make the environments of the stacks that tests use (buil
 test: lint  ## Check style and types, then run all tests but the long campaigns (STACKS=torch: fewer)
 	@$(call beside_builds,not long)
 
-test-quick: install-dev  ## Run the quick tests: the inner loop, about 2 minutes on 2 cores
+test-quick: install-dev  ## Run the quick tests: the inner loop, about a minute and a half on 2 cores
 	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-long: install-dev  ## Run the long campaigns alone, and the combinations that make test leaves out
