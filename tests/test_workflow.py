@@ -237,6 +237,9 @@ class TestComparison:
         rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
         results = tmp_path / "results"
         shutil.copytree(folder / "results", results)
+        status, printed = snakemake(tmp_path, rest)  # without the one that has failed, all is there
+        assert status == 0, printed
+        assert "segment" not in jobs(printed)
         plan = json.loads((results / "plan.json").read_text())
         runs = [results / "runs" / run["id"] for run in plan["runs"]]
         (runs[0] / "summary.json").unlink()
