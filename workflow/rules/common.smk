@@ -1,4 +1,4 @@
-# What files wait for that are made anew, and what is said at the end of a call.
+# Has a file made anew that is there and not finished; and says what is to be said when a call ends.
 wildcard_constraints:
     dataset=r"[^/]+",
     file=r"results/.+",
