@@ -11,14 +11,13 @@ import argparse
 from pathlib import Path
 
 from relay.base import entry, options
-from relay.comparison import answer_files, exports, libtorch, made_of
-from relay.comparison.answer import answers
-from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
-from relay.comparison.grid import grids
-from relay.comparison.html import Report
+from relay.comparison import answer_files, exports, made_of, page
+from relay.comparison.columns import COMPARISON, RUNS
+from relay.comparison.decision import answers
+from relay.comparison.exports import write_csv, write_whole
 from relay.comparison.inputs import read_inputs
 from relay.comparison.scaling import COLUMNS as SCALING
-from relay.comparison.scaling import markdown, scaling_rows
+from relay.comparison.scaling import grids, markdown, scaling_rows
 from relay.comparison.table import comparison_rows, run_rows
 
 
@@ -29,8 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = comparison_rows(inputs)
     found = answers(inputs, rows)
     scaled = scaling_rows(rows)
-    report = Report(inputs, rows, found, given.results, libtorch.found(given.results))
-    page = report.render()
+    sections = page.sections(inputs, rows, found, given.results)
+    html = page.render(inputs, rows, sections, given.results)
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
     exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
@@ -38,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     write_csv(given.results / "scaling.csv", SCALING, scaled)
     write_whole(given.results / "scaling.md", markdown(scaled, grids(rows)))
     answer_files.write(found, given.results, inputs.margin)
-    exports.write_pictures(given.results / "pictures", report.pictures)
-    write_whole(given.results / "comparison.html", page)
+    exports.write_pictures(given.results / "pictures", page.pictures(sections))
+    write_whole(given.results / "comparison.html", html)
     made_of.note(given.plan, given.results)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0

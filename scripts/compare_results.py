@@ -16,7 +16,7 @@ from rich.text import Text
 from relay.base import entry, options
 from relay.base.errors import UserError
 from relay.comparison.between import COLUMNS, Changed, between, counts, made_otherwise
-from relay.comparison.columns import write_csv
+from relay.comparison.exports import write_csv
 from relay.comparison.wording import MISSING, number
 
 STYLES = {"faster": "green", "slower": "red", "unclear": "yellow"}

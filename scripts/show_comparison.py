@@ -6,7 +6,8 @@ from rich.console import Console
 
 from relay.base import entry, options
 from relay.base.files import read_json_or
-from relay.comparison.columns import COMPARISON, read_csv
+from relay.comparison.columns import COMPARISON
+from relay.comparison.exports import read_csv
 from relay.comparison.terminal import show
 
 

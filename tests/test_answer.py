@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 
 from plans import ROOT
-from relay.comparison import answer_files
-from relay.comparison import answer_words as words
+from relay.comparison import answer_files, words
 from relay.comparison.advice import Warned, warnings
-from relay.comparison.answer import Answer, answers
+from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
-from relay.comparison.candidates import Compared
+from relay.comparison.choice import Compared
+from relay.comparison.decision import answers
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import setting_results
 from relay.comparison.table import comparison_rows

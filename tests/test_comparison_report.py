@@ -8,11 +8,12 @@ from pathlib import Path
 
 from pyarrow import parquet
 
-from relay.comparison import alone
-from relay.comparison.columns import COMPARISON, read_csv, write_csv
+from relay.comparison import terminal
+from relay.comparison.columns import COMPARISON
 from relay.comparison.evidence import evidence
-from relay.comparison.grid import grids
+from relay.comparison.exports import read_csv, write_csv
 from relay.comparison.inputs import read_inputs
+from relay.comparison.scaling import grids
 from relay.planning.config import Config, load
 from relay.spec.labels import setting_labels
 from results_tree import REFUSED, Tree
@@ -67,8 +68,8 @@ def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
     plan = tree.write_plan()
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {"config": given.written()}))
     found = evidence(read_inputs(plan, tree.root), tree.root)
-    assert "devices_per_node:" in found.config
-    assert not found.shrunk
+    assert "devices_per_node:" in found["config"]
+    assert not found["shrunk"]
 
 
 # The table of settings as Parquet and as Markdown: the same rows as the CSV, and readable by the usual tools.
@@ -93,7 +94,7 @@ def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
 
 
 def test_each_setting_has_its_speed_and_whether_it_is_proven(full: Tree) -> None:
-    *settings, _ = alone.lines(json.loads(full.write_plan().read_text()), full.root, ["ddp"])
+    *settings, _ = terminal.alone(json.loads(full.write_plan().read_text()), full.root, ["ddp"])
     told = {line.partition("): ")[2] for line in settings}
     assert len(told) == 3
     assert "19,900 ±13 % images/s in 3 repeats; proven to train the same as one process" in told

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.comparison import answer_words as words
+from relay.comparison import words
 from relay.process import system
 from results_tree import Tree
 from test_answer import answer_of

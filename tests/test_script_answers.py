@@ -14,9 +14,9 @@ import pytest
 
 from plans import planned
 from relay.comparison.inputs import Record
+from relay.comparison.outliers import differing
 from relay.comparison.own_script import own_script
 from relay.comparison.request import Request, memory
-from relay.comparison.script_losses import differing
 from relay.spec.run import Run
 
 ASKED = Request(

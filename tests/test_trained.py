@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from relay.comparison import answer_words as words
-from relay.comparison.answer import Answer, answers
+from relay.comparison import words
+from relay.comparison.answer import Answer
+from relay.comparison.decision import answers
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from results_tree import Tree

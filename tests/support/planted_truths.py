@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from relay.comparison import answer_words as words
-from relay.comparison import between
-from relay.comparison.answer import Answer, answers
+from relay.comparison import between, words
+from relay.comparison.answer import Answer
+from relay.comparison.decision import answers
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.table import comparison_rows

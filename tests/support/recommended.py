@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from mini_slurm import UNFINISHED, MiniSlurm
-from relay.comparison.answer import Answer, answers
+from relay.comparison.answer import Answer
 from relay.comparison.answer_files import Recommendation, prepare, recommendation
+from relay.comparison.decision import answers
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 

@@ -17,7 +17,8 @@ import compare
 import show_comparison
 from relay.base import entry
 from relay.base.files import read_json
-from relay.comparison.columns import COMPARISON, read_csv, write_csv
+from relay.comparison.columns import COMPARISON
+from relay.comparison.exports import read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from relay.spec.job import Job

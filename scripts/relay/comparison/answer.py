@@ -8,25 +8,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
-from relay.comparison.candidates import Candidate, Compared, charged, chosen, compared, least_speed_up
-from relay.comparison.columns import Row, told_unit
-from relay.comparison.inputs import Inputs, Record
-from relay.comparison.left_out import LeftOut, beyond, left_out, may_be_recommended, near_limits, only_on_cpu
-from relay.comparison.measured import SettingResult, setting_results
-from relay.comparison.neighbours import hardly_timed, neighbours, places
-from relay.comparison.quality import Goal, learns_more, stated_goal
+from relay.comparison.candidates import Candidate, Rules, gpus
+from relay.comparison.choice import (
+    Compared,
+    LeftOut,
+    chosen,
+    least_speed_up,
+)
+from relay.comparison.inputs import Record
+from relay.comparison.measured import SettingResult
+from relay.comparison.quality import Goal
 from relay.comparison.request import Request, request
-from relay.comparison.rules import Rules, rules_of
-from relay.comparison.statistics import oddest
 from relay.spec.job import Job
-from relay.spec.labels import training_of
+from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
-ANOTHER = "the settings differ in batch, learning rate or precision, and speed does not compare such trainings"
 DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
@@ -75,6 +75,11 @@ class Answer:
     def one_of_several(self) -> bool:
         """Whether the comparison has further answers for the same task, with other options."""
         return self.trained != self.task
+
+    @property
+    def subject(self) -> str:
+        """What is trained, as people call it."""
+        return self.trained.replace(TASK, "your script", 1) if self.task == TASK else self.trained
 
     @property
     def file_name(self) -> str:
@@ -132,9 +137,20 @@ class Answer:
         return max(self.candidates, key=lambda each: each.rate, default=None)
 
     @property
+    def faster(self) -> Compared | None:
+        """The fastest candidate beside the recommended one; None where that is the fastest."""
+        return next((each for each in self.others if each.other is self.fastest), None)
+
+    @property
     def cheapest(self) -> Candidate | None:
         """The candidate whose whole training costs least; of two that cost the same, the faster one."""
         return min(self.candidates, key=lambda each: (each.spent, -each.rate), default=None)
+
+    @property
+    def has_fewer(self) -> bool:
+        """Whether a candidate on fewer devices of the kind that is recommended was measured."""
+        best = self.best
+        return best is not None and any(_on_more(best, each.other) for each in self.others)
 
     @property
     def larger(self) -> Compared | None:
@@ -153,6 +169,11 @@ class Answer:
         found = chosen([each.other for each in other], self.rules)
         return next(each for each in other if each.other is found)
 
+    def turning_price(self, gpu: Candidate, cpu: Candidate) -> float:
+        """The cost of a GPU's hour, in hours of a CPU core, from which on the choice between the two turns."""
+        ratio = gpu.rate / cpu.rate
+        return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+
     def turns_at(self, found: Compared) -> float:
         """How many times as fast as the recommended one another candidate would have to be, to be recommended."""
         assert self.best is not None
@@ -160,97 +181,6 @@ class Answer:
             return 1 / least_speed_up(self.best, found.other, self.rules)
         beside = found.against.rate / self.best.rate
         return least_speed_up(found.other, found.against, self.rules) * beside
-
-
-def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
-    """The answer for all that is trained in the comparison. `rows` are those of `comparison_rows(inputs)`.
-
-    Of one task's, that with the lowest test loss comes first: what has learnt most is what people train in the end.
-    """
-    results = setting_results(inputs, rows)
-    alike: dict[str, list[SettingResult]] = {}
-    for each in results:
-        alike.setdefault(each.row["trained"], []).append(each)
-    found = sorted(
-        (_answer(members, inputs) for members in alike.values()), key=lambda each: (each.task, each.test_loss)
-    )
-    first = next((each for each in found if each.best), None)
-    return [
-        each if each is first else replace(each, script=f"recommendation-{each.file_name}.sbatch") for each in found
-    ]
-
-
-def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
-    row = results[0].row
-    rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
-    asked = inputs.config.get("target_accuracy")
-    measured = [Candidate(x.row, x.label, x.records, rules) for x in results if may_be_recommended(x.row)]
-    several = len({training_of(each.run) for each in measured}) > 1
-    goal = stated_goal(measured, asked) if several else None
-    measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not beyond(each)]
-    over = [LeftOut(each.name, "beyond a limit", why) for each in measured if (why := beyond(each))]
-    told: dict[str, Any] = {"task": row["task"], "trained": row["trained"], "rules": rules, "goal": goal}
-    told |= {"unit": told_unit(each.row for each in results)}
-    told |= {"left_out": [*left_out(results), *over], "only_on_cpu": only_on_cpu(results)}
-    if not candidates:
-        return Answer(certainty="none", **told)
-    best = chosen(candidates, rules)
-    rest = [each for each in candidates if each is not best]
-    others = [compared(best, each, candidates, rules) for each in rest]
-    next_best = chosen(rest, rules) if rest else None
-    answer = Answer(
-        best=best,
-        certainty=_certainty(others),
-        neighbours=neighbours(candidates),
-        places=places([(beside, each.other) for each in others for beside in (best, each.against)]),
-        limits=near_limits(candidates),
-        another=ANOTHER if several and not goal else "",
-        learnt=None if goal and asked else learns_more(best, candidates),
-        odd=_decisive(best, candidates, rules),
-        short=hardly_timed(candidates),
-        job=_longest(best, inputs.rules.get("most_minutes") or 0),
-        least_minutes=inputs.rules.get("least_minutes") or 0,
-        site_flags=inputs.rules.get("site_flags") or (),
-        others=others,
-        runner_up=next((each for each in others if each.other is next_best), None),
-        **told,
-    )
-    return replace(answer, certainty="likely") if answer.certainty == "winner" and answer.doubts else answer
-
-
-def _longest(best: Candidate, most_minutes: int) -> Job | None:
-    """What the jobs of a setting asked for, with the most memory of them, and the longest time that one may ask for."""
-    jobs = [record.job for record in best.records if record.job]
-    if not jobs:
-        return None
-    memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
-    return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
-
-
-def _decisive(best: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, Record, str] | None:
-    """A repeat far from its setting's others, and what would be recommended without it, where that is another one."""
-    for each in candidates:
-        odd = oddest(list(each.rates.values()))
-        if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
-            record = [record for record in each.records if record.run.repeat in each.rates][odd.place]
-            without = replace(each, records=[other for other in each.records if other is not record])
-            found = chosen([without if other is each else other for other in candidates], rules)
-            if found.run.setting_id != best.run.setting_id:
-                return each.name, record, found.name
-    return None
-
-
-def _certainty(others: Sequence[Compared]) -> Certainty:
-    """As the intervals tell it."""
-    relations = {each.relation for each in others}
-    if not others:
-        return "alone"
-    if "unclear" in relations:
-        return "unclear"
-    if "tie" in relations:
-        return "tie"
-    return "winner"
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import write_json
-from relay.comparison import answer_words as words
+from relay.comparison import words
 from relay.comparison.answer import SCRIPT, Answer
-from relay.comparison.candidates import Candidate, Compared, cores, gpus
-from relay.comparison.columns import remove_old, write_whole
+from relay.comparison.candidates import Candidate, cores, gpus
+from relay.comparison.choice import Compared
+from relay.comparison.exports import remove_old, write_whole
 from relay.comparison.own_script import own_script
-from relay.comparison.statistics import CONFIDENCE, Estimate
+from relay.comparison.statistics import CONFIDENCE
 from relay.run_folder import proofs
 from relay.run_folder.chain import CHAIN
 from relay.run_folder.places import Places
@@ -89,7 +90,8 @@ def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
             prepare(found, answer, results)
             write_whole(results / answer.script, found.script.render())
     if not any(made):
-        write_whole(results / SCRIPT, _nothing(answers))
+        says_why = words.lines("nothing.sbatch.j2", answers=answers)
+        write_whole(results / SCRIPT, "\n".join(says_why) + "\n")
 
 
 def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
@@ -105,36 +107,15 @@ def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
 
 def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
     assert answer.request is not None
-    script = run.strategy.script
     export = [sys.executable, ROOT / "scripts" / "export.py", "--run", run.id, "--results", results]
-    of_model = [
-        f"It trains the run {run.id}. Its checkpoints will be in {Places(results, run.id).work}.",
-        "When it has ended, this writes its model as safetensors:",
-        f"    {shlex.join(map(str, export))} --output model.safetensors",
-        "For a script of your own, keep the lines of #SBATCH, and put these in place of all others:",
-    ]
-    of_command = [
-        f"It runs your command in a folder of its own, {Places(results, run.id).folder}.",
-        "Without Torch Relay, keep the lines of #SBATCH, and put these in place of all others:",
-    ]
-    lines = [
-        f"Torch Relay's recommendation. Submit it as it stands: sbatch results/{answer.script}",
-        words.sentence(answer),
-        words.certainty(answer),
-        words.why_not_the_fastest(answer),
-        f"Memory: {answer.request.memory_why}.",
-        f"Time: {answer.request.time_why}.",
-        *(of_command if script else of_model),
-        *(f"    {line}" for line in own_script(run, answer.request)),
-    ]
-    return [" ".join(line.splitlines()) for line in lines if line]
-
-
-def _nothing(answers: Sequence[Answer]) -> str:
-    """A script that says why there is nothing to submit."""
-    lines = [f"{words.sentence(answer)} {words.certainty(answer)}" for answer in answers] or ["Nothing was planned."]
-    told = "\n".join(f"# {' '.join(line.split())}" for line in lines)
-    return f'#!/bin/bash\n{told}\necho "Torch Relay has nothing to recommend: this file says why." >&2\nexit 1\n'
+    return words.lines(
+        "script_comments.j2",
+        answer=answer,
+        run=run,
+        places=Places(results, run.id),
+        export=shlex.join(map(str, export)),
+        own_script=own_script(run, answer.request),
+    )
 
 
 def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
@@ -167,7 +148,7 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
 
 
 def _compared(each: Compared) -> dict[str, Any]:
-    told = {"relation": each.relation, "relative_speed": _estimate(each.ratio), "repeats_that_would_tell": each.repeats}
+    told = {"relation": each.relation, "relative_speed": asdict(each.ratio), "repeats_that_would_tell": each.repeats}
     return {**_setting(each.other), **told}
 
 
@@ -181,15 +162,11 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         "declared": declared | {"options": dict(run.strategy.options)},
         "gpus": gpus(run),
         "cpu_cores": cores(run),
-        "samples_per_second": _estimate(candidate.speed),
-        "seconds_per_epoch": None if run.strategy.script else _estimate(candidate.seconds_per_piece),
+        "samples_per_second": asdict(candidate.speed),
+        "seconds_per_epoch": None if run.strategy.script else asdict(candidate.seconds_per_piece),
         "training_hours": candidate.training_hours,
         "cost": candidate.spent,
         **{name: row[name] for name in ("test_accuracy", "metric", "test_metric", "test_loss")},
         **{name: row[name] for name in ("peak_memory_bytes", "peak_main_memory_bytes", "max_loss_difference")},
         **{name: row[name] for name in ("unproven", "warning")},
     }
-
-
-def _estimate(value: Estimate) -> dict[str, float | None]:
-    return asdict(value)

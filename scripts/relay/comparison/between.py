@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base.errors import UserError
-from relay.comparison.columns import Row, category
+from relay.comparison.columns import Row, eligible
 from relay.comparison.inputs import Inputs, read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio_of_days
-from relay.comparison.table import comparison_rows, eligible, versions_text
+from relay.comparison.table import comparison_rows, versions_text
 from relay.spec.declare import bearing
 from relay.spec.run import GROUPS, Run
 
@@ -120,7 +120,7 @@ def _faults(before: SettingResult, after: SettingResult) -> Iterator[str]:
     for when, measured in (("before", before), ("after", after)):
         if not _speeds(measured):
             reason = measured.row["reason"]
-            yield f"{when}: {category(measured.row)}{f': {reason}' if reason else ''}"
+            yield f"{when}: {measured.category}{f': {reason}' if reason else ''}"
 
 
 def _speeds(measured: SettingResult) -> list[float]:

@@ -1,4 +1,4 @@
-"""The settings that may be recommended, what each costs, and how two of them compare.
+"""The settings that may be recommended, what each costs, and how long it trains.
 
 A candidate is proven equivalent, and all of its repeats have finished with finite losses and were timed. What is struck
 out, failed, skipped or too short to be timed is no candidate, whatever its speed. Candidates are ranked by the time of
@@ -7,25 +7,55 @@ the whole training, starts and evaluations included; trainings of several kinds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Literal
+from typing import Any
 
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import Goal, seconds_to
-from relay.comparison.rounds import paired
-from relay.comparison.rules import Rules
-from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell, standing
-from relay.comparison.whole import once_seconds, whole_seconds
+from relay.comparison.request import once_seconds, outside_seconds, whole_seconds
+from relay.comparison.statistics import Estimate, band, geometric_mean
+from relay.spec.price import Charging, Price, charging
 from relay.spec.run import Run
 
 PIECE = 1000  # samples, or steps
 UNSEEN = 1e6  # times: before the first evaluation, all is possible
 
-Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(Charging):
+    """What decides: the margin of a tie, the least efficiency of more devices, and what these count as.
+
+    The answer is for a training of so many `epochs` (None: as the comparison's). With `deadline_hours` the cheapest is
+    asked for that ends within them; with `budget`, in the price's currency or else in core-hours, no more is spent, and
+    the fastest is asked for where there is no deadline.
+    """
+
+    margin: float
+    least_efficiency: float
+    epochs: float | None = None
+    deadline_hours: float | None = None
+    budget: float | None = None
+
+    @property
+    def efficiency(self) -> float:
+        """What part of the cost's growth the speed has to grow by: by 1 the cheapest wins, by 0 the fastest."""
+        return 1.0 if self.deadline_hours else 0.0 if self.budget else self.least_efficiency
+
+
+def rules_of(margin: float, told: Mapping[str, Any], compared: Iterable[Mapping[str, float]] = ()) -> Rules:
+    """The rules that the plan has written down; defaults where an older plan has none. `compared`: CPUs and GPUs."""
+    found = charging(Price.model_validate(told.get("price") or {}), told.get("cores_per_gpu"), compared)
+    return Rules(
+        margin=margin,
+        least_efficiency=told.get("least_efficiency", 0.7),
+        cores_per_gpu=found.cores_per_gpu,
+        price=found.price,
+        **{name: told.get(name) for name in ("epochs", "deadline_hours", "budget")},
+    )
 
 
 @dataclass(frozen=True)
@@ -102,6 +132,11 @@ class Candidate(SettingResult):
         return once, (1 / self.rate - once) / self.epochs
 
     @property
+    def beside_steps_seconds(self) -> float:
+        """The most seconds that a repeat took beside its steps."""
+        return max(outside_seconds(summary) for summary in self.summaries)
+
+    @property
     def on_gpus(self) -> bool:
         """Whether it computes on GPUs."""
         return self.run.shape.device == "cuda"
@@ -168,104 +203,3 @@ def taken(run: Run) -> dict[str, int]:
 def charged(setting: SettingResult) -> Mapping[str, int]:
     """The CPUs and GPUs that a setting's jobs are charged for."""
     return setting.records[0].taken or taken(setting.run)
-
-
-def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
-    """How many times as fast the costlier one has to be, so that it pays."""
-    return max(band(rules.margin)[1], rules.efficiency * costlier.cost / cheaper.cost)
-
-
-def pays(candidate: Candidate, cheaper: Candidate, rules: Rules) -> bool:
-    """Whether it trains so much faster than a cheaper one that its cost is worth it, as far as was measured."""
-    return candidate.rate / cheaper.rate >= least_speed_up(candidate, cheaper, rules)
-
-
-def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
-    """The fastest candidate that pays against every cheaper one. Of two with one speed, the cheaper one."""
-    fastest_first = sorted(candidates, key=lambda each: (-each.rate, each.cost))
-    return next(
-        each
-        for each in fastest_first  # the fastest of the cheapest has none to pay against
-        if all(pays(each, other, rules) for other in candidates if other.cost < each.cost)
-    )
-
-
-@dataclass(frozen=True)
-class Compared:
-    """How another candidate compares with the recommended one. `ratio`: its time of the training over the other's.
-
-    `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
-    cheaper one against which it does not. `repeats`: how many of each would tell, where it is unclear; None where no
-    reasonable number would.
-    """
-
-    other: Candidate
-    ratio: Estimate
-    relation: Relation
-    against: Candidate
-    repeats: int | None = None
-
-
-def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Compared:
-    """Compare another candidate with the recommended one, which was chosen among these `candidates`.
-
-    slower: at the same cost or a higher one, and not faster. does not pay: costlier, and faster, but not by enough for
-    every cheaper one. cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval
-    does not tell.
-    """
-    found, among = beside(other, best, len(candidates) - 1), len(candidates) - 1
-    against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
-    relation = _relation(best, other, found, against, rules, among)
-    edges = _edges(against, other, rules)
-    pair = paired(other.rates, other.records, against.rates, against.records)
-    repeats = repeats_to_tell(*pair, edges, among) if relation == "unclear" else None
-    return Compared(other, found, relation, against, repeats)
-
-
-def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
-    """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    found = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
-    if found.low is None or found.high is None:
-        return found
-    return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)
-
-
-def _relation(
-    best: Candidate, other: Candidate, found: Estimate, against: Candidate, rules: Rules, among: int
-) -> Relation:
-    if found.low is None or found.high is None:
-        return "unclear"
-    if other.cost < best.cost:
-        return "cheaper, too slow" if found.high < _edges(best, other, rules)[0] else "unclear"
-    speed = standing(found, rules.margin)
-    if speed in ("tie", "slower"):
-        return "tie" if speed == "tie" else "slower"
-    if other.cost > best.cost and _shortfall(other, against, rules, among) > 1:
-        return "does not pay"
-    return "unclear"
-
-
-def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Candidate:
-    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
-    cheaper, among = [each for each in candidates if each.cost < other.cost], len(candidates) - 1
-    if _shortfall(other, best, rules, among) > 1:
-        return best
-    return max(cheaper, key=lambda each: _shortfall(other, each, rules, among))
-
-
-def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules, among: int) -> float:
-    """How many times as fast the costlier one would have to be, at least, to pay. Above 1: it does not, beyond doubt.
-
-    0 where there is no interval, so that nothing is beyond doubt.
-    """
-    found = beside(costlier, cheaper, among)
-    return least_speed_up(costlier, cheaper, rules) / found.high if found.high else 0.0
-
-
-def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]:
-    """The ratios of the other's speed to the best one's at which the answer would change."""
-    if other.cost > best.cost:
-        return (least_speed_up(other, best, rules),)
-    if other.cost < best.cost:
-        return (1 / least_speed_up(best, other, rules),)
-    return band(rules.margin)

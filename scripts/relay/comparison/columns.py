@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from relay.base.errors import UserError
-from relay.base.files import write_text
-from relay.base.printable import printable
 from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
@@ -174,54 +168,6 @@ RUNS: dict[str, type] = {
 }
 
 
-FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute a text that begins so; ' before it says that it is one
-
-
-def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write the rows, complete or not at all. Missing values are empty; booleans are true and false."""
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_text(row.get(name)) for name in columns] for row in rows)
-    write_whole(path, stream.getvalue())
-
-
-def read_csv(path: Path, columns: Mapping[str, type]) -> list[Row]:
-    """The inverse of `write_csv`, with typed values; an empty one is None.
-
-    Raises UserError where the file is missing, unreadable, or from another version.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-    except FileNotFoundError:
-        raise UserError(f"{path}: is missing; the comparison makes it, after all runs") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    try:
-        return [{name: _value(row[name], kind) for name, kind in columns.items()} for row in rows]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: is no table of this version ({error}); make the comparison again") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, all of it or none. Raises UserError where it cannot be written."""
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def remove_old(folder: Path, pattern: str) -> None:
-    """Remove what a former comparison has written. Raises UserError where that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(pattern):
-            old.unlink()
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
-
-
 def told_speed(row: Mapping[str, Any], part: str = "") -> Any:
     """The speed of a row, or a part of it ("_low", …), as a float in the task's unit; None without a speed."""
     speed = row[f"samples_per_second{part}"]
@@ -245,18 +191,6 @@ def reason_title(row: Mapping[str, Any]) -> str:
     return "note" if category(row) == "done" else category(row)
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = printable(str(value))
-    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
-
-
-def _value(text: str, kind: type) -> Any:
-    if text == "":
-        return None
-    if kind is bool:
-        return {"true": True, "false": False}[text]
-    return kind(text[text.startswith(tuple(f"'{each}" for each in FORMULA)) :])
+def eligible(row: Mapping[str, Any]) -> bool:
+    """Whether a setting may be compared and recommended: finished and timed, and equivalent, or nobody can prove it."""
+    return category(row) == "done" and row.get("samples_per_second") is not None

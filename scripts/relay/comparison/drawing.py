@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from relay.base.printable import printable
-from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
 
 # Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
@@ -33,6 +32,7 @@ PAPER = "#fdfdfc"
 # For parts of a whole: Okabe's and Ito's hues, which colour-blind people tell apart, light enough for black text.
 PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8bdbb")
 ON_PARTS = "#111111"
+UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -72,10 +72,11 @@ def colour_of(setting: SettingResult) -> str:
     return ACCENT if setting.row["standing"] in ("fastest", "tie") else INK
 
 
-def marker_of(setting: SettingResult, colour: str) -> dict[str, Any]:
+def marker_of(setting: SettingResult) -> dict[str, Any]:
+    colour = colour_of(setting)
     if setting.row["equivalent"] is False:
         return {"marker": "x", "markersize": 8, "markeredgewidth": 2, "color": colour}
-    if category(setting.row) == "failed":
+    if setting.category == "failed":
         return {"marker": "o", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": colour}
     return {"marker": "o", "markersize": 7, "color": colour}
 
@@ -116,7 +117,7 @@ def key_below(figure: Figure) -> None:
     figure.legend(handles, labels, loc="lower left", fontsize=size, frameon=False, borderaxespad=0.1)
 
 
-def named(axes: Axes, place: int, text: str) -> None:
+def named(axes: Axes, place: float, text: str) -> None:
     """Write a setting's name above its mark, at the left; a long one in smaller letters."""
     label, size = fitted(text)
     axes.annotate(
@@ -128,6 +129,20 @@ def named(axes: Axes, place: int, text: str) -> None:
         va="center",
         annotation_clip=False,
     )
+
+
+def in_rows(axes: Axes, count: float, *, first: float = -0.75, ticks: int = 4) -> None:
+    """Axes with a row for each setting, from the top: a horizontal scale alone."""
+    axes.set_ylim(count - 0.5, first)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    axes.locator_params(axis="x", nbins=ticks)
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """The unit that suits a time of so many seconds: its size in seconds, and its name."""
+    return next((each for each in UNITS if longest >= 2 * each[0]), UNITS[-1])
 
 
 def repeats_drawn(settings: Sequence[SettingResult]) -> int:

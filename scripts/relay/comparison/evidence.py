@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,59 +11,40 @@ import yaml
 
 from relay.base.files import read_json_or
 from relay.comparison.inputs import Inputs, Record
-from relay.comparison.table import by_setting, versions_text
+from relay.comparison.measured import by_setting
+from relay.comparison.table import versions_text
 from relay.comparison.wording import MISSING
 from relay.run_folder.snapshot import COMMIT
 
 DIGITS = 12  # of a digest, shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What the page says of the measurement; counts as texts, such as '2' or '1 to 3'. `config` is YAML, or ''."""
+def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
+    """What the records below `results` say of the measurement, by the names that the page's template uses.
 
-    runs: int
-    finished: int
-    repeats: str
-    segments: str
-    attempts: int
-    warmup_steps: str
-    margin: float
-    versions: Sequence[str]
-    variables: Sequence[str]
-    devices: Sequence[str]
-    drivers: Sequence[str]
-    transports: Sequence[str]
-    hosts: Sequence[str]
-    codes: Sequence[str]
-    dates: Sequence[str]
-    config: str
-    shrunk: bool
-
-
-def evidence(inputs: Inputs, results: Path) -> Evidence:
-    """What the records below `results` say. What no record has is left out."""
+    Counts are texts, such as '2' or '1 to 3', and the config is YAML, or ''. What no record has is left out.
+    """
     summaries = [record.summary for record in inputs.records if record.summary]
     looks = {record.preflight: _look(results, record.preflight) for record in inputs.records if record.preflight}
-    return Evidence(
-        runs=len(inputs.records),
-        finished=len(summaries),
-        repeats=_range(len(group) for group in by_setting(inputs.records).values()),
-        segments=_range(record.segments for record in inputs.records),
-        attempts=sum(summary["attempts"] for summary in summaries),
-        warmup_steps=_range(record.run.length.warmup_steps for record in inputs.records),
-        margin=inputs.margin,
-        versions=sorted({versions_text(summary["versions"]) for summary in summaries}),
-        variables=sorted({record.run.place.variables for record in inputs.records} - {""}),
-        devices=sorted({str(summary["device_name"]) for summary in summaries}),
-        drivers=sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
-        transports=list(_transports(inputs.records, looks)),
-        hosts=sorted({str(host) for summary in summaries for host in summary["hosts"]}),
-        codes=[_code(code, results) for code in sorted({str(summary["code"]) for summary in summaries})],
-        dates=sorted(str(summary["started_at"]) for summary in summaries if summary.get("started_at")),
-        config=yaml.safe_dump(dict(inputs.config), sort_keys=False, width=100) if inputs.config else "",
-        shrunk=bool(inputs.config.get("shrink")),
-    )
+    return {
+        "runs": len(inputs.records),
+        "finished": len(summaries),
+        "repeats": _range(len(group) for group in by_setting(inputs.records).values()),
+        "segments": _range(record.segments for record in inputs.records),
+        "attempts": sum(summary["attempts"] for summary in summaries),
+        "warmup_steps": _range(record.run.length.warmup_steps for record in inputs.records),
+        "margin": inputs.margin,
+        "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
+        "variables": sorted({record.run.place.variables for record in inputs.records} - {""}),
+        "devices": sorted({str(summary["device_name"]) for summary in summaries}),
+        "drivers": sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
+        "transports": list(_transports(inputs.records, looks)),
+        "hosts": sorted({str(host) for summary in summaries for host in summary["hosts"]}),
+        "codes": [_code(code, results) for code in sorted({str(summary["code"]) for summary in summaries})],
+        "dates": sorted(str(summary["started_at"]) for summary in summaries if summary.get("started_at")),
+        "config": yaml.safe_dump(dict(inputs.config), sort_keys=False, width=100) if inputs.config else "",
+        "shrunk": bool(inputs.config.get("shrink")),
+    }
 
 
 def _look(results: Path, preflight: str) -> list[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,26 +11,16 @@ from typing import Any
 from tabulate import tabulate
 
 from relay.base.errors import UserError
-from relay.base.files import write_bytes
+from relay.base.files import write_bytes, write_text
 from relay.base.printable import printable
 from relay.comparison.answer import Answer
-from relay.comparison.answer_words import in_short, sentence
-from relay.comparison.columns import (
-    MEASURED,
-    Row,
-    category,
-    reason_title,
-    remove_old,
-    told_speed,
-    told_unit,
-    write_whole,
-)
+from relay.comparison.columns import MEASURED, Row, category, reason_title, told_speed, told_unit
 from relay.comparison.quality import quality
-from relay.comparison.wording import MISSING, number, percent, small, spread
+from relay.comparison.wording import MISSING, mebibytes, number, percent, small, spread
+from relay.comparison.words import in_short, sentence
 from relay.spec.labels import setting_labels
 from relay.spec.run import setting_fields
 
-MEBIBYTE = 2**20
 # The unit of a figure by the end of its name; the first that fits.
 UNITS = {
     "samples_per_second": "samples/s",
@@ -48,6 +39,7 @@ FRACTIONS = (
     *("relative_speed", "goodput", "margin"),
 )
 PARTS = {"_low": "lower end of the 95 % interval", "_high": "upper end of the 95 % interval"}
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute a text that begins so; ' before it says that it is one
 
 
 def markdown(rows: Sequence[Row], answers: Sequence[Answer]) -> str:
@@ -79,7 +71,7 @@ def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
     known = speed != MISSING
     if known and row["equivalent"] is False:
         speed = f"~~{speed}~~"
-    memory, learnt = row["peak_memory_bytes"], quality([row])
+    learnt = quality([row])
     texts = {
         "strategy": row["strategy"],
         "setting": label,
@@ -88,7 +80,7 @@ def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
         "result": row["standing"] or category(row),
         "per device": number(told_speed(row, "_per_device")),
         "scaling efficiency": percent(row["scaling_efficiency"], 0),
-        "peak memory (MiB)": MISSING if memory is None else number(memory / MEBIBYTE),
+        "peak memory (MiB)": mebibytes(row["peak_memory_bytes"]),
         f"test {learnt.name}": learnt.told(row),
         "largest loss difference": small(row["max_loss_difference"]),
         "goodput": percent(row["goodput"], 0),
@@ -146,3 +138,65 @@ def about(name: str) -> dict[str, str]:
     meanings |= {each: measured.means for each, measured in MEASURED.items()}
     told = meanings.get(name) or part or ("of each device" if per_device else "")
     return {key: value for key, value in (("unit", unit), ("meaning", told)) if value}
+
+
+def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows, complete or not at all. Missing values are empty; booleans are true and false."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(row.get(name)) for name in columns] for row in rows)
+    write_whole(path, stream.getvalue())
+
+
+def read_csv(path: Path, columns: Mapping[str, type]) -> list[Row]:
+    """The inverse of `write_csv`, with typed values; an empty one is None.
+
+    Raises UserError where the file is missing, unreadable, or from another version.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; the comparison makes it, after all runs") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    try:
+        return [{name: _value(row[name], kind) for name, kind in columns.items()} for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: is no table of this version ({error}); make the comparison again") from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, all of it or none. Raises UserError where it cannot be written."""
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def remove_old(folder: Path, pattern: str) -> None:
+    """Remove what a former comparison has written. Raises UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(pattern):
+            old.unlink()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = printable(str(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
+
+
+def _value(text: str, kind: type) -> Any:
+    if text == "":
+        return None
+    if kind is bool:
+        return {"true": True, "false": False}[text]
+    return kind(text[text.startswith(tuple(f"'{each}" for each in FORMULA)) :])

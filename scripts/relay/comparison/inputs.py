@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -11,11 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.comparison.no_result import fault, no_verdict
-from relay.comparison.spot_checks import SpotChecked, spot_checked
+from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, chain, proofs
 from relay.spec.job import Job
@@ -24,7 +21,6 @@ from relay.spec.run import OwnBatch, Run, Setting, built
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
 # The keys of a summary and of a verdict, with the types of their values. Other keys are figures that may be missing.
-_NOT_STARTED = "'FAILED'"  # Slurm's state of a job whose folder or program is not there
 _NUMBER = (int, float, type(None))
 _SUMMARY_KEYS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("samples_per_second", "goodput", "peak_memory_bytes", "test_accuracy", "train_seconds"), _NUMBER),
@@ -118,7 +114,7 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
         record = _record(planned, results, partial, shared, spot_checks=plan.get("spot_checks", False))
         dropped = str((plan.get("dropped") or {}).get(record.run.setting_id, ""))
         record = replace(record, dropped=dropped, taken=planned.get("taken"))
-        stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
+        stopped = stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
             records.append(record)
         else:
@@ -127,30 +123,6 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
                 skipped.append(of)
     told = {"rules": plan.get("answer") or {}, "config": plan.get("config") or {}}
     return Inputs(records=records, skipped=skipped, margin=float(margin), **told)
-
-
-def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
-    """The problems found by the run's preflight, because of which its jobs were not submitted; empty without any."""
-    if not planned.get("preflight"):
-        return []
-    folder = results / "preflight" / planned["preflight"]
-    if (folder / "facts.json").is_file():
-        return []
-    if problems := read_json(folder / "problems.json"):
-        return list(map(str, problems))
-    log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
-    submitted = (results / "environments" / f"{stack}.json").is_file()  # the preflight waits for this file
-    # Every job that ran has written to its log. For a job that did not, Snakemake makes an empty log.
-    if not submitted or (log.is_file() and log.stat().st_size):
-        return []
-    told = ending.read(log)
-    reason = " ".join(told.what.split()) if told else "Slurm's reason, if it gave one, stands in Snakemake's log"
-    if told and _NOT_STARTED not in reason:
-        return [f"its job did not run: {reason}"]
-    return [
-        f"its job did not run: {reason}; if that names none, {Path.cwd()} or {sys.executable} is not visible on the "
-        "nodes: put both on a disk that they share"
-    ]
 
 
 def _skipped(entry: Any, path: Path) -> Skipped:

@@ -1,14 +1,15 @@
-"""What was measured of a setting: its row of the table, its name there, and the records of its repeats."""
+"""What was measured of a setting: its row of the table, its name there, its repeats, and with which they are paired."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay.base.clock import other_day
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, Record
-from relay.comparison.table import by_setting, rounds_of, speeds_of
+from relay.comparison.statistics import Rounds
 from relay.spec.job import Job
 from relay.spec.labels import setting_labels
 from relay.spec.run import Run
@@ -29,6 +30,11 @@ class SettingResult:
     def name(self) -> str:
         """What people read: the strategy, and the label."""
         return f"{self.row['strategy']} ({self.label})"
+
+    @property
+    def category(self) -> str:
+        """That of its row."""
+        return category(self.row)
 
     @property
     def run(self) -> Run:
@@ -60,7 +66,7 @@ class SettingResult:
         """The text that follows the name of a setting that is struck out or failed; '' for others."""
         if self.row["equivalent"] is False:
             return " – struck out"
-        return "" if category(self.row) == "done" else f" – {category(self.row)}"
+        return "" if self.category == "done" else f" – {self.category}"
 
 
 def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:
@@ -68,3 +74,51 @@ def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:
     groups = by_setting(inputs.records)
     labels = setting_labels(rows)
     return [SettingResult(row, label, groups.get(row["setting"], [])) for row, label in zip(rows, labels, strict=True)]
+
+
+def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The repeats of each setting, in the plan's order of settings and by repeat."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.run.setting_id, []).append(record)
+    return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
+
+
+def speeds_of(group: Sequence[Record]) -> list[float]:
+    """Samples per second of the repeats that were timed."""
+    return list(rounds_of(group).values())
+
+
+def rounds_of(group: Sequence[Record]) -> dict[int, float]:
+    """The same by repeat."""
+    return {record.run.repeat: record.speed for record in group if record.speed}
+
+
+def paired(
+    values: Rounds, records: Sequence[Record], others: Rounds, beside: Sequence[Record]
+) -> tuple[Rounds, Rounds]:
+    """Two settings' values by repeat, without repeats that were measured on a day on which the other setting was not.
+
+    Where some are left out, the others are paired in their order: a setting that is measured again beside a new one
+    has other numbers of repeats. A single one that was measured again stays. Where no day is common, all are returned,
+    and the answer says so.
+    """
+    mine, theirs = _starts(values, records), _starts(others, beside)
+    kept = [each for each in values if _near(mine.get(each), [*theirs.values()])]
+    kept_others = [each for each in others if _near(theirs.get(each), [*mine.values()])]
+    left_out = max(len(values) - len(kept), len(others) - len(kept_others))
+    if not kept or not kept_others or left_out <= 1:
+        return values, others
+    return (
+        {place: values[repeat] for place, repeat in enumerate(sorted(kept))},
+        {place: others[repeat] for place, repeat in enumerate(sorted(kept_others))},
+    )
+
+
+def _starts(values: Rounds, records: Sequence[Record]) -> dict[int, str]:
+    starts = {each.run.repeat: (each.summary or {}).get("started_at") for each in records}
+    return {repeat: start for repeat, start in starts.items() if start and repeat in values}
+
+
+def _near(start: str | None, others: Sequence[str]) -> bool:
+    return not start or not others or any(not other_day(start, other) for other in others)

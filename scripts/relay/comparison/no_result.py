@@ -1,16 +1,20 @@
-"""Why a run has no result, from what its jobs have left: a fault, an interruption, no environment, its log."""
+"""Why a run has no result, from what its jobs have left; and what its spot check has found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from relay.base import ending, lock
 from relay.base.files import read_json
 from relay.run_folder import attempts
 from relay.spec.run import Run
+
+_NOT_STARTED = "'FAILED'"  # Slurm's state of a job whose folder or program is not there
 
 
 def no_verdict(planned: Mapping[str, Any], results: Path) -> str:
@@ -72,3 +76,81 @@ def _logs(identity: str, logs: Path) -> Iterator[Path]:
             yield path
         else:
             yield from (inner for inner in path.rglob("*") if inner.is_file())
+
+
+Status = Literal["passed", "failed", "not checked", "off"]
+_ORDER: tuple[Status, ...] = ("passed", "failed", "not checked", "off")
+
+
+@dataclass(frozen=True)
+class SpotChecked:
+    """One run's spot check: what was found, and why it failed or could not be made. `off`: none was asked for."""
+
+    status: Status = "off"
+    reason: str = ""
+    spots: int = 0
+
+
+def spot_checked(
+    run: str, setting: str, results: Path, *, asked: bool, read: Callable[[Path], Any] = read_json
+) -> SpotChecked:
+    """What was found of a run. A verdict on an earlier start of the run, or one that cannot be read, is none.
+
+    `read` gives a file's JSON: all repeats of a setting ask for the same one.
+    """
+    if not asked:
+        return SpotChecked()
+    try:
+        verdict = read(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {"runs": []}
+        found = next((each for each in verdict["runs"] if each["run"] == run), None)
+        if found is None or _other_start(found, run, results):
+            return SpotChecked("not checked", "its spot check has not been made")
+        return _read(found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return SpotChecked("not checked", f"results/equivalence/spot_checks/{setting}/verdict.json is damaged")
+
+
+def _other_start(found: dict[str, Any], run: str, results: Path) -> bool:
+    """Whether the run has been started anew since. Where its checkpoints were deleted, it was not."""
+    chain = read_json(results / "checkpoints" / run / "chain.json")
+    return chain is not None and chain["generation"] != found["generation"]
+
+
+def _read(found: dict[str, Any]) -> SpotChecked:
+    status, spots = found["status"], len(found["spots"])
+    if status == "failed":
+        return SpotChecked("failed", "; ".join(map(str, found["problems"])), spots)
+    if status == "passed":
+        return SpotChecked("passed", "", spots)
+    return SpotChecked("not checked", "; ".join(map(str, found["unchecked"])) or "nothing could be compared", spots)
+
+
+def summed_up(found: Iterable[SpotChecked]) -> str | None:
+    """All repeats in a few words, such as '4 passed, 1 not checked'; None for runs that are not there."""
+    statuses = [each.status for each in found]
+    counts = [f"{statuses.count(status)} {status}" for status in _ORDER if status in statuses]
+    return None if not statuses else "off" if set(statuses) == {"off"} else ", ".join(counts)
+
+
+def stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
+    """The problems found by the run's preflight, because of which its jobs were not submitted; empty without any."""
+    if not planned.get("preflight"):
+        return []
+    folder = results / "preflight" / planned["preflight"]
+    if (folder / "facts.json").is_file():
+        return []
+    if problems := read_json(folder / "problems.json"):
+        return list(map(str, problems))
+    log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
+    submitted = (results / "environments" / f"{stack}.json").is_file()  # the preflight waits for this file
+    # Every job that ran has written to its log. For a job that did not, Snakemake makes an empty log.
+    if not submitted or (log.is_file() and log.stat().st_size):
+        return []
+    told = ending.read(log)
+    reason = " ".join(told.what.split()) if told else "Slurm's reason, if it gave one, stands in Snakemake's log"
+    if told and _NOT_STARTED not in reason:
+        return [f"its job did not run: {reason}"]
+    return [
+        f"its job did not run: {reason}; if that names none, {Path.cwd()} or {sys.executable} is not visible on the "
+        "nodes: put both on a disk that they share"
+    ]

@@ -1,9 +1,9 @@
-"""The report's plots of scaling, cost, memory and what was learnt over epochs, as SVG elements."""
+"""The report's plots of scaling, of cost, and of speed over one axis, as SVG elements."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -14,23 +14,15 @@ from relay.comparison.drawing import (
     ACCENT,
     INK,
     MUTED,
-    below,
-    colour_of,
     figure_of,
     fitted,
     key_below,
-    named,
-    repeats_drawn,
     room_for,
     styled,
     svg_of,
-    titled,
 )
-from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
-from relay.comparison.quality import Quality, quality
 
-MEBIBYTE = 2**20
 CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
 BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
 WIDE = 8  # costs that differ by more are drawn by their logarithms
@@ -144,64 +136,6 @@ def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]
         taken.append((mark[0] + offset[0], mark[1] + offset[1]))
         found.append(offset)
     return found
-
-
-def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Peak memory of the process, or device, that used most, as SVG; None where none was recorded."""
-    known = [setting for setting in settings if setting.row["peak_memory_bytes"]]
-    if not known:
-        return None
-    with styled(name):
-        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
-        axes = figure.subplots()
-        for place, setting in enumerate(known):
-            size = setting.row["peak_memory_bytes"] / MEBIBYTE
-            axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
-            named(axes, place, setting.name + setting.mark)
-        axes.set_ylim(len(known) - 0.5, -0.75)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("peak memory of a process, or of a GPU (MiB)")
-        axes.locator_params(axis="x", nbins=4)
-        axes.grid(axis="x")
-        return svg_of(figure, name)
-
-
-def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """The task's first metric, or test loss, over epochs as SVG, with a panel for each setting; None without any."""
-    measure = quality(each.row for each in settings)
-    drawn = [(each, curves) for each in settings if (curves := list(_evaluated(each, measure)))]
-    if not drawn:
-        return None
-    with styled(name):
-        lines = -(-len(drawn) // 2)
-        figure = figure_of(0.5 + 1.4 * lines, left=0.6, bottom=0.5, top=0.35)
-        panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
-        figure.subplots_adjust(wspace=0.08, hspace=0.5)
-        for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
-            if (other := behind(setting, [each for each, _ in drawn])) is not None:
-                first = next(curves[0] for each, curves in drawn if each is other)
-                panel.plot(*first, color=MUTED, linewidth=0.8, alpha=0.5)
-            for curve in curves[: repeats_drawn(settings)]:
-                panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
-            titled(panel, setting.name + setting.mark)
-            panel.grid(axis="y")
-            if place == len(drawn) - 2:
-                panel.tick_params(labelbottom=True)
-        for panel in panels[len(drawn) :]:
-            panel.set_axis_off()
-        below(figure, "epochs")
-        figure.supylabel(measure.label, fontsize=9, color=MUTED, x=0.01)
-        return svg_of(figure, name)
-
-
-def _evaluated(setting: SettingResult, measure: Quality) -> Iterator[tuple[list[float], list[float]]]:
-    for record in setting.records:
-        evaluations = (record.summary or {}).get("evaluations", [])
-        found = [(e["step"], value) for e in evaluations if (value := measure.evaluated(e)) is not None]
-        if found:
-            steps = record.run.length.steps_per_epoch
-            yield [step / steps for step, _ in found], [measure.factor * value for _, value in found]
 
 
 def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: str, name: str) -> str | None:

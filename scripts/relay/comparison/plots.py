@@ -1,9 +1,10 @@
-"""The report's plots of speed, accuracy and loss, as SVG elements."""
+"""The report's plots of a row for each setting (speed, memory, time to an accuracy), and of losses, as SVG elements."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
@@ -14,17 +15,24 @@ from relay.comparison.drawing import (
     below,
     colour_of,
     figure_of,
+    in_rows,
     marker_of,
     named,
     repeats_drawn,
     room_for,
     styled,
     svg_of,
+    time_unit,
     titled,
 )
-from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
-from relay.comparison.quality import Quality, quality
+from relay.comparison.quality import Goal, quality, seconds_to
+from relay.comparison.statistics import geometric_mean
+from relay.comparison.wording import MEBIBYTE
+from relay.spec.run import Run
+
+Curve = tuple[list[float], list[float]]  # epochs, and values
+Drawn = tuple[SettingResult, list[Curve]]
 
 
 def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
@@ -36,99 +44,172 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     timed = [setting for setting in settings if setting.row["samples_per_second"]]
     if not timed:
         return None
+    measure = quality(each.row for each in timed)
     with styled(name):
         figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
         speed, learnt = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
         figure.subplots_adjust(wspace=0.1)
-        end = room_for(value for each in timed for value in _speeds(each))
+        speeds = [[s * each.run.task.units_per_sample for s in each.speeds] for each in timed]
+        end = room_for(value for each in speeds for value in each)
+        for place, (setting, values) in enumerate(zip(timed, speeds, strict=True)):
+            _interval(speed, place, setting, end)
+            _marked(speed, place, setting, values, told_speed(setting.row))
+            named(speed, place, setting.name + setting.mark)
         for place, setting in enumerate(timed):
-            _speed(speed, place, setting, end)
-        measure = quality(setting.row for setting in timed)
-        for place, setting in enumerate(timed):
-            _quality(learnt, place, setting, measure)
+            found = [summary.get(measure.column) for summary in setting.summaries]
+            known = [measure.factor * value for value in found if value is not None]
+            _marked(learnt, place, setting, known, measure.factor * setting.row[measure.column] if known else None)
         speed.set_xlim(0, end)
         speed.set_xlabel(f"{told_unit(setting.row for setting in timed)} per second")
         learnt.set_xlabel(measure.label)
-        speed.set_ylim(len(timed) - 0.5, -0.75)
         for axes in (speed, learnt):
-            axes.set_yticks([])
-            axes.spines["left"].set_visible(False)
-            axes.grid(axis="x")
-            axes.locator_params(axis="x", nbins=4)
+            in_rows(axes, len(timed))
         speed.xaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
         return svg_of(figure, name)
 
 
-def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Training loss over epochs as SVG, with a panel for each setting and a line for each repeat; None without losses.
-
-    All panels share their axes. In grey behind is a repeat of the same training in one process (`learning.behind`).
-    """
-    drawn = [(setting, curves) for setting in settings if (curves := list(_curves(setting)))]
-    if not drawn:
-        return None
-    losses = [loss for _, curves in drawn for _, values in curves for loss in values]
-    finite = [loss for loss in losses if not math.isnan(loss)]
-    logarithmic = bool(finite) and min(finite) > 0 and max(finite) < math.inf
-    decades = math.log10(max(finite) / min(finite)) if logarithmic else 0
-    with styled(name):
-        lines = math.ceil(len(drawn) / 2)
-        figure = figure_of(0.5 + 1.55 * lines, left=0.8, bottom=0.5, top=0.35)
-        panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
-        figure.subplots_adjust(wspace=0.08, hspace=0.42)
-        for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
-            if (other := behind(setting, [each for each, _ in drawn])) is not None:
-                first = next(curves[0] for each, curves in drawn if each is other)
-                panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
-            for curve in curves[: repeats_drawn(settings)]:
-                panel.plot(*curve, color=colour_of(setting), linewidth=0.9, alpha=0.8)
-            titled(panel, setting.name + setting.mark)
-            panel.grid(axis="y")
-            if logarithmic:
-                panel.set_yscale("log")
-                panel.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
-                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
-                panel.yaxis.set_minor_locator(NullLocator())
-            if place == len(drawn) - 2:
-                panel.tick_params(labelbottom=True)  # with an odd number of panels, there is none below this one
-        for panel in panels:
-            panel.set_axis_off()
-        below(figure, "steps" if drawn[0][0].run.strategy.script else "epochs")
-        figure.supylabel("training loss", fontsize=9, color=MUTED, x=0.01)
-        return svg_of(figure, name)
-
-
-def _speeds(setting: SettingResult) -> list[float]:
-    """The repeats' speeds, in the task's unit per second."""
-    return [speed * record.run.task.units_per_sample for record in setting.records if (speed := record.speed)]
-
-
-def _speed(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
-    """The speed's mark, its interval up to the `end` of the axis (cut there, with an arrow), and the repeats."""
-    row, colour = setting.row, colour_of(setting)
-    low, high, value = (told_speed(row, part) for part in ("_low", "_high", ""))
+def _interval(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
+    """The speed's interval up to the `end` of the axis, cut there with an arrow."""
+    low, high = (told_speed(setting.row, part) for part in ("_low", "_high"))
     if low is not None:
+        colour = colour_of(setting)
         axes.plot([low, min(high, end)], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
         axes.plot([low], [place], color=colour, linestyle="none", marker="|", markersize=7)
         last = "|" if high <= end else ">"
         axes.plot([min(high, end)], [place], color=colour, linestyle="none", marker=last, markersize=7, clip_on=False)
-    repeats = _speeds(setting)
+
+
+def _marked(axes: Axes, place: float, setting: SettingResult, repeats: Sequence[float], value: float | None) -> None:
+    """Small dots for the repeats, and a mark above them for the setting."""
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
-    axes.plot([value], [place], linestyle="none", **marker_of(setting, colour))
-    named(axes, place, setting.name + setting.mark)
+    if value is not None:
+        axes.plot([value], [place], linestyle="none", **marker_of(setting))
 
 
-def _quality(axes: Axes, place: int, setting: SettingResult, measure: Quality) -> None:
-    measured = [record.summary.get(measure.column) for record in setting.records if record.summary]
-    values = [measure.factor * value for value in measured if value is not None]
-    axes.plot(values, [place + 0.16] * len(values), linestyle="none", marker="o", markersize=2, color=MUTED)
-    if values:
-        mean = measure.factor * setting.row[measure.column]
-        axes.plot([mean], [place], linestyle="none", **marker_of(setting, colour_of(setting)))
+def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
+    """Peak memory of the process, or device, that used most, as SVG; None where none was recorded."""
+    known = [setting for setting in settings if setting.row["peak_memory_bytes"]]
+    if not known:
+        return None
+    with styled(name):
+        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
+        axes = figure.subplots()
+        for place, setting in enumerate(known):
+            size = setting.row["peak_memory_bytes"] / MEBIBYTE
+            axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
+            named(axes, place, setting.name + setting.mark)
+        axes.set_xlabel("peak memory of a process, or of a GPU (MiB)")
+        in_rows(axes, len(known))
+        return svg_of(figure, name)
 
 
-def _curves(setting: SettingResult) -> Iterator[tuple[list[float], list[float]]]:
-    for record in setting.records:
-        losses = record.summary["losses"] if record.summary else {}
-        if losses.get("values"):
-            yield [step / record.run.length.steps_per_epoch for step in losses["steps"]], losses["values"]
+def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: str) -> str | None:
+    """Time to an accuracy for each setting as SVG, the shortest first; None where no setting has reached it."""
+    if accuracy is None:
+        return None
+    goal = Goal("test_accuracy", accuracy)
+    done = [each for each in settings if each.category == "done"]
+    times = [(each, [time for record in each.records if (time := seconds_to(record, goal))]) for each in done]
+    known = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
+    if not known:
+        return None
+    length, unit = time_unit(max(max(seconds) for _, seconds in known))
+    with styled(name):
+        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
+        axes = figure.subplots()
+        for place, (setting, seconds) in enumerate(known):
+            missing = len(setting.records) - len(seconds)
+            note = f" – {missing} of {len(setting.records)} repeats did not reach it" if missing else ""
+            values = [value / length for value in seconds]
+            _marked(axes, place + 0.04, setting, values, None)
+            hollow = {"markerfacecolor": "none"} if missing else {}
+            axes.plot([geometric_mean(values).value], [place + 0.05], linestyle="none", **marker_of(setting) | hollow)
+            named(axes, place, setting.name + note)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
+        in_rows(axes, len(known))
+        return svg_of(figure, name)
+
+
+def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
+    """Training loss over epochs as SVG; None without losses."""
+
+    def curve(run: Run, summary: Mapping[str, Any]) -> Curve:
+        losses = summary["losses"]
+        return [step / run.length.steps_per_epoch for step in losses.get("steps", ())], losses.get("values", [])
+
+    drawn = _curves(settings, curve)
+    finite = [loss for _, curves in drawn for _, values in curves for loss in values if not math.isnan(loss)]
+    decades = math.log10(max(finite) / min(finite)) if finite and min(finite) > 0 and max(finite) < math.inf else None
+    return _panels(drawn, "training loss", name, repeats_drawn(settings), decades, alpha=0.8)
+
+
+def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
+    """The task's first metric, or test loss, over epochs as SVG; None without any."""
+    measure = quality(each.row for each in settings)
+
+    def curve(run: Run, summary: Mapping[str, Any]) -> Curve:
+        known = [(e["step"], value) for e in summary["evaluations"] if (value := measure.evaluated(e)) is not None]
+        return [step / run.length.steps_per_epoch for step, _ in known], [measure.factor * value for _, value in known]
+
+    drawn = _curves(settings, curve)
+    return _panels(drawn, measure.label, name, repeats_drawn(settings), None, marker=".", markersize=3)
+
+
+def _curves(settings: Sequence[SettingResult], curve: Callable[[Run, Mapping[str, Any]], Curve]) -> list[Drawn]:
+    """The settings of whose finished repeats there are curves, with these."""
+    found = [(each, [curve(record.run, record.summary) for record in each.records if record.summary])
+             for each in settings]  # fmt: skip
+    known = [(each, [one for one in curves if one[1]]) for each, curves in found]
+    return [(each, curves) for each, curves in known if curves]
+
+
+def _panels(drawn: Sequence[Drawn], label: str, name: str, most: int, decades: float | None, **line: Any) -> str | None:
+    """A panel for each setting and a line for each repeat, of which `most` are drawn; None where nothing is.
+
+    All panels share their axes. In grey behind is a repeat of the same training in one process. With `decades`, over
+    which the values reach, the vertical axis is logarithmic.
+    """
+    if not drawn:
+        return None
+    with styled(name):
+        lines = math.ceil(len(drawn) / 2)
+        figure = figure_of(0.5 + 1.55 * lines, left=0.8, bottom=0.5, top=0.35)
+        panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
+        figure.subplots_adjust(wspace=0.08, hspace=0.42)
+        for (setting, curves), panel in zip(drawn, panels, strict=False):
+            other = behind(setting, [each for each, _ in drawn])
+            for first in [its[0] for each, its in drawn if each is other]:
+                panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
+            for curve in curves[:most]:
+                panel.plot(*curve, color=colour_of(setting), linewidth=0.9, **line)
+            titled(panel, setting.name + setting.mark)
+            panel.grid(axis="y")
+            if decades is not None:
+                panel.set_yscale("log")
+                panel.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
+                panel.yaxis.set_minor_locator(NullLocator())
+        if len(drawn) % 2 and len(drawn) > 1:
+            panels[len(drawn) - 2].tick_params(labelbottom=True)  # there is none below this one
+        for panel in panels[len(drawn) :]:
+            panel.set_axis_off()
+        below(figure, "steps" if drawn[0][0].run.strategy.script else "epochs")
+        figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
+        return svg_of(figure, name)
+
+
+def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
+    """The setting whose curve lies behind this one's: the same training in one process, and in fp32.
+
+    Where none was measured, the first setting that trains the same, else the first of all; None where that is itself.
+    """
+
+    def trains(each: SettingResult) -> tuple[Any, ...]:
+        run = each.run
+        return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.length.epochs
+
+    alike = [each for each in settings if trains(each) == trains(setting)]
+    plain = [each for each in alike if each.run.shape.world_size == 1 and each.run.computation.precision == "fp32"]
+    found = (plain or alike or list(settings))[0]
+    return None if found is setting else found

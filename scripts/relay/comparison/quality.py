@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.comparison.columns import category
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
+from relay.comparison.request import once_seconds, whole_seconds
 from relay.comparison.statistics import ratio
-from relay.comparison.whole import once_seconds, whole_seconds
 from relay.comparison.wording import MISSING, number, percent
 
 LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
@@ -107,7 +106,7 @@ def seconds_to(record: Record, goal: Goal) -> float | None:
 
 
 def counts(setting: SettingResult) -> bool:
-    return category(setting.row) == "done"
+    return setting.category == "done"
 
 
 def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:

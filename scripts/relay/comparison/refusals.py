@@ -1,13 +1,20 @@
-"""Why a setting is struck out though it was trained: its gate's problems, or runs that the gate has not proven."""
+"""Why a setting is struck out though it was trained, and which repeats were made with other code, data or libraries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from relay.comparison.inputs import Record
-from relay.comparison.versions import proven_otherwise
 
+# What decides what is computed. Python's own version does not.
+LIBRARIES = ("torch", "cuda", "nccl")
+PROVEN = (*LIBRARIES, "dataset")
+ALL = (*PROVEN, "training code")
+DIGITS = 8  # of a digest, shown
 OTHER_CODE = "the code gated is not the code that ran"
+Made = Mapping[str, Any]
 
 
 def refusals(group: Sequence[Record]) -> list[str]:
@@ -55,3 +62,64 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
     if len(numbers) == 1:
         return f"repeat {numbers[0]}: "
     return f"repeats {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}: "
+
+
+def made_with(told: Mapping[str, Any]) -> Made:
+    """What a summary or a verdict says that it was made with; what it does not say is left out."""
+    found = {name: version for name, version in (told.get("versions") or {}).items() if name in LIBRARIES}
+    digests = {"dataset": told.get("dataset"), "training code": told.get("training_source")}
+    return found | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
+
+
+def difference(one: Made, other: Made, names: Sequence[str] = ALL) -> str:
+    """In what the first differs from the second, such as 'torch 2.12.0, not 2.13.0'; '' where they agree."""
+    differing = [name for name in names if name in one and name in other and one[name] != other[name]]
+    return ", ".join(f"{name} {one[name]}, not {other[name]}" for name in differing)
+
+
+def proven_otherwise(record: Record) -> str:
+    """Why a run is not proven by its gate's verdict, which was made with other libraries or data; '' where it is."""
+    if record.summary is None or record.verdict is None:
+        return ""
+    other = difference(made_with(record.verdict), made_with(record.summary), PROVEN)
+    if not other:
+        return ""
+    again = f"`rm -r results/equivalence/gates/{record.gate}` lets it be proven again"
+    return f"proven with other versions than it ran with: {other}; {again}"
+
+
+def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+    """A warning for each setting, by id, of which repeats are of other code, data or libraries than most of its task.
+
+    `groups` has the repeats of the settings.
+    """
+    tasks: dict[str, dict[str, Sequence[Record]]] = {}
+    for setting, group in groups.items():
+        tasks.setdefault(group[0].run.task.name, {})[setting] = group
+    return {setting: warning for table in tasks.values() for setting, warning in _mixed(table).items()}
+
+
+def _mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+    """The same for the settings of one table."""
+    made = [made_with(record.summary) for group in groups.values() for record in group if record.summary]
+    usual = {name: _most_common([each[name] for each in made if name in each]) for name in ALL}
+    warnings = {setting: list(_differing(group, usual)) for setting, group in groups.items()}
+    return {setting: "; ".join(lines) for setting, lines in warnings.items() if lines}
+
+
+def _differing(group: Sequence[Record], usual: Made) -> Iterator[str]:
+    """A text for each way in which repeats differ from what is usual in the table."""
+    known = {name: value for name, value in usual.items() if value is not None}
+    repeats: dict[str, list[int]] = {}
+    for record in group:
+        if record.summary and (other := difference(made_with(record.summary), known)):
+            repeats.setdefault(other, []).append(record.run.repeat + 1)
+    finished = sum(record.summary is not None for record in group)
+    for other, numbers in repeats.items():
+        which = "" if len(numbers) == finished else f"repeat {', '.join(map(str, numbers))}: "
+        yield f"{which}of another version than other rows: {other}"
+
+
+def _most_common(values: Sequence[Any]) -> Any:
+    """The value that most have; None without any."""
+    return Counter(values).most_common(1)[0][0] if values else None

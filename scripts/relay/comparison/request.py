@@ -1,4 +1,8 @@
-"""What to ask Slurm for: memory from measured peaks, time from measured speed, a chain where jobs have to be short."""
+"""The time of a whole training, as jobs do it; and what to ask Slurm for: memory from measured peaks, time from speed.
+
+Beside its steps a run takes its starts (imports, compilation, loading) once for each job, evaluations and saves.
+The latter two grow with the length of the training, and so do the starts of a chain's jobs.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.comparison.whole import outside_seconds, training_seconds
-from relay.comparison.wording import number
+from relay.comparison.wording import MEBIBYTE, number
 from relay.spec.job import Job
 from relay.spec.run import Run
 
@@ -17,7 +20,34 @@ STARTERS_MB = 512  # a node's memory for what starts the processes: this project
 START_SECONDS = 60.0  # for Slurm, and for a node that is slower to start than the measured ones
 SAVING_SECONDS = 60.0  # kept free at the end of a chain's jobs, in which they save
 LEAST_MINUTES = 2
-MEBIBYTE = 2**20
+
+
+def training_seconds(run: Run, summary: Mapping[str, Any]) -> float:
+    """The seconds of all the run's steps: as recorded, or by the measured speed where that is more."""
+    if run.strategy.script:  # how many steps it has is not known
+        return float(summary["train_seconds"] or 0.0)
+    samples = run.length.total_steps * run.batch.global_batch_size
+    by_speed = samples / summary["samples_per_second"] if summary.get("samples_per_second") else 0.0
+    return max(float(summary["train_seconds"] or 0.0), by_speed)
+
+
+def outside_seconds(summary: Mapping[str, Any], times: float = 1) -> float:
+    """The seconds beside the steps of a training that is so many times as long as the run."""
+    whole = max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
+    once = once_seconds(summary)
+    return once + times * (whole - once)
+
+
+def once_seconds(summary: Mapping[str, Any]) -> float:
+    """The seconds that a longer training does not take again: the start of a single job."""
+    whole = max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
+    start = sum(summary.get(part) or 0.0 for part in ("startup_seconds", "loading_seconds"))
+    return min(start, whole) if summary["attempts"] == 1 else 0.0
+
+
+def whole_seconds(run: Run, summary: Mapping[str, Any], times: float = 1) -> float:
+    """The seconds of the whole training, if it is so many times as long as the run."""
+    return times * training_seconds(run, summary) + outside_seconds(summary, times)
 
 
 @dataclass(frozen=True, kw_only=True)

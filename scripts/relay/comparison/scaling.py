@@ -1,16 +1,23 @@
-"""The scaling table for a proposal: what more devices of the same setting bring. Computing centres ask for it."""
+"""What more devices of the same setting bring: the efficiency, the table for a proposal, and the grid by batch.
+
+Computing centres ask for the table, and publish grids: a row for each batch of a device, a column for each number of
+nodes and devices. A single process fills the column of one device, because data-parallel training on one device is
+just that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tabulate import tabulate
 
-from relay.comparison.columns import Row, told_speed
-from relay.comparison.grid import Grid
-from relay.comparison.wording import number, percent
-from relay.spec.labels import setting_labels
+from relay.comparison.columns import Row, eligible, told_speed
+from relay.comparison.inputs import Record
+from relay.comparison.wording import MISSING, number, percent
+from relay.spec.labels import comparable, counted, flat, setting_labels
+from relay.spec.run import Run
 
 COLUMNS: dict[str, type] = {
     "task": str,
@@ -67,23 +74,16 @@ def devices(row: Mapping[str, Any]) -> int:
 
 def _row(row: Row, base: Row, kind: str, label: str) -> Row:
     speed_up = row["samples_per_second"] / base["samples_per_second"]
-    return {
-        "task": row["task"],
-        "trained": row["trained"],
-        "strategy": row["strategy"],
+    copied = {name: row[name] for name in COLUMNS if name in row}
+    return copied | {
         "setting": label,
         "scaling": kind,
-        "nodes": row["nodes"],
         "devices": devices(row),
-        "device": row["device"],
-        "global_batch_size": row["global_batch_size"],
         "seconds_per_epoch": _seconds_per_epoch(row),
         "speed": told_speed(row),
-        "unit": row["unit"],
         "speed_up": speed_up,
         "efficiency": speed_up * devices(base) / devices(row),
         "hardware": row["device_name"],
-        "repeats": row["repeats"],
         "id": row["setting"],
     }
 
@@ -118,3 +118,122 @@ def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
         table = tabulate(grid.rows, headers=grid.columns, tablefmt="github", disable_numparse=True)
         parts.append(f"## {grid.heading}\n\n{table}\n")
     return "\n".join(parts) or "No setting was measured on several numbers of devices.\n"
+
+
+_DEVICES = {"cpu": "CPU share", "cuda": "GPU"}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid: its heading, the columns' headings, and the rows: the batch of a device, then speeds."""
+
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def grids(rows: Sequence[Row]) -> list[Grid]:
+    """A grid for each strategy that was measured with several batches on several numbers of devices."""
+    timed = [row for row in rows if eligible(row) and _batch(row) is not None]
+    several: dict[Any, list[Row]] = {}
+    for row in timed:
+        if row["world_size"] > 1:
+            several.setdefault((row["strategy"], row["options"], _alike(row)), []).append(row)
+    alone = [row for row in timed if row["world_size"] == 1]
+    found = []
+    for (strategy, _, alike), members in several.items():
+        members = [*(row for row in alone if _alike(row) == alike), *members]
+        sizes = sorted({_size(row) for row in members})
+        batches = sorted({_batch(row) or 0 for row in members})
+        if len(sizes) > 1 and len(batches) > 1:
+            found.append(_grid(strategy, members, sizes, batches))
+    return found
+
+
+def _grid(strategy: str, members: Sequence[Row], sizes: Sequence[tuple[int, int]], batches: Sequence[int]) -> Grid:
+    cells = {(_batch(row), _size(row)): number(told_speed(row, "_per_device")) for row in members}
+    row, device = members[0], _DEVICES[members[0]["device"]]
+    kinds = "; ".join(sorted({str(row["device_name"]) for row in members if row["device_name"]}))
+    return Grid(
+        heading=f"{row['trained']}, {strategy}: {row['unit']} per second and {device}"
+        + (f" ({kinds})" if kinds else ""),
+        columns=[
+            f"batch of a {device}",
+            *(f"{counted(nodes, 'node')}, {counted(nodes * each, device)}" for nodes, each in sizes),
+        ],
+        rows=[[str(batch), *(cells.get((batch, size), MISSING) for size in sizes)] for batch in batches],
+    )
+
+
+def _batch(row: Mapping[str, Any]) -> int | None:
+    """The samples of a device in a step; None where they are no whole number."""
+    if row["global_batch_size"] is None:  # nobody has told that of a script
+        return None
+    batch, rest = divmod(int(row["global_batch_size"]), int(row["nodes"] * row["devices_per_node"]))
+    return None if rest else batch
+
+
+def _size(row: Mapping[str, Any]) -> tuple[int, int]:
+    return int(row["nodes"]), int(row["devices_per_node"])
+
+
+def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What all settings of a grid share."""
+    names = ("trained", "device", "precision", "compile", "channels_last", "activation_checkpointing", "loader")
+    return tuple(row[name] for name in (*names, "data_workers", "cpus_per_task", "threads", "epochs"))
+
+
+def scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
+    """Fill in the scaling efficiency of eligible settings. Each is compared with itself on the fewest devices.
+
+    Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer
+    devices, the batch per device is equal (weak scaling).
+    """
+    runs = {setting: groups[setting][0].run for setting, row in rows.items() if eligible(row)}
+    for setting, run in runs.items():
+        smaller = [other for other in runs if runs[other].shape.devices < run.shape.devices and _same(runs[other], run)]
+        strong = [other for other in smaller if runs[other].batch.global_batch_size == run.batch.global_batch_size]
+        weak = [
+            other
+            for other in smaller
+            if runs[other].batch.global_batch_size * run.shape.devices
+            == run.batch.global_batch_size * runs[other].shape.devices
+        ]
+        if not strong and not weak:
+            continue
+        base = min(strong or weak, key=lambda other: (runs[other].shape.devices, runs[other].shape.nodes))
+        rows[setting] |= {
+            "scaling_efficiency": rows[setting]["samples_per_second_per_device"]
+            / rows[base]["samples_per_second_per_device"],
+            "scaling": "strong" if strong else "weak",
+            "scaling_baseline_devices": runs[base].shape.devices,
+            "scaling_baseline": base,
+        }
+
+
+def _same(smaller: Run, larger: Run) -> bool:
+    """Whether two runs differ in size only.
+
+    A single process needs no launcher. `direct` works on one node only: torchrun takes its place on several.
+    """
+    alike = all(_without_size(smaller)[name] == value for name, value in _without_size(larger).items())
+    starters = smaller.shape.launcher, larger.shape.launcher
+    over_nodes = starters == ("direct", "torchrun") and larger.shape.nodes > 1
+    return alike and (starters[0] == starters[1] or smaller.shape.world_size == 1 or over_nodes)
+
+
+def _without_size(run: Run) -> Row:
+    """The values that must be equal for a scaling efficiency: all but the run's size and what follows from it."""
+    shape = replace(
+        run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1, launcher="none"
+    )
+    return {
+        "task": comparable(flat(run)),
+        "strategy": replace(run.strategy, file=""),
+        "shape": shape,
+        "place": run.place,
+        "computation": run.computation,
+        "feeding": run.feeding,
+        "scaling": run.batch.learning_rate_scaling,
+        "epochs": run.length.epochs,
+    }

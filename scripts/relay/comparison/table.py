@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.comparison.columns import COMPARISON, MEASURED, Row, category
+from relay.comparison.columns import COMPARISON, MEASURED, Row, category, eligible
 from relay.comparison.inputs import Inputs, Record, Skipped
-from relay.comparison.outliers import outliers
-from relay.comparison.refusals import by_repeat, proven, refusals
-from relay.comparison.rounds import paired
-from relay.comparison.script_losses import differing
-from relay.comparison.spot_checks import Status, summed_up
+from relay.comparison.measured import by_setting, paired, rounds_of, speeds_of
+from relay.comparison.no_result import Status, summed_up
+from relay.comparison.outliers import differing, outliers
+from relay.comparison.refusals import by_repeat, mixed, proven, refusals
+from relay.comparison.scaling import scale
 from relay.comparison.statistics import geometric_mean, ratio, standing
-from relay.comparison.versions import mixed
 from relay.spec import requirements
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
-from relay.spec.run import Run, Setting
+from relay.spec.run import Setting
 
 _CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
 
@@ -36,7 +34,7 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     skipped = [_skipped(entry) for entry in inputs.skipped]
     _tell_apart(rows, groups, skipped)
     _compare(rows, groups, inputs.margin)
-    _scale(rows, groups)
+    scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
     found = (outliers(done), mixed(groups), differing(done))
     for setting, row in rows.items():
@@ -50,14 +48,6 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
         places.setdefault(what, len(places))
     complete = [{name: row.get(name) for name in COMPARISON} for row in everything]
     return sorted(complete, key=lambda row: (str(row["task"]), places[row["trained"]], *_order(row)))
-
-
-def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The repeats of each setting, in the plan's order of settings and by repeat."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.run.setting_id, []).append(record)
-    return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
 
 
 def _run_row(record: Record) -> Row:
@@ -160,16 +150,6 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
     return known | own | of_task
 
 
-def speeds_of(group: Sequence[Record]) -> list[float]:
-    """Samples per second of the repeats that were timed."""
-    return list(rounds_of(group).values())
-
-
-def rounds_of(group: Sequence[Record]) -> dict[int, float]:
-    """The same by repeat."""
-    return {record.run.repeat: record.speed for record in group if record.speed}
-
-
 def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
     """The figures of the finished repeats, combined; None where no repeat has the figure."""
     row: Row = {}
@@ -190,11 +170,6 @@ def _skipped(skipped: Skipped) -> Row:
     own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file))
     own |= dict.fromkeys(("unit", "units_per_sample"))
     return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
-
-
-def eligible(row: Mapping[str, Any]) -> bool:
-    """Whether a setting may be compared and recommended: finished and timed, and equivalent, or nobody can prove it."""
-    return category(row) == "done" and row.get("samples_per_second") is not None
 
 
 def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], skipped: Sequence[Row]) -> None:
@@ -236,62 +211,6 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
                 "relative_speed_high": relative.high,
                 "standing": standing(relative, margin),
             }
-
-
-def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
-    """Fill in the scaling efficiency of eligible settings. Each is compared with itself on the fewest devices.
-
-    Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer
-    devices, the batch per device is equal (weak scaling).
-    """
-    runs = {setting: groups[setting][0].run for setting, row in rows.items() if eligible(row)}
-    for setting, run in runs.items():
-        smaller = [other for other in runs if runs[other].shape.devices < run.shape.devices and _same(runs[other], run)]
-        strong = [other for other in smaller if runs[other].batch.global_batch_size == run.batch.global_batch_size]
-        weak = [
-            other
-            for other in smaller
-            if runs[other].batch.global_batch_size * run.shape.devices
-            == run.batch.global_batch_size * runs[other].shape.devices
-        ]
-        if not strong and not weak:
-            continue
-        base = min(strong or weak, key=lambda other: (runs[other].shape.devices, runs[other].shape.nodes))
-        rows[setting] |= {
-            "scaling_efficiency": rows[setting]["samples_per_second_per_device"]
-            / rows[base]["samples_per_second_per_device"],
-            "scaling": "strong" if strong else "weak",
-            "scaling_baseline_devices": runs[base].shape.devices,
-            "scaling_baseline": base,
-        }
-
-
-def _same(smaller: Run, larger: Run) -> bool:
-    """Whether two runs differ in size only.
-
-    A single process needs no launcher. `direct` works on one node only: torchrun takes its place on several.
-    """
-    alike = all(_without_size(smaller)[name] == value for name, value in _without_size(larger).items())
-    starters = smaller.shape.launcher, larger.shape.launcher
-    over_nodes = starters == ("direct", "torchrun") and larger.shape.nodes > 1
-    return alike and (starters[0] == starters[1] or smaller.shape.world_size == 1 or over_nodes)
-
-
-def _without_size(run: Run) -> Row:
-    """The values that must be equal for a scaling efficiency: all but the run's size and what follows from it."""
-    shape = replace(
-        run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1, launcher="none"
-    )
-    return {
-        "task": comparable(flat(run)),
-        "strategy": replace(run.strategy, file=""),
-        "shape": shape,
-        "place": run.place,
-        "computation": run.computation,
-        "feeding": run.feeding,
-        "scaling": run.batch.learning_rate_scaling,
-        "epochs": run.length.epochs,
-    }
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

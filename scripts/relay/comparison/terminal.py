@@ -12,8 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from relay.comparison import words
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
+from relay.comparison.inputs import inputs_of
 from relay.comparison.quality import quality
+from relay.comparison.table import comparison_rows
 from relay.comparison.wording import MISSING, number, spread, standings_mean
 from relay.spec.labels import setting_labels
 
@@ -25,7 +28,6 @@ _STYLES = {
     "skipped": "dim",
     "dropped": "dim",
 }
-LOADERS = {"resident": "all data lie in memory", "dataloader": "PyTorch's DataLoader reads them"}
 UNPROVEN = "not proven"
 _WIDE, _BAR = 120, 24  # in terminals of so many columns, speeds are also drawn as bars of so many
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
@@ -64,24 +66,20 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 
 
-def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> Iterator[str]:
+def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
     """What the words and signs of the table mean: those that it shows."""
-    loaders = {row["loader"] for row in rows}
-    read = [f"{name}: {means}" for name, means in LOADERS.items() if name in loaders]
-    yield f"setting: {'; '.join(['processes, threads of each', *read])}"
-    if spreads := list(filter(None, map(spread, rows))):
-        less, _, more = next((each for each in spreads if "/" in each), "").removesuffix(" %").partition("/")
-        wide = f"; {less}/{more} %: from {less[1:]} % less to {more[1:]} % more" if less else ""
-        yield f"{told_unit(rows)}/s: mean of the repeats, with its 95 % interval (±{wide})"
     shown = {row["standing"] for row in rows}
-    told = [f"{name}: {means}" for name, means in standings_mean(rows[0]["margin"]).items() if name in shown]
-    yield f"relative speed: {'; '.join(['the fastest is 1', *told])}"
-    proofs = {row["equivalent"] for row in rows}
-    gate = [f"{marks[0]} trains the same as one process"] * (True in proofs)
-    gate += [f"{marks[1]} trains otherwise than one process: struck out"] * (False in proofs)
-    gate += [f"{UNPROVEN}: measured, but nothing can tell; why is said below"] * any(row["unproven"] for row in rows)
-    if gate:
-        yield f"gate: {'; '.join(gate)}"
+    spreads = list(filter(None, map(spread, rows)))
+    return words.lines(
+        "legend.j2",
+        rows=rows,
+        marks=marks,
+        spreads=spreads,
+        wide_spread=next((each for each in spreads if "/" in each), ""),
+        unit=told_unit(rows),
+        standings={name: text for name, text in standings_mean(rows[0]["margin"]).items() if name in shown},
+        not_proven=UNPROVEN,
+    )
 
 
 def _table(
@@ -137,3 +135,24 @@ def _result(row: Row) -> Text:
 def _marks(console: Console) -> tuple[str, str, str]:
     """Of a gate that passed, of one that did not, and of a bar."""
     return ("✓", "✗", "█") if console.encoding.lower().startswith("utf") else ("yes", "NO", "#")
+
+
+def alone(plan: Mapping[str, Any], results: Path, strategies: Collection[str]) -> Iterator[str]:
+    """Speed and proof of each setting of `strategies`. `plan` is the content of a plan.json."""
+    rows = comparison_rows(inputs_of(plan, results / "plan.json", results, partial=True))
+    for row, label in zip(rows, setting_labels(rows), strict=True):
+        if row["strategy"] in strategies:
+            yield f"{row['strategy']} ({label}): {_measured(row)}"
+    yield f"This is no comparison. The same call without {' '.join(sorted(strategies))} compares all settings."
+
+
+def _measured(row: Row) -> str:
+    kind = category(row)
+    if kind not in ("done", "struck out"):
+        return f"{kind}: {row['reason']}"
+    speed = told_speed(row)
+    told = " ".join(filter(None, (number(speed), spread(row)))) if speed else "not timed"
+    repeats = f"{row['repeats']} repeat{'s' if row['repeats'] != 1 else ''}"
+    against = row["reason"] if row["unproven"] else f"NOT proven: {row['reason']}"
+    proof = "proven to train the same as one process" if row["equivalent"] else against
+    return f"{told} {row['unit']}/s in {repeats}; {proof}" if speed else f"{told}; {proof}"

@@ -19,9 +19,11 @@ from relay.comparison.drawing import (
     PANEL_CHARACTERS,
     PARTS,
     figure_of,
-    fitted,
+    in_rows,
+    named,
     styled,
     svg_of,
+    time_unit,
     titled,
 )
 from relay.comparison.inputs import Record
@@ -47,7 +49,6 @@ OF_A_STEP = {
 }
 MOST_JOBS = 8  # of a run: more of them would be too many to read
 LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
-UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
 def best_run(setting: SettingResult, needs: str) -> Record | None:
@@ -98,11 +99,6 @@ def _line(axes: Axes, course: dict[str, Any], what: str, size: float, factor: fl
     axes.plot([s / size for s in seconds], [factor * v for v in shown], linewidth=1, **style)
 
 
-def time_unit(longest: float) -> tuple[float, str]:
-    """The unit that suits a time of so many seconds: its size in seconds, and its name."""
-    return next((each for each in UNITS if longest >= 3 * each[0]), UNITS[-1])
-
-
 def timeline_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """The jobs of each setting's best run as bars, with what their time went to, as SVG; None without any."""
     drawn = [
@@ -118,7 +114,7 @@ def timeline_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         figure = figure_of(1.1 + 0.24 * rows, left=0.1, bottom=0.85, top=0.05)
         axes, place = figure.subplots(), 0.0
         for setting, jobs in drawn:
-            _heading(axes, place, setting)
+            named(axes, place + 0.25, setting.name + setting.mark)
             place += 0.9
             for number, job in enumerate(jobs):
                 if job:
@@ -144,19 +140,6 @@ def _told(job: Mapping[str, Any], number: int) -> str:
     return told + (f"; queued {duration(job['queued'])}" if job["queued"] is not None else "")
 
 
-def _heading(axes: Axes, place: float, setting: SettingResult) -> None:
-    label, size = fitted(setting.name + setting.mark)
-    axes.annotate(
-        label,
-        (0, place),
-        xycoords=("axes fraction", "data"),
-        fontsize=size,
-        color=INK,
-        va="center",
-        annotation_clip=False,
-    )
-
-
 def _stacked(axes: Axes, place: float, parts: Mapping[str, float], whole: float, order: Mapping[str, str]) -> None:
     """A bar of these parts, one after the other; those that are wide enough have their share in them."""
     left, total = 0.0, sum(parts.values())
@@ -177,11 +160,7 @@ def _beside(axes: Axes, place: float, at: float, text: str) -> None:
 
 def _finish(figure: Figure, axes: Axes, rows: float, parts: Sequence[str], order: Mapping[str, str]) -> None:
     """What the bars' plots share: no vertical axis, and a key of their parts below."""
-    axes.set_ylim(rows - 0.4, -0.6)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x")
-    axes.locator_params(axis="x", nbins=5)
+    in_rows(axes, rows + 0.1, first=-0.6, ticks=5)
     key = [Patch(color=PARTS[list(order).index(part)], label=order[part]) for part in parts]
     figure.legend(handles=key, loc="lower left", ncols=4, fontsize=7.5, frameon=False, borderaxespad=0.1,
                   columnspacing=1.2, handlelength=1.2)  # fmt: skip
@@ -207,7 +186,7 @@ def step_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         figure = figure_of(1.1 + 0.44 * len(drawn), left=0.1, bottom=0.85, top=0.05)
         axes = figure.subplots()
         for place, (setting, whole) in enumerate(zip(drawn, seconds, strict=True)):
-            _heading(axes, 1.8 * place, setting)
+            named(axes, 1.8 * place + 0.25, setting.name + setting.mark)
             shares = {part: whole * (setting.row[part] or 0.0) for part in parts}
             _stacked(axes, 1.8 * place + 0.8, shares, max(seconds), OF_A_STEP)
         _finish(figure, axes, 1.8 * len(drawn) - 0.1, parts, OF_A_STEP)

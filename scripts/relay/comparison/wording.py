@@ -10,6 +10,7 @@ from relay.comparison.statistics import Estimate
 from relay.spec.labels import counted
 
 MISSING = "–"
+MEBIBYTE = 2**20
 MOST_NAMED = 3  # settings in a sentence
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
 USELESS = 10  # a factor: an interval that reaches so far to both sides says nothing
@@ -110,3 +111,21 @@ def some(words: Sequence[str]) -> list[str]:
     """The first few words, and how many more there are."""
     left = len(words) - MOST_NAMED
     return [*words[:MOST_NAMED], f"{left} more"] if left > 1 else list(words)
+
+
+def mebibytes(value: int | None) -> str:
+    """Bytes as MiB."""
+    return MISSING if value is None else number(value / MEBIBYTE)
+
+
+def whole(value: float) -> str:
+    """A number with all its digits and thousands separated, such as '32' or '247,400'."""
+    return f"{value:,.10g}"
+
+
+def margin(value: float) -> str:
+    """The margin of a tie, such as '3 %'."""
+    return f"{100 * value:.3g} %"
+
+
+FIGURES = (number, small, percent, times, as_fast, between, seconds, minutes, listing, some, margin, mebibytes, whole)

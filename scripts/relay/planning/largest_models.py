@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.comparison.largest_models import LargestModel, of_record
+from relay.comparison.found_beside import LargestModel, of_record
 from relay.planning.checks import named
 from relay.planning.config import Config
 from relay.planning.plan import Plan

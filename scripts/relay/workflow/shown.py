@@ -12,7 +12,7 @@ from snakemake.shell import shell
 from relay.base import entry
 from relay.base.files import read_json
 from relay.card.words import all_in_words
-from relay.comparison import libtorch as libtorch_page
+from relay.comparison import found_beside
 from relay.driver import claim, signals
 from relay.planning import cards, largest_models, one_alone, probed, settings, table, written
 from relay.slurm import commands
@@ -82,10 +82,10 @@ class Shown:
 
     def measured(self) -> None:
         """Print what was measured of the strategies that this call names as targets."""
-        from relay.comparison import alone
+        from relay.comparison import terminal
 
         named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
-        _say(*alone.lines(written.content(self.plan), RESULTS, named))
+        _say(*terminal.alone(written.content(self.plan), RESULTS, named))
 
     def trained(self) -> None:
         """Print where the one training of `snakemake chain` lies."""
@@ -115,7 +115,7 @@ class Shown:
 
     def in_cpp(self, log: str) -> None:
         """Print what trained models do in C++. A report that is there gets its section on it."""
-        _say(libtorch_page.shown(RESULTS))
+        _say(found_beside.in_cpp_lines(RESULTS))
         self.renew_report(log)
 
     def example_in_cpp(self, answer: str) -> None:

@@ -1,0 +1,184 @@
+"""Which candidate is chosen, how the others compare with it, and which settings cannot be recommended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from relay.base.errors import UserError
+from relay.comparison.candidates import Candidate, Rules
+from relay.comparison.columns import Row, eligible
+from relay.comparison.measured import SettingResult, paired
+from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
+from relay.comparison.wording import number, seconds
+from relay.spec import requirements
+from relay.spec.run import Run
+
+Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A setting that cannot be recommended: struck out, failed, skipped or not timed; and why."""
+
+    name: str
+    category: str
+    reason: str
+
+
+def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
+    """How many times as fast the costlier one has to be, so that it pays."""
+    return max(band(rules.margin)[1], rules.efficiency * costlier.cost / cheaper.cost)
+
+
+def pays(candidate: Candidate, cheaper: Candidate, rules: Rules) -> bool:
+    """Whether it trains so much faster than a cheaper one that its cost is worth it, as far as was measured."""
+    return candidate.rate / cheaper.rate >= least_speed_up(candidate, cheaper, rules)
+
+
+def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+    """The fastest candidate that pays against every cheaper one. Of two with one speed, the cheaper one."""
+    fastest_first = sorted(candidates, key=lambda each: (-each.rate, each.cost))
+    return next(
+        each
+        for each in fastest_first  # the fastest of the cheapest has none to pay against
+        if all(pays(each, other, rules) for other in candidates if other.cost < each.cost)
+    )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How another candidate compares with the recommended one. `ratio`: its time of the training over the other's.
+
+    `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
+    cheaper one against which it does not. `repeats`: how many of each would tell, where it is unclear; None where no
+    reasonable number would.
+    """
+
+    other: Candidate
+    ratio: Estimate
+    relation: Relation
+    against: Candidate
+    repeats: int | None = None
+
+
+def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Compared:
+    """Compare another candidate with the recommended one, which was chosen among these `candidates`.
+
+    slower: at the same cost or a higher one, and not faster. does not pay: costlier, and faster, but not by enough for
+    every cheaper one. cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval
+    does not tell.
+    """
+    found, among = beside(other, best, len(candidates) - 1), len(candidates) - 1
+    against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
+    relation = _relation(best, other, found, against, rules, among)
+    edges = _edges(against, other, rules)
+    pair = paired(other.rates, other.records, against.rates, against.records)
+    repeats = repeats_to_tell(*pair, edges, among) if relation == "unclear" else None
+    return Compared(other, found, relation, against, repeats)
+
+
+def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
+    """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
+    found = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
+    if found.low is None or found.high is None:
+        return found
+    return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)
+
+
+def _relation(
+    best: Candidate, other: Candidate, found: Estimate, against: Candidate, rules: Rules, among: int
+) -> Relation:
+    if found.low is None or found.high is None:
+        return "unclear"
+    if other.cost < best.cost:
+        return "cheaper, too slow" if found.high < _edges(best, other, rules)[0] else "unclear"
+    speed = standing(found, rules.margin)
+    if speed in ("tie", "slower"):
+        return "tie" if speed == "tie" else "slower"
+    if other.cost > best.cost and _shortfall(other, against, rules, among) > 1:
+        return "does not pay"
+    return "unclear"
+
+
+def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
+    cheaper, among = [each for each in candidates if each.cost < other.cost], len(candidates) - 1
+    if _shortfall(other, best, rules, among) > 1:
+        return best
+    return max(cheaper, key=lambda each: _shortfall(other, each, rules, among))
+
+
+def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules, among: int) -> float:
+    """How many times as fast the costlier one would have to be, at least, to pay. Above 1: it does not, beyond doubt.
+
+    0 where there is no interval, so that nothing is beyond doubt.
+    """
+    found = beside(costlier, cheaper, among)
+    return least_speed_up(costlier, cheaper, rules) / found.high if found.high else 0.0
+
+
+def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]:
+    """The ratios of the other's speed to the best one's at which the answer would change."""
+    if other.cost > best.cost:
+        return (least_speed_up(other, best, rules),)
+    if other.cost < best.cost:
+        return (1 / least_speed_up(best, other, rules),)
+    return band(rules.margin)
+
+
+def may_be_recommended(row: Row) -> bool:
+    """Whether a setting has finished all of its repeats in a measured time, and is proven or cannot be."""
+    return (
+        eligible(row)
+        and (row["equivalent"] is True or bool(row["unproven"]))
+        and row["repeats"] == row["repeats_planned"]
+    )
+
+
+def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
+    found = []
+    for each in results:
+        if not may_be_recommended(each.row):
+            what = "not timed" if each.category == "done" else each.category
+            found.append(LeftOut(each.name, what, each.row["reason"] or "no step after the warm-up"))
+    return found
+
+
+def beyond(each: Candidate) -> str:
+    """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
+    rules = each.rules
+    if each.goal and len(each.rates) < len(each.records):
+        return f"not all of its repeats reach {each.goal}"
+    hours = each.hours.value  # of all that is asked for, whatever it is ranked by
+    if rules.deadline_hours and hours > rules.deadline_hours:
+        return f"it takes {seconds(3600 * hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+    if rules.budget and each.charge(hours) > rules.budget:
+        return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
+    return ""
+
+
+def near_limits(candidates: Sequence[Candidate]) -> list[str]:
+    """Which settings may take longer than the deadline allows, as the repeats tell it."""
+    limit = candidates[0].rules.deadline_hours
+    return [
+        f"{each.name} may take {seconds(3600 * each.hours.high)}, of {limit:g} h"
+        for each in candidates
+        if limit and each.hours.high and each.hours.high > limit
+    ]
+
+
+def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:
+    """Strategies that also work on GPUs, but were measured on CPUs only."""
+    measured = [each for each in results if each.row["samples_per_second"]]
+    on_gpus = {each.run.strategy.name for each in measured if each.run.shape.device != "cpu"}
+    return sorted({each.run.strategy.name for each in measured if _made_for_gpus(each.run)} - on_gpus)
+
+
+def _made_for_gpus(run: Run) -> bool:
+    try:
+        return "cuda" in requirements.read(Path(run.strategy.file)).devices
+    except (OSError, SyntaxError, UserError):
+        return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe

@@ -1,0 +1,204 @@
+"""The page: one HTML file that contains everything it shows, so that it can be read without a network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from relay.comparison import words
+from relay.comparison.advice import Warned, warnings
+from relay.comparison.answer import Answer
+from relay.comparison.answer_files import recommendation
+from relay.comparison.candidates import rules_of
+from relay.comparison.columns import Row, reason_title, told_speed, told_unit
+from relay.comparison.drawing import repeats_drawn, standalone
+from relay.comparison.evidence import evidence
+from relay.comparison.found_beside import in_cpp, largest_models
+from relay.comparison.inputs import Inputs, Record
+from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.no_result import log_of
+from relay.comparison.own_script import own_script
+from relay.comparison.pictures import axis_plot, cost_plot, scaling_plot
+from relay.comparison.plots import loss_plot, memory_plot, quality_plot, speed_plot, time_plot
+from relay.comparison.quality import quality, stated_accuracy
+from relay.comparison.refusals import proven
+from relay.comparison.scaling import grids, scaling_rows, shown
+from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
+from relay.comparison.wording import standings_mean
+from relay.slurm.batch_script import BatchScript
+from relay.spec.run import OwnBatch, setting_fields
+
+Section = dict[str, Any]
+
+
+def sections(inputs: Inputs, rows: Sequence[Row], answers: Sequence[Answer], results: Path) -> list[Section]:
+    """What the page shows of each answer. `rows` are those of `comparison_rows(inputs)`."""
+    settings, accuracy = setting_results(inputs, rows), inputs.config.get("target_accuracy")
+    return [
+        _section(place, answer, [each for each in settings if each.row["trained"] == answer.trained], accuracy, results)
+        for place, answer in enumerate(answers)
+    ]
+
+
+def _section(
+    place: int, answer: Answer, settings: Sequence[SettingResult], accuracy: float | None, results: Path
+) -> Section:
+    rows, runs = [each.row for each in settings], [each for each in settings if each.records]
+    found = recommendation(answer, results)
+    return {
+        "answer": answer,
+        "unit": told_unit(rows),
+        "quality": quality(rows),
+        "block": pasted(answer, found.script) if found else "",
+        "own_script": "\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
+        "results": settings,
+        "runs": runs,
+        "warnings": _together(warnings(runs)),
+        "scaling": [shown(row) for row in scaling_rows(rows)],
+        "grids": grids(rows),
+        "gates": _gates(runs),
+        "unobserved": ", ".join(unobserved(runs)),
+        "plots": plots(runs, answer, place, accuracy),
+    }
+
+
+def render(inputs: Inputs, rows: Sequence[Row], made: Sequence[Section], results: Path) -> str:
+    """The page's HTML."""
+    names = {each.row["setting"]: each.name for each in setting_results(inputs, rows)}
+    environment = words.environment().overlay()
+    filters = (told_speed, reason_title, coded)
+    environment.filters = environment.filters | {function.__name__: function for function in filters}
+    return environment.get_template("comparison.html.j2").render(
+        sections=made,
+        in_cpp=in_cpp(results),
+        largest=largest_models(results, names),
+        evidence=evidence(inputs, results),
+        standings=standings_mean(inputs.margin),
+        least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
+        loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
+        repeats_drawn=repeats_drawn,
+        verdict_of=partial(verdict_of, results=results),
+        files_of=partial(files_of, results=results),
+        of_failed=partial(of_failed, results=results),
+        # The script is this project's own file, so that it needs no escaping.
+        script=Markup((words.TEMPLATES / "comparison.js").read_text(encoding="utf-8")),
+    )
+
+
+def pictures(made: Sequence[Section]) -> dict[str, str]:
+    """Every picture of the page as an SVG file, by a name such as 'lenet-digits-speed'."""
+    return {
+        f"{section['answer'].file_name}-{name}": standalone(svg)
+        for section in made
+        for name, svg in section["plots"].items()
+        if svg
+    }
+
+
+def pasted(answer: Answer, script: BatchScript) -> str:
+    """The lines for a script of one's own: without its name, and without the place of its output.
+
+    They say for which options of the task they are, where there are several.
+    """
+    own = ("#SBATCH --job-name=", "#SBATCH --output=")
+    asks = [line for line in script.block.splitlines() if not line.startswith(own)]
+    of = [f"# for {answer.trained}"] if answer.one_of_several else []
+    return "\n".join([*of, *asks, *script.to_fill_in])
+
+
+def plots(
+    results: Sequence[SettingResult], answer: Answer, place: int, accuracy: float | None
+) -> dict[str, Markup | None]:
+    """All plots of a section, by their names. `accuracy` is the one to which the config asks for the time."""
+    drawn = {
+        "speed": speed_plot(results, f"speed-{place}"),
+        "loss": loss_plot(results, f"loss-{place}"),
+        "quality": quality_plot(results, f"quality-{place}"),
+        "memory": memory_plot(results, f"memory-{place}"),
+        "cost": cost_plot(answer.candidates, f"cost-{place}"),
+        "scaling": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
+        "batch": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
+        "workers": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
+        "cpus": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
+        "time": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
+        "step": step_plot(results, f"step-{place}"),
+        "timeline": timeline_plot(results, f"timeline-{place}"),
+        "usage": usage_plot(results, f"usage-{place}"),
+    }
+    # Markup is safe here, because matplotlib escapes the text in its SVG.
+    return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A verdict of the equivalence gate, and the names of the settings that share it."""
+
+    names: Sequence[str]
+    verdict: dict[str, Any]
+    struck_out: bool
+
+
+def _gates(results: Sequence[SettingResult]) -> list[Gate]:
+    """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
+    alike: dict[tuple[str, OwnBatch], list[SettingResult]] = {}
+    for each in results:
+        if each.records[0].verdict and proven(each.records):  # else the verdict would be that of something else
+            # The verdict has parts of its own for each batch size.
+            alike.setdefault((each.row["gate"], OwnBatch.of(each.run)), []).append(each)
+    gates = [
+        Gate([each.name for each in members], members[0].records[0].verdict or {},
+             any(each.row["equivalent"] is False for each in members))
+        for members in alike.values()
+    ]  # fmt: skip
+    return sorted(gates, key=lambda gate: not gate.struck_out)
+
+
+def _together(warned: Sequence[Warned]) -> list[list[Warned]]:
+    """The warnings of each kind and advice together, in the order of the first of each."""
+    groups: dict[tuple[str, str], list[Warned]] = {}
+    for each in warned:
+        groups.setdefault((each.kind, each.advice), []).append(each)
+    return list(groups.values())
+
+
+def verdict_of(setting: SettingResult, results: Path) -> str:
+    """The link to the verdict of a setting's gate; '' where there is none."""
+    path = results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
+    return path.relative_to(results).as_posix() if path.is_file() else ""
+
+
+def files_of(record: Record, results: Path) -> list[tuple[str, str]]:
+    """The files of a run that are there: what each is, and its link."""
+    folder = results / "runs" / record.run.id
+    logs = (results / "logs" / "segment" / record.run.id).glob("*.log")
+    log = max(logs, key=lambda path: path.stat().st_mtime, default=None) or log_of(record.run.id, results)
+    files = {"specification": folder / "run.json", "record": folder / "summary.json", "log": log}
+    return [
+        (what, path.relative_to(results).as_posix())
+        for what, path in files.items()
+        if path.is_file() and path.is_relative_to(results)
+    ]
+
+
+def of_failed(setting: SettingResult, results: Path) -> list[tuple[str, str]]:
+    """The verdict of the gate that strikes a setting out, and the logs of the repeats that failed."""
+    verdict = verdict_of(setting, results) if setting.row["equivalent"] is False else ""
+    logs = [
+        (f"log of repeat {record.run.repeat + 1}", href)
+        for record in setting.records
+        if not record.summary
+        for what, href in files_of(record, results)
+        if what == "log"
+    ]
+    return [*([("the gate's verdict", verdict)] if verdict else []), *logs]
+
+
+def coded(text: str) -> Markup:
+    """A text with what stands in `backticks` as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
