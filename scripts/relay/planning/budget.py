@@ -18,28 +18,32 @@ from relay.spec.price import Price
 LEAST_REPEATS = 2
 
 
-def keep_to_it(plan: Plan) -> None:
-    """Leave repeats out of a plan where the config says so; otherwise, or where that does not do, say what is wrong."""
+def kept_to(plan: Plan) -> Plan:
+    """The plan without the repeats that its budget does not pay, where the config says so; otherwise, or where that
+    does not do, it says what is wrong."""
     budget = plan.config.max_device_hours
     if budget is None or not costs.left(plan).jobs or (wanted := _hours(plan)) <= budget:
-        return  # also where retries have gone beyond it, and nothing is left to do but the report
+        return plan  # also where retries have gone beyond it, and nothing is left to do but the report
     before = _rounds(plan)
     if plan.config.over_budget == "drop_repeats":
         while _hours(plan) > budget and (last := _rounds(plan)) > LEAST_REPEATS and not _has_begun(plan, last - 1):
-            _keep(plan, last - 1)
+            plan = _with_repeats(plan, last - 1)
     after, hours = _rounds(plan), _hours(plan)
     spent = round(costs.used(plan).device_hours(plan), 2)
     asked = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
     if after < before:
         left_out = f"repeat {before}" if before - after == 1 else f"repeats {after + 1} to {before}"
-        plan.warnings.append(f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)")
+        told = f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)"
+        plan = replace(plan, warnings=[*plan.warnings, told])
     if hours > budget:
         with_fewer = f" ({round(hours, 2):g} with {after} repeats)" if after < before else ""
         already = f"; {spent:g} of them were used so far" if spent else ""
-        plan.over_budget = (
+        told = (
             f"config: {asked} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "
             "compare fewer settings, or raise it"
         )
+        plan = replace(plan, over_budget=told)
+    return plan
 
 
 def check_currency(plan: Plan) -> None:
@@ -69,6 +73,6 @@ def _has_begun(plan: Plan, repeat: int) -> bool:
     return any(begun(plan, run) for run in plan.runs if run.repeat == repeat)
 
 
-def _keep(plan: Plan, repeats: int) -> None:
-    plan.runs = [run for run in plan.runs if run.repeat < repeats]
-    plan.settings = [replace(each, repeats=min(each.repeats, repeats)) for each in plan.settings]
+def _with_repeats(plan: Plan, repeats: int) -> Plan:
+    settings = [replace(each, repeats=min(each.repeats, repeats)) for each in plan.settings]
+    return replace(plan, runs=[run for run in plan.runs if run.repeat < repeats], settings=settings)

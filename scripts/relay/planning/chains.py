@@ -91,7 +91,7 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
         alike = trained[0].run.setting_id != planned.id
         told = counted(len(times), "job")
         return job_times.mean(times), f"{told} of another length" if alike else told, total
-    probed = read_json_or(plan.speeds.parent / "speeds" / f"{planned.id}.json", None)
+    probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
     if isinstance(probed, dict) and "startup_seconds" in probed:
         known = {each.name: probed[each.name] for each in fields(JobTimes)}
         return JobTimes(**known), "a short measurement", total

@@ -8,20 +8,18 @@ Both repeats of both settings have to show it, so that one that was disturbed dr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relay.base.files import read_json_or
 from relay.equivalence.verdict import of_batch
-from relay.planning import shapes
+from relay.planning import shapes, table
+from relay.planning.plan import Plan
 from relay.planning.rounds import begun
 from relay.run_folder.places import Places
 from relay.spec.labels import comparable, flat, training_of
 from relay.spec.run import OwnBatch, Run
-
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan
 
 ROUNDS = 2  # by which it is decided
 
@@ -59,27 +57,26 @@ def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
     return found
 
 
-def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
-    """Leave the repeats of clearly slower settings out of a plan, but for those that have begun.
-
-    `names` gives the settings' names by their ids.
-    """
+def dropped(plan: Plan) -> Plan:
+    """The plan without the repeats of clearly slower settings, but for those that have begun."""
     factor = plan.config.drop_slower_than
-    slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
+    if not factor:
+        return plan
+    slower = clearly_slower(_firsts(plan, table.setting_names(plan)), factor)
     kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
-    plan.runs = kept
-    plan.dropped = {setting: why for setting, why in slower.items() if setting in left_out}
     counts = {setting: sum(run.setting_id == setting for run in kept) for setting in left_out}
-    plan.settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
+    settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
+    why = {setting: told for setting, told in slower.items() if setting in left_out}
+    return replace(plan, runs=kept, settings=settings, dropped=why)
 
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
-        summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
+        summary = read_json_or(Places(plan.results, run.id).run / "summary.json", None)
         done = run.repeat < ROUNDS and isinstance(summary, dict) and summary.get("status") == "done"
         speed = summary.get("samples_per_second") if done else None
         if isinstance(speed, int | float) and 0 < speed < math.inf:  # else it was too short, or is damaged
@@ -100,7 +97,7 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
 
 def _proven(plan: Plan, run: Run) -> bool:
     """Whether a run's gate has passed, and its spot check has not failed."""
-    proofs = plan.speeds.parent / "equivalence"
+    proofs = plan.results / "equivalence"
     verdict = read_json_or(proofs / "gates" / plan.gate(run) / "verdict.json", None)
     checked: Any = read_json_or(proofs / "spot_checks" / run.setting_id / "verdict.json", None) or {}
     try:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from relay.base.errors import UserError
 from relay.datasets.files import check_root, folder_of
 from relay.datasets.public import SOURCES
 from relay.datasets.verified import MANIFEST
-from relay.planning import gpus
-
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan
+from relay.environments import login_node
+from relay.planning import gpus, shapes
+from relay.planning.plan import Plan
 
 
 def check(plan: Plan, results: Path = Path("results")) -> None:
@@ -24,6 +23,19 @@ def check(plan: Plan, results: Path = Path("results")) -> None:
     """
     if lines := [*_partitions(plan), *_gpus(plan), *_data(plan, results)]:
         raise UserError("\n".join(lines))
+
+
+def unready(plan: Plan) -> list[str]:
+    """What the user must fill in before jobs can be submitted, one line for each thing."""
+    if plan.site is None:
+        return []
+    needed = [planned.setting.shape for planned in plan.settings]
+    needed += [proof.shape for proofs in (plan.gates, plan.references, plan.spot_checks) for proof in proofs.values()]
+    partitions = (shapes.partition_for(shape, plan.site, plan.config)[0] for shape in needed)
+    used = [partition for partition in partitions if partition]
+    missing = [*plan.site.missing(plan.config.runtime_minutes, used), *login_node.unready(plan.site)]
+    missing += plan.stacks.unrecorded
+    return [*missing, *unfit_paths(Path.cwd(), plan.root.resolve(), sys.prefix, plan.config.task)]
 
 
 def unfit_paths(*paths: str | Path) -> Iterator[str]:

@@ -7,21 +7,20 @@ others are compared with, is the anchor: it gets as many further repeats as the 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
+from relay.planning import table
+from relay.planning.plan import Plan, PlannedSetting
 from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.spec.labels import comparable, flat
 from relay.spec.run import Run
-
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan, PlannedSetting
 
 FILE = "anchors.json"  # by setting: its further repeats, and the new settings that it got them for
 
@@ -57,31 +56,31 @@ def in_order(
         yield from repeated
 
 
-def add(plan: Plan, names: Callable[[], Mapping[str, str]]) -> bool:
-    """Add to the plan's anchors where a recommended setting of an earlier day meets new ones; whether there are any."""
-    best = _recommended(plan.speeds.parent) if plan.config.anchor else []
+def further(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
+    """The plan's anchors, with those of today: a recommended setting of an earlier day meets new ones. And a line for
+    each of these."""
+    best = _recommended(plan.results) if plan.config.anchor else []
     repeats: dict[str, list[Run]] = {}
     for run in plan.runs if best else ():
         repeats.setdefault(run.setting_id, []).append(run)
     known = {name for each in plan.anchors.values() for name in each["beside"]}
-    added = False
+    anchors, told = {**plan.anchors}, []
     for its in filter(None, map(repeats.get, best)):
         new = [runs for name, runs in repeats.items() if name not in known and _new(plan, its, runs)]
         if new and _earlier(plan, its):
-            before, name = plan.anchors.get(its[0].setting_id, {"repeats": 0, "beside": []}), its[0].setting_id
+            before, name = anchors.get(its[0].setting_id, {"repeats": 0, "beside": []}), its[0].setting_id
             more, beside = max(map(len, new)), [runs[0].setting_id for runs in new]
-            plan.anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
-            plan.warnings.append(
-                f"{names()[name]} is measured again, {more} times, because settings that are new were not measured on "
-                "its day (anchor: false leaves it out)"
+            anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
+            told.append(
+                f"{table.setting_names(plan)[name]} is measured again, {more} times, because settings that are new "
+                "were not measured on its day (anchor: false leaves it out)"
             )
-            added = True
-    return added
+    return anchors, told
 
 
 def begun(plan: Plan, run: Run) -> bool:
     """Whether a run has trained."""
-    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None
+    return chain.begun(Places(plan.results, run.id).run) is not None
 
 
 def _recommended(results: Path) -> list[str]:
@@ -100,7 +99,7 @@ def _new(plan: Plan, anchor: Sequence[Run], runs: Sequence[Run]) -> bool:
 
 def _earlier(plan: Plan, runs: Sequence[Run]) -> bool:
     """Whether all repeats of a setting were measured, on an earlier day."""
-    summaries: list[Any] = [read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None) for run in runs]
+    summaries: list[Any] = [read_json_or(Places(plan.results, run.id).run / "summary.json", None) for run in runs]
     starts = [summary.get("started_at") if isinstance(summary, dict) else None for summary in summaries]
     now = datetime.now(UTC).isoformat()
     return all(start and other_day(start, now) for start in starts)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import cache
 
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.planning import shapes
+from relay.planning.plan import Plan
 from relay.slurm import commands
 from relay.spec.setting import Shape
-
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,18 @@ class ExpectedStart:
     waits: bool = False
 
 
-def expected(plan: Plan) -> Iterator[ExpectedStart]:
+@cache  # Slurm takes a moment for each
+def expected(plan: Plan) -> tuple[ExpectedStart, ...]:
     """For a job of each shape: when the queue would start it, or why Slurm refuses it. Nothing without Slurm."""
+    return tuple(_expected(plan))
+
+
+def refused(starts: Iterable[ExpectedStart]) -> list[str]:
+    """Why Slurm would refuse a job, one line for each shape."""
+    return [start.line for start in starts if start.refused]
+
+
+def _expected(plan: Plan) -> Iterator[ExpectedStart]:
     if plan.site is None or not commands.available():
         return
     now = datetime.now().astimezone()

@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -30,6 +30,7 @@ from relay.planning import (
     shrink,
     table,
 )
+from relay.planning.asked import Asked
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
 from relay.planning.probed import PlannedProbe
@@ -80,6 +81,11 @@ class Call:
         return bool(self.workflow.is_main_process)
 
     @cached_property
+    def asked(self) -> Asked:
+        """What its jobs ask Slurm for."""
+        return Asked(self.plan)
+
+    @cached_property
     def runs(self) -> dict[str, Run]:
         return {run.id: run for run in self.plan.runs}
 
@@ -109,7 +115,7 @@ class Call:
         """The ids of what proves the runs, by the folder of their verdicts."""
         return {GATES: [*self.plan.gates], SPOT_CHECKS: [*self.plan.spot_checks]}
 
-    def strategies_as_targets(self) -> list[str]:
+    def strategies_as_targets(self) -> Sequence[str]:
         """The names of the plan's strategies. Ends the process where another rule has one of them."""
         if taken := next(filter(self.workflow.is_rule, self.plan.strategies), None):
             sys.exit(f"error: config: comparisons: '{taken}' is the name of a target; give the command another `name`")
@@ -210,7 +216,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
     except UserError as error:
         plan = _without_planning(config, root, words, error)
     for file in selftest.further(workflow.config_settings, root) if chosen else ():
-        selftest.add_gates(plan, planned(load(given | reading.read_config(file))))
+        plan = selftest.with_gates(plan, planned(load(given | reading.read_config(file))))
     if not UNPLANNED & {*words}:
         plan.check_measured()
     here.check(plan)
@@ -232,9 +238,7 @@ def _without_planning(config: Config, root: Path, words: list[str], why: UserErr
     if "status" in words:
         return handed.last(config, because=why)
     names = dict.fromkeys(each.strategy for each in config.comparisons)  # enough for a list
-    plan = Plan(config, root, None, [*names])
-    plan.warnings.append(str(why))
-    return plan
+    return Plan(config, root, None, [*names], warnings=[str(why)])
 
 
 def _told(call: Call) -> Iterator[str]:

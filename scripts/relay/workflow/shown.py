@@ -14,7 +14,7 @@ from relay.base.files import read_json
 from relay.card.words import all_in_words
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import claim, signals
-from relay.planning import cards, largest_models, one_alone, probed, settings, table, written
+from relay.planning import cards, largest_models, one_alone, probed, settings, starts, table, written
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.status import page as status_page
@@ -56,8 +56,8 @@ class Shown:
             speed.remember([RESULTS / "speeds" / f"{setting}.json" for setting in self.call.unmeasured], plan.speeds)
             plan = self.call.again()
         _say(table.render(plan, width=_width()))
-        if plan.refused:
-            sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
+        if refused := starts.refused(starts.expected(plan)):
+            sys.exit("\n".join(f"error: {problem}" for problem in refused))
 
     def skipped(self) -> None:
         """Print which settings are skipped, and why."""
