@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.planning import gpus, here
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import Site, load_site

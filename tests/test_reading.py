@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.planning.reading import given_config
+from relay.config.reading import given_config
 from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]

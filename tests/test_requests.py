@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import drive
+from relay.config.config import load
 from relay.planning import shapes
 from relay.planning.asked import Asked
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.slurm import allocation

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
+from relay.config.config import load
 from relay.planning import handed
 from relay.planning.asked import Asked
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.prepared import prepare

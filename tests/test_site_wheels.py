@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from plans import CPU, ROOT
+from relay.config.config import load
 from relay.environments.locks import lock_of
 from relay.planning import here, table
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import load_site

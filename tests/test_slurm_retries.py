@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mini_slurm import MiniSlurm
+from relay.config.config import load
 from relay.planning.asked import Asked
-from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.spec.site import load_site
 from slurm_runs import ROOT, site_file

@@ -17,11 +17,11 @@ from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
+from relay.config.config import Config
 from relay.environments import login_node, task_python
 from relay.environments.locks import lock_of
 from relay.environments.overlay import DRIVERS
 from relay.planning import settings
-from relay.planning.config import Config
 from relay.spec import identity, option_values
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.looked import Looked

@@ -16,7 +16,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import remove
-from relay.planning.config import Config
+from relay.config.config import Config
 from relay.planning.plan import Plan
 from relay.run_folder.trust import keep_to_owner, make_own, unsafe_above, untrusted
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from relay.config.blocks import Segment
+from relay.config.config import Config
 from relay.environments import login_node
 from relay.planning import segments, shapes
-from relay.planning.config import Config
-from relay.planning.config_blocks import Segment
-from relay.planning.earlier import Earlier
 from relay.planning.requests import Requests
 from relay.planning.stacks import Stacks
+from relay.run_folder.earlier import Earlier
 from relay.slurm.held import Held
 from relay.spec.job import Job
 from relay.spec.price import Charging, charging

@@ -9,37 +9,33 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base.errors import UserError
+from relay.config import shrink
+from relay.config.commands import Command
+from relay.config.config import Config
 from relay.environments import login_node
 from relay.environments.locks import lock_of
 from relay.planning import (
     budget,
+    cautions,
     checks,
-    dropping,
     right_size,
     rounds,
     scripts,
     segments,
     settings,
     shapes,
-    shrink,
-    size,
     skips,
     software,
     stacks,
-    user_limits,
+    strategy_files,
 )
 from relay.planning.cards import Looks, seen_by_options
-from relay.planning.cautions import cautions
-from relay.planning.commands import Command
-from relay.planning.config import Config
-from relay.planning.gpus import count_gpus
-from relay.planning.identities import Identities
-from relay.planning.one_gpu import ALONE, Sharing
+from relay.planning.gpus import ALONE, Sharing, count_gpus
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import proven
 from relay.planning.requests import Requests
-from relay.planning.settings import Asked, Here, StrategyFile
-from relay.planning.unproven import because
+from relay.planning.settings import Asked, Here
+from relay.planning.strategy_files import Identities, StrategyFile
 from relay.process.cpus import granted
 from relay.slurm.held import Held
 from relay.spec import identity, requirements
@@ -85,11 +81,11 @@ def plan(
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
     commands = scripts.check(config)
-    settings.check_strategies(config, files)
+    strategy_files.check_strategies(config, files)
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
     strategies = {name: StrategyFile.of(files[name], reading=reading) for name in names if name not in commands}
-    settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
-    size.check_runs(config)
+    strategy_files.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
+    budget.check_runs(config)
     segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
     cpus, gpus = (cpus or len(granted()), gpus) if held is None else held.bounded(len(granted()), gpus)
     here = replace(_here(config.device, gpus, cpus, site), sharing=sharing, held=held)
@@ -123,16 +119,16 @@ def plan(
     made = replace(made, requests=Requests.read(speeds.parent))
     if record:
         made = replace(made, requests=replace(made.requests, measured=right_size.measure(made)))
-        made = budget.kept_to(dropping.dropped(made))
-    whole = [*([shrink.WARNING] if config.shrink else []), *user_limits.warnings(made)]
+        made = budget.kept_to(rounds.dropped(made))
+    whole = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(made)]
     made = replace(made, warnings=[*made.warnings, *whole])
-    size.check_jobs(made)
+    budget.check_jobs(made)
     budget.check_currency(made)
     return made
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
-    """Where the runs go. Device `auto` is decided here, because a job on another machine might decide otherwise."""
+    """Where the runs go. Device `auto` is decided here, unproven a job on another machine might decide otherwise."""
     if site is not None:
         chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
         return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
@@ -220,7 +216,7 @@ class _Combinations:
         reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
         recorded = (self.here.site, stack, lock_of(self.root, stack))
         reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
-        if unproven := because(setting.task):
+        if unproven := skips.why_unproven(setting.task):
             if self.config.unproven == "skip":
                 reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
             # Nothing is computed again where one plain process need not train the same.
@@ -251,7 +247,7 @@ class _Combinations:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
             wanted = self.here.site and self.here.site.min_minutes
             speed = self.plan.measured.get(planned.id) if wanted else None
-            for caution in cautions(planned, self.config, self.here, speed):
+            for caution in cautions.of_setting(planned, self.config, self.here, speed):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             return
         repeats = max(known.repeats, repeats)

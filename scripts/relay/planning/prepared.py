@@ -1,16 +1,19 @@
-"""What the driver does before any job: Slurm is asked, and the files are written that tell jobs what to compute."""
+"""What the driver does before any job: Slurm is asked, and the files are written that tell jobs what to compute,
+and the comparison what was planned."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
-from relay.planning import handed, rounds, starts
+from relay.planning import handed, here, rounds, shapes
 from relay.planning.plan import Plan
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
@@ -30,8 +33,8 @@ def prepare(plan: Plan) -> None:
     make_own(results)
     check_layout(results)
     make_all_own(results, plan.config.checkpoint_writers, [plan.root / name for name in handed.WORKFLOW])
-    expected = starts.expected(plan)
-    if refused := starts.refused(expected):
+    expected = here.expected(plan)
+    if refused := here.refused(expected):
         raise UserError(refused[0])
     for start in expected:
         if start.waits:
@@ -98,3 +101,37 @@ def _edited(plan: Plan) -> str:
         return ""
     what = "the code, or the versions of its packages,"
     return f"{what} changed since the last call: its {len(now)} runs are new. Earlier results stay in results/runs"
+
+
+def content(plan: Plan) -> dict[str, Any]:
+    """The content of `plan.json`."""
+    runs = [
+        {
+            "id": run.id,
+            "setting": run.setting_id,
+            "gate": plan.gate(run),
+            "segments": plan.segments(run),
+            "reference": plan.reference_of.get(plan.gate(run)),
+            "preflight": plan.preflight(run) if plan.site else None,
+            "taken": shapes.charged(run.shape, plan.site, plan.config),
+        }
+        for run in plan.runs
+    ]
+    skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in plan.skipped]
+    told = {"margin": plan.config.margin, "spot_checks": bool(plan.spot_checks), "answer": _answer_rules(plan)}
+    told |= {"dropped": plan.dropped, "config": plan.config.written()}
+    return {"runs": runs, "skipped": skipped, **told}
+
+
+def _answer_rules(plan: Plan) -> dict[str, Any]:
+    """What the answer is made by, besides the margin."""
+    site = plan.site
+    return {
+        "least_efficiency": plan.config.least_efficiency,
+        "cores_per_gpu": site.cores_per_gpu if site else None,
+        "price": site.price.model_dump() if site else None,
+        **plan.config.answer.model_dump(),
+        "least_minutes": site.min_minutes if site else None,
+        "most_minutes": plan.config.runtime_minutes,
+        "site_flags": shapes.site_flags(site) if site else [],
+    }

@@ -8,10 +8,9 @@ from typing import Any
 
 from relay.environments import overlay
 from relay.environments.locks import base
-from relay.planning import batches, checks, settings
-from relay.planning.identities import Identities
+from relay.planning import checks, settings
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.settings import StrategyFile
+from relay.planning.strategy_files import Identities, StrategyFile
 from relay.spec import identity
 from relay.spec.looked import Looked
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Setting, SpotCheck
@@ -105,7 +104,7 @@ class _Proofs:
 
     def _gated(self, setting: Setting) -> Setting:
         """The setting as its gate trains it."""
-        batch = batches.proof_batch(setting, self.strategies[setting.strategy.name])
+        batch = checks.proof_batch(setting, self.strategies[setting.strategy.name])
         rate = next(iter(self.looked.values())).task.learning_rate  # options do not change it, a batch may
         return checks.gated(setting, self.plan.config.gate.steps, batch=batch, learning_rate=rate)
 

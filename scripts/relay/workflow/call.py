@@ -15,25 +15,13 @@ from typing import Any
 
 from relay.base import lifeline
 from relay.base.errors import UserError
+from relay.config import reading, shrink
+from relay.config.config import Config, load
 from relay.driver import first_look, full_disk
-from relay.planning import (
-    cards,
-    gpus,
-    handed,
-    here,
-    largest_models,
-    one_gpu,
-    planner,
-    probed,
-    reading,
-    selftest,
-    shrink,
-    table,
-)
+from relay.planning import cards, gpus, handed, here, planner, searches, selftest, table
 from relay.planning.asked import Asked
-from relay.planning.config import Config, load
 from relay.planning.plan import Plan
-from relay.planning.probed import PlannedProbe
+from relay.planning.searches import PlannedProbe
 from relay.process.cpus import granted
 from relay.run_folder import layout
 from relay.slurm.held import Held
@@ -47,7 +35,7 @@ from relay.training import changed_code
 
 RESULTS = Path("results")
 # Snakemake tells its targets only after the Snakefile is read. These need no speed that is not measured yet.
-UNPLANNED = {"card", "plan", "probe", "status", largest_models.TARGET}
+UNPLANNED = {"card", "plan", "probe", "status", searches.LARGEST_MODEL}
 
 
 @dataclass(frozen=True)
@@ -96,11 +84,11 @@ class Call:
 
     @cached_property
     def probes(self) -> dict[str, PlannedProbe]:
-        return probed.probes(self.plan)
+        return searches.probes(self.plan)
 
     @cached_property
     def searches(self) -> dict[str, PlannedProbe]:
-        return largest_models.searches(self.plan)
+        return searches.depth_searches(self.plan)
 
     @cached_property
     def at_once(self) -> int:
@@ -203,7 +191,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
         root=root,
         site=site,
         gpus=count,
-        sharing=one_gpu.of_this_machine(count) if alone else one_gpu.ALONE,
+        sharing=gpus.of_this_machine(count) if alone else gpus.ALONE,
         held=(held := None if site else Held.here()),
         arithmetic=Arithmetic.here(),
         record=True,

@@ -9,7 +9,7 @@ from relay.driver import guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
 from relay.equivalence.job import settle
-from relay.planning import handed, here, largest_models, one_alone, one_gpu, prepared, probed, scripts, table
+from relay.planning import chains, gpus, handed, here, prepared, scripts, searches, table
 from relay.spec import requirements
 from relay.status import finished
 from relay.workflow.call import RESULTS, Call
@@ -66,9 +66,9 @@ def _missing(call: Call) -> Iterator[str]:
 
 def _refused(call: Call, targets: Collection[str]) -> list[str]:
     """Why these targets cannot be asked for."""
-    config, plan = call.config, call.plan
-    told = probed.refusals(config, targets) + largest_models.refusals(plan, targets)
-    return [*told, *scripts.refusals(config, targets), *one_alone.refusals(plan, targets)]
+    plan = call.plan
+    told = [*searches.refusals(plan, targets), *scripts.refusals(call.config, targets)]
+    return [*told, *chains.refusals(plan, targets)]
 
 
 def _prepare(call: Call) -> None:
@@ -77,7 +77,7 @@ def _prepare(call: Call) -> None:
     handed.hand_over(call.plan, selftest=call.selftest, workflow=call.workflow)
     settle(RESULTS)
     finished.settle(RESULTS)
-    one_gpu.begin_mps()
+    gpus.begin_mps()
 
 
 def _conclusion(call: Call, targets: Collection[str]) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ from relay.driver import guard
 from relay.environments import login_node
 from relay.planning import selftest, table
 from relay.planning.checks import checked_along, in_groups
-from relay.planning.probed import PlannedProbe
+from relay.planning.searches import PlannedProbe
 from relay.selftest.parts import FAULTS, RESUME
 from relay.spec.run import Specification
 from relay.workflow.call import Call
