@@ -86,6 +86,17 @@ def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_as_a_module_of_another_workflow_it_says_how_it_is_used(tmp_path: Path) -> None:
+    """A job gets a copy of the whole project, which a module is not."""
+    module = f'module relay:\n    snakefile: "{ROOT}/Snakefile"\n    config: {{}}\nuse rule * from relay\n'
+    (tmp_path / "Snakefile").write_text(module)
+    status, printed = called(["--profile", f"{ROOT}/profiles/local", "-n"], tmp_path)
+    (line,) = (line for line in printed.splitlines() if "error" in line)
+    assert status == 1
+    assert f"Torch Relay is no module of another workflow; give `snakemake -s {ROOT}/Snakefile`" in line
+
+
+@pytest.mark.slow
 def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("epochs: 1\n")
     wrong = {

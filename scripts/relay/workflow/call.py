@@ -132,7 +132,15 @@ def specification_text(call: Call, specification: Specification) -> str:
 
 
 def check_defaults(workflow: Any) -> None:
-    """End with a line for a mistake in config/config.yaml, before Snakemake reads it, whose words do not name it."""
+    """End with a line for a mistake in config/config.yaml, before Snakemake reads it, whose words do not name it.
+
+    So does a call in which another workflow has this one as a module: jobs are handed a copy of the whole project.
+    """
+    if not (root := Path(__file__).resolve().parents[3]).samefile(workflow.basedir):
+        sys.exit(
+            f"error: {workflow.main_snakefile}: Torch Relay is no module of another workflow; "
+            f"give `snakemake -s {root / 'Snakefile'}` in your own folder, whose config and results it then uses"
+        )
     # What imports and planning make stays. Looking through it again and again for garbage took a seventh of a dry run.
     gc.freeze()
     gc.set_threshold(100_000)
