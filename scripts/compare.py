@@ -16,6 +16,7 @@ from relay.comparison.columns import COMPARISON, RUNS
 from relay.comparison.decision import answers
 from relay.comparison.exports import write_csv, write_whole
 from relay.comparison.inputs import read_inputs
+from relay.comparison.measured import setting_results
 from relay.comparison.scaling import COLUMNS as SCALING
 from relay.comparison.scaling import grids, markdown, scaling_rows
 from relay.comparison.table import comparison_rows, run_rows
@@ -27,13 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
     inputs = read_inputs(given.plan, given.results, partial=given.partial)
     rows = comparison_rows(inputs)
     found = answers(inputs, rows)
-    scaled = scaling_rows(rows)
-    sections = page.sections(inputs, rows, found, given.results)
-    html = page.render(inputs, rows, sections, given.results)
+    settings, scaled = setting_results(inputs, rows), scaling_rows(rows)
+    sections = page.sections(inputs, settings, found, given.results)
+    html = page.render(inputs, settings, sections, given.results)
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
     exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
-    write_whole(given.results / "comparison.md", exports.markdown(rows, found))
+    write_whole(given.results / "comparison.md", exports.markdown(settings, found))
     write_csv(given.results / "scaling.csv", SCALING, scaled)
     write_whole(given.results / "scaling.md", markdown(scaled, grids(rows)))
     answer_files.write(found, given.results, inputs.margin)

@@ -13,8 +13,8 @@ from relay.comparison.columns import COMPARISON
 from relay.comparison.evidence import evidence
 from relay.comparison.exports import read_csv, write_csv
 from relay.comparison.inputs import read_inputs
-from relay.config.config import Config, load
 from relay.comparison.scaling import grids
+from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
 from results_tree import REFUSED, Tree
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from plans import planned
+from relay.comparison.answer_files import own_script
 from relay.comparison.inputs import Record
 from relay.comparison.outliers import differing
-from relay.comparison.own_script import own_script
 from relay.comparison.request import Request, memory
 from relay.spec.run import Run
 

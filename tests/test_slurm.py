@@ -17,7 +17,7 @@ import yaml
 
 from mini_slurm import MiniSlurm
 from recommended import answer_of, recommended, submit, trained
-from relay.comparison.own_script import own_script
+from relay.comparison.answer_files import own_script
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan

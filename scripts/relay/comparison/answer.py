@@ -166,7 +166,7 @@ class Answer:
         other = [each for each in self.others if best and each.other.on_gpus != best.on_gpus]
         if not other:
             return None
-        found = chosen([each.other for each in other], self.rules)
+        found = chosen([each.other for each in other])
         return next(each for each in other if each.other is found)
 
     def turning_price(self, gpu: Candidate, cpu: Candidate) -> float:
@@ -178,9 +178,9 @@ class Answer:
         """How many times as fast as the recommended one another candidate would have to be, to be recommended."""
         assert self.best is not None
         if found.other.cost < self.best.cost:
-            return 1 / least_speed_up(self.best, found.other, self.rules)
+            return 1 / least_speed_up(self.best, found.other)
         beside = found.against.rate / self.best.rate
-        return least_speed_up(found.other, found.against, self.rules) * beside
+        return least_speed_up(found.other, found.against) * beside
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

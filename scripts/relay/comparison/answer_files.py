@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from relay.comparison.answer import SCRIPT, Answer
 from relay.comparison.candidates import Candidate, cores, gpus
 from relay.comparison.choice import Compared
 from relay.comparison.exports import remove_old, write_whole
-from relay.comparison.own_script import own_script
+from relay.comparison.request import Request
 from relay.comparison.statistics import CONFIDENCE
+from relay.process import meeting
 from relay.run_folder import proofs
 from relay.run_folder.chain import CHAIN
 from relay.run_folder.places import Places
@@ -25,6 +27,7 @@ from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
 from relay.spec.labels import flat
 from relay.spec.run import Run, changed
+from relay.spec.script import MEETING, filled, options_given, placeholders, started_by_torchrun
 
 ROOT = Path(__file__).resolve().parents[3]
 JSON = "answer.json"
@@ -170,3 +173,44 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         **{name: row[name] for name in ("peak_memory_bytes", "peak_main_memory_bytes", "max_loss_difference")},
         **{name: row[name] for name in ("unproven", "warning")},
     }
+
+
+# As a measured run meets. `--standalone`, and backend c10d at an address, read pickles at a port that is open to all.
+ON_ONE_NODE = (*meeting.TORCHRUN, "--rdzv-endpoint={folder}/agent")
+ON_SEVERAL = ("--rdzv-backend=static", "--node-rank={node}", "--master-addr={address}", "--master-port={port}")
+OF_JOB = {"node": "${SLURM_NODEID}", "address": "${MASTER_ADDR}", "port": "${MASTER_PORT}", "folder": "$(mktemp -d)"}
+
+
+def own_script(run: Run, asked: Request) -> list[str]:
+    """The lines, for a job that asks for what is `asked`. What the script has to do itself stands in comments.
+
+    A command that was measured is started without this project, in the folder of the script.
+    """
+    script = run.strategy.script
+    arguments = list(script.command) if script else ["torchrun", "your_script.py"]
+    begin = started_by_torchrun(arguments)
+    if begin is not None:
+        arguments[begin:begin] = _meeting(arguments, begin, run)
+    of_job = {**OF_JOB, "seed": str(run.seed), "repeat": "0"}
+    command = " ".join(_in_shell(word, of_job) for word in arguments)
+    return words.lines("own_script.sh.j2", run=run, asked=asked, command=command, folder=str(Path.cwd()))
+
+
+def _meeting(arguments: Sequence[str], begin: int, run: Run) -> list[str]:
+    """The options of torchrun that a command lacks."""
+    given, shape = options_given(arguments, begin), run.shape
+    count = [] if "--nproc-per-node" in given else [f"--nproc-per-node={shape.processes_per_node}"]
+    if shape.nodes == 1:
+        return [*count, *(() if given.keys() & {*MEETING} else ON_ONE_NODE)]
+    if given.keys() & {"--rdzv-backend", "--rdzv-endpoint"}:
+        return count
+    nodes = [] if "--nnodes" in given else [f"--nnodes={shape.nodes}"]
+    return [*nodes, *count, *(option for option in ON_SEVERAL if option.partition("=")[0] not in given)]
+
+
+def _in_shell(word: str, of_job: Mapping[str, str]) -> str:
+    """A word as a shell reads it: nothing in it is replaced but what a job knows."""
+    if not set(placeholders([word])) & OF_JOB.keys():
+        return shlex.quote(filled(word, of_job, last=True))
+    escaped = re.sub(r'([\\"$`])', r"\\\1", word)
+    return f'"{filled(escaped, of_job, last=True)}"'

@@ -195,11 +195,6 @@ def gpus(run: Run) -> int:
     return run.shape.nodes * run.shape.gpus_per_node
 
 
-def taken(run: Run) -> dict[str, int]:
-    """What it occupies where no plan tells more: CPUs and GPUs."""
-    return {"cpus": cores(run), "gpus": gpus(run)}
-
-
 def charged(setting: SettingResult) -> Mapping[str, int]:
     """The CPUs and GPUs that a setting's jobs are charged for."""
-    return setting.records[0].taken or taken(setting.run)
+    return setting.records[0].taken or {"cpus": cores(setting.run), "gpus": gpus(setting.run)}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from relay.base.errors import UserError
-from relay.comparison.candidates import Candidate, Rules
+from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible
 from relay.comparison.measured import SettingResult, paired
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
@@ -28,23 +28,18 @@ class LeftOut:
     reason: str
 
 
-def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
+def least_speed_up(costlier: Candidate, cheaper: Candidate) -> float:
     """How many times as fast the costlier one has to be, so that it pays."""
-    return max(band(rules.margin)[1], rules.efficiency * costlier.cost / cheaper.cost)
+    return max(band(costlier.rules.margin)[1], costlier.rules.efficiency * costlier.cost / cheaper.cost)
 
 
-def pays(candidate: Candidate, cheaper: Candidate, rules: Rules) -> bool:
-    """Whether it trains so much faster than a cheaper one that its cost is worth it, as far as was measured."""
-    return candidate.rate / cheaper.rate >= least_speed_up(candidate, cheaper, rules)
-
-
-def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+def chosen(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest candidate that pays against every cheaper one. Of two with one speed, the cheaper one."""
     fastest_first = sorted(candidates, key=lambda each: (-each.rate, each.cost))
     return next(
         each
         for each in fastest_first  # the fastest of the cheapest has none to pay against
-        if all(pays(each, other, rules) for other in candidates if other.cost < each.cost)
+        if all(each.rate / other.rate >= least_speed_up(each, other) for other in candidates if other.cost < each.cost)
     )
 
 
@@ -64,19 +59,19 @@ class Compared:
     repeats: int | None = None
 
 
-def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Compared:
+def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Compared:
     """Compare another candidate with the recommended one, which was chosen among these `candidates`.
 
     slower: at the same cost or a higher one, and not faster. does not pay: costlier, and faster, but not by enough for
     every cheaper one. cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval
     does not tell.
     """
-    found, among = beside(other, best, len(candidates) - 1), len(candidates) - 1
-    against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
-    relation = _relation(best, other, found, against, rules, among)
-    edges = _edges(against, other, rules)
+    among = len(candidates) - 1
+    found = beside(other, best, among)
+    against = _hardest(best, other, candidates) if other.cost > best.cost else best
+    relation = _relation(best, other, found, against, among)
     pair = paired(other.rates, other.records, against.rates, against.records)
-    repeats = repeats_to_tell(*pair, edges, among) if relation == "unclear" else None
+    repeats = repeats_to_tell(*pair, _edges(against, other), among) if relation == "unclear" else None
     return Compared(other, found, relation, against, repeats)
 
 
@@ -88,45 +83,43 @@ def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
     return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)
 
 
-def _relation(
-    best: Candidate, other: Candidate, found: Estimate, against: Candidate, rules: Rules, among: int
-) -> Relation:
+def _relation(best: Candidate, other: Candidate, found: Estimate, against: Candidate, among: int) -> Relation:
     if found.low is None or found.high is None:
         return "unclear"
     if other.cost < best.cost:
-        return "cheaper, too slow" if found.high < _edges(best, other, rules)[0] else "unclear"
-    speed = standing(found, rules.margin)
+        return "cheaper, too slow" if found.high < _edges(best, other)[0] else "unclear"
+    speed = standing(found, best.rules.margin)
     if speed in ("tie", "slower"):
         return "tie" if speed == "tie" else "slower"
-    if other.cost > best.cost and _shortfall(other, against, rules, among) > 1:
+    if other.cost > best.cost and _shortfall(other, against, among) > 1:
         return "does not pay"
     return "unclear"
 
 
-def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Candidate:
     """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
     cheaper, among = [each for each in candidates if each.cost < other.cost], len(candidates) - 1
-    if _shortfall(other, best, rules, among) > 1:
+    if _shortfall(other, best, among) > 1:
         return best
-    return max(cheaper, key=lambda each: _shortfall(other, each, rules, among))
+    return max(cheaper, key=lambda each: _shortfall(other, each, among))
 
 
-def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules, among: int) -> float:
+def _shortfall(costlier: Candidate, cheaper: Candidate, among: int) -> float:
     """How many times as fast the costlier one would have to be, at least, to pay. Above 1: it does not, beyond doubt.
 
     0 where there is no interval, so that nothing is beyond doubt.
     """
     found = beside(costlier, cheaper, among)
-    return least_speed_up(costlier, cheaper, rules) / found.high if found.high else 0.0
+    return least_speed_up(costlier, cheaper) / found.high if found.high else 0.0
 
 
-def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]:
+def _edges(best: Candidate, other: Candidate) -> tuple[float, ...]:
     """The ratios of the other's speed to the best one's at which the answer would change."""
     if other.cost > best.cost:
-        return (least_speed_up(other, best, rules),)
+        return (least_speed_up(other, best),)
     if other.cost < best.cost:
-        return (1 / least_speed_up(best, other, rules),)
-    return band(rules.margin)
+        return (1 / least_speed_up(best, other),)
+    return band(best.rules.margin)
 
 
 def may_be_recommended(row: Row) -> bool:

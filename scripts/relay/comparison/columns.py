@@ -186,6 +186,11 @@ def category(row: Mapping[str, Any]) -> str:
     return str(row["status"])
 
 
+def result(row: Mapping[str, Any]) -> str:
+    """What came of a row's setting: its standing or, without one, why it has none."""
+    return str(row["standing"] or ("not timed" if category(row) == "done" else category(row)))
+
+
 def reason_title(row: Mapping[str, Any]) -> str:
     """The heading of a row's reason: its category, or 'note' for a setting that is done."""
     return "note" if category(row) == "done" else category(row)

@@ -13,7 +13,7 @@ from typing import Any
 
 from relay.base.clock import other_day
 from relay.comparison.answer import DISTURBED, Answer, Certainty
-from relay.comparison.candidates import Candidate, Rules, charged, rules_of
+from relay.comparison.candidates import Candidate, charged, rules_of
 from relay.comparison.choice import (
     Compared,
     LeftOut,
@@ -73,10 +73,10 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     told |= {"left_out": [*left_out(results), *over], "only_on_cpu": only_on_cpu(results)}
     if not candidates:
         return Answer(certainty="none", **told)
-    best = chosen(candidates, rules)
+    best = chosen(candidates)
     rest = [each for each in candidates if each is not best]
-    others = [compared(best, each, candidates, rules) for each in rest]
-    next_best = chosen(rest, rules) if rest else None
+    others = [compared(best, each, candidates) for each in rest]
+    next_best = chosen(rest) if rest else None
     answer = Answer(
         best=best,
         certainty=_certainty(others),
@@ -85,7 +85,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         limits=near_limits(candidates),
         another=ANOTHER if several and not goal else "",
         learnt=None if goal and asked else learns_more(best, candidates),
-        odd=_decisive(best, candidates, rules),
+        odd=_decisive(best, candidates),
         short=hardly_timed(candidates),
         job=_longest(best, inputs.rules.get("most_minutes") or 0),
         least_minutes=inputs.rules.get("least_minutes") or 0,
@@ -118,14 +118,14 @@ def _longest(best: Candidate, most_minutes: int) -> Job | None:
     return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
 
 
-def _decisive(best: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, Record, str] | None:
+def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, Record, str] | None:
     """A repeat far from its setting's others, and what would be recommended without it, where that is another one."""
     for each in candidates:
         odd = oddest(list(each.rates.values()))
         if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
             record = [record for record in each.records if record.run.repeat in each.rates][odd.place]
             without = replace(each, records=[other for other in each.records if other is not record])
-            found = chosen([without if other is each else other for other in candidates], rules)
+            found = chosen([without if other is each else other for other in candidates])
             if found.run.setting_id != best.run.setting_id:
                 return each.name, record, found.name
     return None

@@ -14,11 +14,11 @@ from relay.base.errors import UserError
 from relay.base.files import write_bytes, write_text
 from relay.base.printable import printable
 from relay.comparison.answer import Answer
-from relay.comparison.columns import MEASURED, Row, category, reason_title, told_speed, told_unit
+from relay.comparison.columns import MEASURED, Row, reason_title, result, told_speed, told_unit
+from relay.comparison.measured import SettingResult
 from relay.comparison.quality import quality
-from relay.comparison.wording import MISSING, mebibytes, number, percent, small, spread
+from relay.comparison.wording import MISSING, mebibytes, number, percent, small, speed_and_spread
 from relay.comparison.words import in_short, sentence
-from relay.spec.labels import setting_labels
 from relay.spec.run import setting_fields
 
 # The unit of a figure by the end of its name; the first that fits.
@@ -42,42 +42,32 @@ PARTS = {"_low": "lower end of the 95 % interval", "_high": "upper end of the 95
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute a text that begins so; ' before it says that it is one
 
 
-def markdown(rows: Sequence[Row], answers: Sequence[Answer]) -> str:
+def markdown(settings: Sequence[SettingResult], answers: Sequence[Answer]) -> str:
     """The table of settings with a heading for all that is trained, the answer, and why settings were left out."""
-    if not rows:
-        return "Nothing was measured.\n"
-    labels, parts = setting_labels(rows), []
+    parts = []
     for answer in answers:
-        what = answer.trained
-        named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["trained"] == what]
-        unit = told_unit([row for row, _ in named])
-        table = tabulate(
-            [_shown(row, label, unit) for row, label in named], headers="keys", tablefmt="github", disable_numparse=True
-        )
-        lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
-                 if row["reason"]]  # fmt: skip
+        its = [each for each in settings if each.row["trained"] == answer.trained]
+        unit = told_unit(each.row for each in its)
+        shown = [_shown(each, unit) for each in its]
+        notes = [f"- {each.name}, {reason_title(each.row)}: {each.row['reason']}" for each in its if each.row["reason"]]
         parts += [
-            f"## {_cell(what)}",
-            table,
+            f"## {_cell(answer.trained)}",
+            tabulate(shown, headers="keys", tablefmt="github", disable_numparse=True),
             _cell(f"{sentence(answer)} {in_short(answer)}"),
-            "\n".join(map(_cell, lines)),
+            "\n".join(map(_cell, notes)),
         ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return "\n\n".join(filter(None, parts or ["Nothing was measured."])) + "\n"
 
 
-def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
-    """A row's figures as texts, by heading. The speed of a setting that was struck out is struck out, too."""
-    speed = number(told_speed(row))
-    known = speed != MISSING
-    if known and row["equivalent"] is False:
-        speed = f"~~{speed}~~"
-    learnt = quality([row])
+def _shown(setting: SettingResult, unit: str) -> dict[str, str]:
+    """A setting's figures as texts, by heading. The speed of one that was struck out is struck out, too."""
+    row, learnt, speed = setting.row, quality([setting.row]), speed_and_spread(setting.row)
     texts = {
         "strategy": row["strategy"],
-        "setting": label,
-        f"speed ({unit}/s)": " ".join(filter(None, [speed, spread(row) if known else ""])),
+        "setting": setting.label,
+        f"speed ({unit}/s)": f"~~{speed}~~" if row["equivalent"] is False and speed != MISSING else speed,
         "relative": MISSING if row["relative_speed"] is None else f"{row['relative_speed']:.2f}",
-        "result": row["standing"] or category(row),
+        "result": result(row),
         "per device": number(told_speed(row, "_per_device")),
         "scaling efficiency": percent(row["scaling_efficiency"], 0),
         "peak memory (MiB)": mebibytes(row["peak_memory_bytes"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -108,19 +108,17 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
     records, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
     shared = cache(read_json)  # the repeats of a setting share its verdicts
     for planned in plan["runs"]:
-        missing = [key for key in _PLANNED_KEYS if key not in planned]
-        if missing:
+        if missing := [key for key in _PLANNED_KEYS if key not in planned]:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
-        record = _record(planned, results, partial, shared, spot_checks=plan.get("spot_checks", False))
-        dropped = str((plan.get("dropped") or {}).get(record.run.setting_id, ""))
-        record = replace(record, dropped=dropped, taken=planned.get("taken"))
+        record = _record(planned, plan, results, partial, shared)
         stopped = stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
             records.append(record)
-        else:
-            of = Skipped(setting=_setting(record.run), reasons=tuple(f"preflight: {reason}" for reason in stopped))
-            if of not in skipped:  # once for all repeats
-                skipped.append(of)
+            continue
+        setting = Setting(**{each.name: getattr(record.run, each.name) for each in fields(Setting)})
+        of = Skipped(setting=setting, reasons=tuple(f"preflight: {reason}" for reason in stopped))
+        if of not in skipped:  # once for all repeats
+            skipped.append(of)
     told = {"rules": plan.get("answer") or {}, "config": plan.get("config") or {}}
     return Inputs(records=records, skipped=skipped, margin=float(margin), **told)
 
@@ -133,13 +131,15 @@ def _skipped(entry: Any, path: Path) -> Skipped:
         raise UserError(f"{path}: skipped: is of another version ({fault}); make the plan again") from None
 
 
-def _setting(run: Run) -> Setting:
-    """The run's setting, which all its repeats share."""
-    return Setting(**{each.name: getattr(run, each.name) for each in fields(Setting)})
-
-
-def read_json_file(path: Path, read: Callable[[Path], Any] = read_json) -> Any:
-    """Parsed JSON. Raises UserError with one line where the file is missing, unreadable or no JSON."""
+def _read(
+    path: Path,
+    keys: Mapping[str, tuple[type, ...]],
+    of: Mapping[str, str] = MappingProxyType({}),
+    read: Callable[[Path], Any] = read_json,
+) -> dict[str, Any]:
+    """What a JSON file says. `keys` and the types of their values are needed. `of`: whose it has to be, by the name
+    under which it says so. Raises UserError with one line where it is missing, damaged or another's.
+    """
     try:
         value = read(path)
     except (OSError, ValueError) as error:
@@ -147,21 +147,7 @@ def read_json_file(path: Path, read: Callable[[Path], Any] = read_json) -> Any:
         raise UserError(f"{path}: {fault}; remove it and run again") from None
     if value is None:
         raise UserError(f"{path}: is missing; run the stage that makes it first")
-    return value
-
-
-def _read(
-    path: Path,
-    keys: Mapping[str, tuple[type, ...]],
-    of: Mapping[str, str] = MappingProxyType({}),
-    read: Callable[[Path], Any] = read_json,
-) -> dict[str, Any]:
-    """What a file says. `keys` and the types of their values are needed. `of`: whose it has to be, by the name under
-    which it says so.
-    """
-    value = read_json_file(path, read)
-    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
-    if missing:
+    if missing := [key for key in keys if not isinstance(value, dict) or key not in value]:
         raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
     if damaged := [key for key, kinds in keys.items() if not isinstance(value[key], kinds)]:
         raise UserError(f"{path}: '{damaged[0]}' is damaged ({value[damaged[0]]!r}); remove it and run again")
@@ -173,9 +159,9 @@ def _read(
 
 
 def _record(
-    planned: dict[str, Any], results: Path, partial: bool, shared: Callable[[Path], Any], *, spot_checks: bool
+    planned: Mapping[str, Any], plan: Mapping[str, Any], results: Path, partial: bool, shared: Callable[[Path], Any]
 ) -> Record:
-    """A run with its results. `shared` reads the files that it shares with other runs."""
+    """A run of the plan with its results. `shared` reads the files that it shares with other runs."""
     identity, gate = planned["id"], planned["gate"]
     path = results / "runs" / identity / "run.json"
     try:
@@ -196,21 +182,21 @@ def _record(
         except UserError:
             if not partial:
                 raise
-    if verdict is None:
-        error = error or unproven
-    segments = len(planned["segments"])
+    asked = plan.get("spot_checks", False)
     return Record(
         run=run,
         gate=gate,
-        segments=segments,
+        segments=len(planned["segments"]),
         summary=summary,
-        error=error,
+        error=error or (unproven if verdict is None else ""),
         verdict=verdict,
         strategy_source=source,
         inherited=tuple(inherited),
-        spot_check=spot_checked(identity, run.setting_id, results, asked=spot_checks, read=shared),
+        spot_check=spot_checked(identity, run.setting_id, results, asked=asked, read=shared),
         job=job,
         preflight=planned.get("preflight"),
+        dropped=str((plan.get("dropped") or {}).get(run.setting_id, "")),
+        taken=planned.get("taken"),
     )
 
 
@@ -235,11 +221,11 @@ def _no_result(summary: dict[str, Any]) -> str:
 def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[dict[str, Any] | None, str]:
     """The summary and '', or None and the error."""
     path = results / "runs" / run.id / "summary.json"
-    if not partial:
-        return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
-    if not path.is_file():
+    if partial and not path.is_file():
         return None, fault(run, results, unproven)
     try:
         return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     except UserError as error:
+        if not partial:
+            raise
         return None, str(error)

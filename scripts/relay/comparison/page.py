@@ -14,16 +14,15 @@ from markupsafe import Markup, escape
 from relay.comparison import words
 from relay.comparison.advice import Warned, warnings
 from relay.comparison.answer import Answer
-from relay.comparison.answer_files import recommendation
+from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import Row, reason_title, told_speed, told_unit
+from relay.comparison.columns import reason_title, result, told_speed, told_unit
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.found_beside import in_cpp, largest_models
 from relay.comparison.inputs import Inputs, Record
-from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.measured import SettingResult
 from relay.comparison.no_result import log_of
-from relay.comparison.own_script import own_script
 from relay.comparison.pictures import axis_plot, cost_plot, scaling_plot
 from relay.comparison.plots import loss_plot, memory_plot, quality_plot, speed_plot, time_plot
 from relay.comparison.quality import quality, stated_accuracy
@@ -37,9 +36,11 @@ from relay.spec.run import OwnBatch, setting_fields
 Section = dict[str, Any]
 
 
-def sections(inputs: Inputs, rows: Sequence[Row], answers: Sequence[Answer], results: Path) -> list[Section]:
-    """What the page shows of each answer. `rows` are those of `comparison_rows(inputs)`."""
-    settings, accuracy = setting_results(inputs, rows), inputs.config.get("target_accuracy")
+def sections(
+    inputs: Inputs, settings: Sequence[SettingResult], answers: Sequence[Answer], results: Path
+) -> list[Section]:
+    """What the page shows of each answer. `settings` are all of the comparison."""
+    accuracy = inputs.config.get("target_accuracy")
     return [
         _section(place, answer, [each for each in settings if each.row["trained"] == answer.trained], accuracy, results)
         for place, answer in enumerate(answers)
@@ -68,16 +69,15 @@ def _section(
     }
 
 
-def render(inputs: Inputs, rows: Sequence[Row], made: Sequence[Section], results: Path) -> str:
+def render(inputs: Inputs, settings: Sequence[SettingResult], made: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
-    names = {each.row["setting"]: each.name for each in setting_results(inputs, rows)}
     environment = words.environment().overlay()
-    filters = (told_speed, reason_title, coded)
+    filters = (told_speed, reason_title, result, coded)
     environment.filters = environment.filters | {function.__name__: function for function in filters}
     return environment.get_template("comparison.html.j2").render(
         sections=made,
         in_cpp=in_cpp(results),
-        largest=largest_models(results, names),
+        largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
         evidence=evidence(inputs, results),
         standings=standings_mean(inputs.margin),
         least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
@@ -86,8 +86,6 @@ def render(inputs: Inputs, rows: Sequence[Row], made: Sequence[Section], results
         verdict_of=partial(verdict_of, results=results),
         files_of=partial(files_of, results=results),
         of_failed=partial(of_failed, results=results),
-        # The script is this project's own file, so that it needs no escaping.
-        script=Markup((words.TEMPLATES / "comparison.js").read_text(encoding="utf-8")),
     )
 
 

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.comparison import words
-from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
+from relay.comparison.columns import Row, category, reason_title, result, told_speed, told_unit
 from relay.comparison.inputs import inputs_of
 from relay.comparison.quality import quality
 from relay.comparison.table import comparison_rows
-from relay.comparison.wording import MISSING, number, spread, standings_mean
-from relay.spec.labels import setting_labels
+from relay.comparison.wording import MISSING, speed_and_spread, spread, standings_mean
+from relay.spec.labels import counted, setting_labels
 
 _STYLES = {
     "fastest": "bold green",
@@ -29,6 +29,7 @@ _STYLES = {
     "dropped": "dim",
 }
 UNPROVEN = "not proven"
+_FIGURE: dict[str, Any] = {"justify": "right", "no_wrap": True}
 _WIDE, _BAR = 120, 24  # in terminals of so many columns, speeds are also drawn as bars of so many
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
@@ -85,51 +86,39 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
 def _table(
     rows: Sequence[tuple[Row, str]], recommended: Collection[str], *, width: int, marks: tuple[str, str, str]
 ) -> Table:
-    narrow, wide = width < _NARROW, width >= _WIDE
+    unit, learnt = told_unit(row for row, _ in rows), quality(row for row, _ in rows)
     fastest = max((row["samples_per_second"] or 0 for row, _ in rows), default=0) or 1
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    if narrow:
-        table.add_column("strategy\nsetting", overflow="fold", ratio=1)
-    else:
-        table.add_column("strategy", overflow="fold")
-        table.add_column("setting", overflow="fold", ratio=1)
-    table.add_column(f"{told_unit(row for row, _ in rows)}/s", justify="right", no_wrap=True)
-    if wide:
-        table.add_column("")
-    table.add_column("relative\nspeed", no_wrap=True)
-    learnt = quality(row for row, _ in rows)
-    heading = "test\nacc. %" if learnt.name == "accuracy" else f"test\n{learnt.name}"
     evaluated = any(row[learnt.column] is not None for row, _ in rows)  # nobody evaluates most scripts
-    if evaluated:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("gate", justify="center", no_wrap=True)
-    for row, label in rows:
+
+    def cells(row: Row, label: str) -> Iterator[tuple[str, dict[str, Any], Text]]:
+        """The heading of each column, how it is laid out, and the row's text in it."""
         # In terminals without strike-through, the words and the gate's mark say the same.
         struck = "strike" if row["equivalent"] is False else ""
-        known = MISSING if row["equivalent"] is None else marks[0] if row["equivalent"] else marks[1]
-        gate = UNPROVEN if row["unproven"] else known
+        if width < _NARROW:
+            yield "strategy\nsetting", {"overflow": "fold", "ratio": 1}, Text(f"{row['strategy']}\n{label}")
+        else:
+            yield "strategy", {"overflow": "fold"}, Text(row["strategy"])
+            yield "setting", {"overflow": "fold", "ratio": 1}, Text(label)
+        yield f"{unit}/s", _FIGURE, Text(speed_and_spread(row), style=struck)
+        if width >= _WIDE:
+            yield "", {}, Text(marks[2] * round(_BAR * (row["samples_per_second"] or 0) / fastest), style=struck)
+        relative = f"{row['relative_speed']:.2f} " if row["standing"] else ""
+        told = Text(relative + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
+        told.append("\nrecommended" if row["setting"] in recommended else "", style="bold green")
+        yield "relative\nspeed", {"no_wrap": True}, told
+        if evaluated:
+            heading = "acc. %" if learnt.name == "accuracy" else learnt.name
+            yield f"test\n{heading}", _FIGURE, Text(learnt.told(row).removesuffix(" %"), style=struck)
+        gate = UNPROVEN if row["unproven"] else {None: MISSING, True: marks[0], False: marks[1]}[row["equivalent"]]
         gate += " lossy" if row["equivalent"] and row["lossy"] else ""
-        names = [Text(f"{row['strategy']}\n{label}")] if narrow else [Text(row["strategy"]), Text(label)]
-        table.add_row(
-            *names,
-            Text(" ".join(filter(None, (number(told_speed(row)), spread(row)))), style=struck),
-            *(
-                [Text(marks[2] * round(_BAR * (row["samples_per_second"] or 0) / fastest), style=struck)]
-                if wide
-                else []
-            ),
-            _result(row).append("\nrecommended" if row["setting"] in recommended else "", style="bold green"),
-            *([Text(learnt.told(row).removesuffix(" %"), style=struck)] if evaluated else []),
-            Text(gate, style="green" if row["equivalent"] else "red"),
-        )
+        yield "gate", {"justify": "center", "no_wrap": True}, Text(gate, "green" if row["equivalent"] else "red")
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading, layout, _ in cells(*rows[0]):
+        table.add_column(heading, **layout)
+    for each in rows:
+        table.add_row(*(text for *_, text in cells(*each)))
     return table
-
-
-def _result(row: Row) -> Text:
-    """The relative speed and the standing, such as '0.63 slower', or the reason why there is no relative speed."""
-    if row["standing"]:
-        return Text(f"{row['relative_speed']:.2f} {row['standing']}", style=_STYLES.get(row["standing"], ""))
-    return Text("not timed" if category(row) == "done" else category(row), style=_STYLES.get(category(row), ""))
 
 
 def _marks(console: Console) -> tuple[str, str, str]:
@@ -150,9 +139,7 @@ def _measured(row: Row) -> str:
     kind = category(row)
     if kind not in ("done", "struck out"):
         return f"{kind}: {row['reason']}"
-    speed = told_speed(row)
-    told = " ".join(filter(None, (number(speed), spread(row)))) if speed else "not timed"
-    repeats = f"{row['repeats']} repeat{'s' if row['repeats'] != 1 else ''}"
+    speed = f"{speed_and_spread(row)} {row['unit']}/s in {counted(row['repeats'], 'repeat')}"
     against = row["reason"] if row["unproven"] else f"NOT proven: {row['reason']}"
     proof = "proven to train the same as one process" if row["equivalent"] else against
-    return f"{told} {row['unit']}/s in {repeats}; {proof}" if speed else f"{told}; {proof}"
+    return f"{speed if told_speed(row) else 'not timed'}; {proof}"

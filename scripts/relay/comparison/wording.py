@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relay.comparison.columns import told_speed
 from relay.comparison.statistics import Estimate
 from relay.spec.labels import counted
 
@@ -54,6 +55,11 @@ def spread(row: Mapping[str, Any]) -> str:
         return f"over +{number(100 * (USELESS - 1))} %"
     less, more = (number(100 * abs(edge - 1), 2) for edge in (1 / factor, factor))
     return f"±{more} %" if factor < WIDE else f"-{less}/+{more} %"
+
+
+def speed_and_spread(row: Mapping[str, Any]) -> str:
+    """The speed of a row in the task's unit, with its interval: '20,500 ±2.1 %'; '–' without one."""
+    return " ".join(filter(None, (number(told_speed(row)), spread(row))))
 
 
 def standings_mean(margin: float) -> dict[str, str]:
