@@ -30,7 +30,6 @@ from relay.spec.run import Run, changed
 from relay.spec.script import MEETING, filled, options_given, placeholders, started_by_torchrun
 
 ROOT = Path(__file__).resolve().parents[3]
-JSON = "answer.json"
 FORMAT = 1  # of answer.json
 RECOMMENDED = "recommended"
 
@@ -86,7 +85,7 @@ def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
     made = [recommendation(answer, results) for answer in answers]
     told = [as_json(answer, found) for answer, found in zip(answers, made, strict=True)]
     value = {"format": FORMAT, "confidence": CONFIDENCE, "margin": margin, "answers": told}
-    write_whole(results / JSON, json.dumps(value, indent=1) + "\n")
+    write_whole(results / "answer.json", json.dumps(value, indent=1) + "\n")
     remove_old(results, "recommendation*.sbatch")
     for found, answer in zip(made, answers, strict=True):
         if found:

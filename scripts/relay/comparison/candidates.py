@@ -75,13 +75,9 @@ class Candidate(SettingResult):
         """By repeat, how many times a second it does what it is measured by. Of a script, what it counts."""
         if self.run.strategy.script:
             return self.rounds
-        times = {each.run.repeat: self._seconds(each) for each in self.records if each.summary and each.speed}
-        return {repeat: 1 / seconds for repeat, seconds in times.items() if seconds}
-
-    def _seconds(self, record: Record) -> float | None:
-        if self.goal:
-            return seconds_to(record, self.goal)
-        return self._whole_seconds(record)
+        timed = [each for each in self.records if each.summary and each.speed]
+        times = [seconds_to(each, self.goal) if self.goal else self._whole_seconds(each) for each in timed]
+        return {each.run.repeat: 1 / seconds for each, seconds in zip(timed, times, strict=True) if seconds}
 
     def _whole_seconds(self, record: Record) -> float:
         summary = record.summary or {}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from relay.base.clock import other_day
+from relay.base.grouped import grouped
 from relay.comparison.answer import DISTURBED, Answer, Certainty
 from relay.comparison.candidates import Candidate, charged, rules_of
 from relay.comparison.choice import (
@@ -46,9 +47,7 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
     Of one task's, that with the lowest test loss comes first: what has learnt most is what people train in the end.
     """
     results = setting_results(inputs, rows)
-    alike: dict[str, list[SettingResult]] = {}
-    for each in results:
-        alike.setdefault(each.row["trained"], []).append(each)
+    alike = grouped(results, lambda each: each.row["trained"])
     found = sorted(
         (_answer(members, inputs) for members in alike.values()), key=lambda each: (each.task, each.test_loss)
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay.base.clock import other_day
+from relay.base.grouped import grouped
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.statistics import Rounds
@@ -78,9 +79,7 @@ def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:
 
 def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
     """The repeats of each setting, in the plan's order of settings and by repeat."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.run.setting_id, []).append(record)
+    groups = grouped(records, lambda record: record.run.setting_id)
     return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from relay.base.grouped import grouped
 from relay.comparison import words
-from relay.comparison.advice import Warned, warnings
+from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
@@ -60,7 +61,7 @@ def _section(
         "own_script": "\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
         "results": settings,
         "runs": runs,
-        "warnings": _together(warnings(runs)),
+        "warnings": list(grouped(warnings(runs), lambda each: (each.kind, each.advice)).values()),
         "scaling": [shown(row) for row in scaling_rows(rows)],
         "grids": grids(rows),
         "gates": _gates(runs),
@@ -144,25 +145,16 @@ class Gate:
 
 def _gates(results: Sequence[SettingResult]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
-    alike: dict[tuple[str, OwnBatch], list[SettingResult]] = {}
-    for each in results:
-        if each.records[0].verdict and proven(each.records):  # else the verdict would be that of something else
-            # The verdict has parts of its own for each batch size.
-            alike.setdefault((each.row["gate"], OwnBatch.of(each.run)), []).append(each)
+    # Else the verdict would be that of something else.
+    known = [each for each in results if each.records[0].verdict and proven(each.records)]
+    # The verdict has parts of its own for each batch size.
+    alike = grouped(known, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
     gates = [
         Gate([each.name for each in members], members[0].records[0].verdict or {},
              any(each.row["equivalent"] is False for each in members))
         for members in alike.values()
     ]  # fmt: skip
     return sorted(gates, key=lambda gate: not gate.struck_out)
-
-
-def _together(warned: Sequence[Warned]) -> list[list[Warned]]:
-    """The warnings of each kind and advice together, in the order of the first of each."""
-    groups: dict[tuple[str, str], list[Warned]] = {}
-    for each in warned:
-        groups.setdefault((each.kind, each.advice), []).append(each)
-    return list(groups.values())
 
 
 def verdict_of(setting: SettingResult, results: Path) -> str:

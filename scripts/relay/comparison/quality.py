@@ -105,16 +105,12 @@ def seconds_to(record: Record, goal: Goal) -> float | None:
     return once + (whole - once) * found[0] / record.run.length.total_steps
 
 
-def counts(setting: SettingResult) -> bool:
-    return setting.category == "done"
-
-
 def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:
     """What the evaluations of each repeat found."""
     found = [
         [e[column] for e in (record.summary or {}).get("evaluations", []) if e.get(column) is not None]
         for each in settings
-        if counts(each)
+        if each.category == "done"
         for record in each.records
     ]
     return [values for values in found if values]

@@ -93,26 +93,20 @@ def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 
     `groups` has the repeats of the settings.
     """
-    tasks: dict[str, dict[str, Sequence[Record]]] = {}
-    for setting, group in groups.items():
-        tasks.setdefault(group[0].run.task.name, {})[setting] = group
-    return {setting: warning for table in tasks.values() for setting, warning in _mixed(table).items()}
-
-
-def _mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
-    """The same for the settings of one table."""
-    made = [made_with(record.summary) for group in groups.values() for record in group if record.summary]
-    usual = {name: _most_common([each[name] for each in made if name in each]) for name in ALL}
-    warnings = {setting: list(_differing(group, usual)) for setting, group in groups.items()}
-    return {setting: "; ".join(lines) for setting, lines in warnings.items() if lines}
+    made: dict[str, list[Made]] = {}
+    for record in (each for group in groups.values() for each in group):
+        if record.summary:
+            made.setdefault(record.run.task.name, []).append(made_with(record.summary))
+    usual = {task: _most_common(of_task) for task, of_task in made.items()}
+    found = {name: list(_differing(group, usual.get(group[0].run.task.name, {}))) for name, group in groups.items()}
+    return {setting: "; ".join(lines) for setting, lines in found.items() if lines}
 
 
 def _differing(group: Sequence[Record], usual: Made) -> Iterator[str]:
     """A text for each way in which repeats differ from what is usual in the table."""
-    known = {name: value for name, value in usual.items() if value is not None}
     repeats: dict[str, list[int]] = {}
     for record in group:
-        if record.summary and (other := difference(made_with(record.summary), known)):
+        if record.summary and (other := difference(made_with(record.summary), usual)):
             repeats.setdefault(other, []).append(record.run.repeat + 1)
     finished = sum(record.summary is not None for record in group)
     for other, numbers in repeats.items():
@@ -120,6 +114,7 @@ def _differing(group: Sequence[Record], usual: Made) -> Iterator[str]:
         yield f"{which}of another version than other rows: {other}"
 
 
-def _most_common(values: Sequence[Any]) -> Any:
-    """The value that most have; None without any."""
-    return Counter(values).most_common(1)[0][0] if values else None
+def _most_common(made: Sequence[Made]) -> Made:
+    """What most were made with; what none tells is left out."""
+    told = {name: [each[name] for each in made if name in each] for name in ALL}
+    return {name: Counter(values).most_common(1)[0][0] for name, values in told.items() if values}

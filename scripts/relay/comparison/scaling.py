@@ -13,6 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from relay.base.grouped import grouped
 from relay.comparison.columns import Row, eligible, told_speed
 from relay.comparison.inputs import Record
 from relay.comparison.wording import MISSING, number, percent
@@ -38,27 +39,15 @@ COLUMNS: dict[str, type] = {
     "repeats": int,
     "id": str,
 }
-HEADINGS = {
-    "strategy": "strategy",
-    "setting": "setting",
-    "nodes": "nodes",
-    "devices": "devices",
-    "seconds_per_epoch": "seconds per epoch",
-    "speed": "speed",
-    "speed_up": "speed-up",
-    "efficiency": "efficiency",
-    "hardware": "hardware",
-}
+SHOWN = ("strategy", "setting", "nodes", "devices", "seconds_per_epoch", "speed", "speed_up", "efficiency", "hardware")
 
 
 def scaling_rows(rows: Sequence[Row]) -> list[Row]:
     """Each setting that was measured on several numbers of devices, the fewest first. `rows` are the comparison's."""
     labels = {row["setting"]: label for row, label in zip(rows, setting_labels(rows), strict=True)}
     by_id = {row["setting"]: row for row in rows if row["setting"]}
-    families: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row["scaling_baseline"]:
-            families.setdefault((row["scaling_baseline"], row["scaling"]), []).append(row)
+    larger = [row for row in rows if row["scaling_baseline"]]
+    families = grouped(larger, lambda row: (row["scaling_baseline"], row["scaling"]))
     found: list[Row] = []
     for (baseline, kind), members in families.items():
         base = by_id[baseline]
@@ -97,13 +86,13 @@ def _seconds_per_epoch(row: Row) -> float | None:
 
 def shown(row: Row) -> dict[str, str]:
     """A row's figures as texts, by heading."""
-    texts = {
+    texts = {name: str(row[name] or "") for name in SHOWN} | {
         "seconds_per_epoch": number(row["seconds_per_epoch"]),
         "speed": f"{number(row['speed'])} {row['unit']}/s",
         "speed_up": f"{row['speed_up']:.2f}",
         "efficiency": percent(row["efficiency"], 0),
     }
-    return {heading: texts.get(name, str(row[name] or "")) for name, heading in HEADINGS.items()}
+    return {"speed-up" if name == "speed_up" else name.replace("_", " "): text for name, text in texts.items()}
 
 
 def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
@@ -135,10 +124,9 @@ class Grid:
 def grids(rows: Sequence[Row]) -> list[Grid]:
     """A grid for each strategy that was measured with several batches on several numbers of devices."""
     timed = [row for row in rows if eligible(row) and _batch(row) is not None]
-    several: dict[Any, list[Row]] = {}
-    for row in timed:
-        if row["world_size"] > 1:
-            several.setdefault((row["strategy"], row["options"], _alike(row)), []).append(row)
+    several = grouped(
+        (row for row in timed if row["world_size"] > 1), lambda row: (row["strategy"], row["options"], _alike(row))
+    )
     alone = [row for row in timed if row["world_size"] == 1]
     found = []
     for (strategy, _, alike), members in several.items():

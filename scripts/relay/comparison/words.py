@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from relay.base.grouped import grouped
 from relay.comparison import wording
 from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, ends_first_from
@@ -137,10 +138,8 @@ def doubt(answer: Answer) -> Doubt:
     assert answer.best is not None
     far = [each for each in answer.unclear if each.ratio.value * OUT_OF_QUESTION < answer.turns_at(each)]
     far = far if len(far) > 1 else []
-    groups: dict[tuple[float, float], list[Compared]] = {}
-    for each in answer.unclear:
-        if not any(each is other for other in far):
-            groups.setdefault((each.other.cost, answer.turns_at(each)), []).append(each)
+    near = [each for each in answer.unclear if not any(each is other for other in far)]
+    groups = grouped(near, lambda each: (each.other.cost, answer.turns_at(each)))
     among = [answer.best, *(each.other for each in answer.unclear)]
     widest = max(among, key=_spread)
     in_vain = answer.neighbours and _spread(widest) >= FAR_APART
