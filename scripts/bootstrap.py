@@ -170,14 +170,15 @@ def add_own(venv: Path) -> None:
     if not chain.is_symlink() or chain.readlink() != ROOT / "scripts/relay/chain":
         chain.unlink(missing_ok=True)
         chain.symlink_to(ROOT / "scripts/relay/chain")
-    command = f"#!/bin/sh\nexec '{venv.absolute()}/bin/python' -P -m relay.chain \"$@\"\n"
-    files = {venv / "bin/relay-chain": command}
+    python = f"#!/bin/sh\nexec env -u PYTHONSAFEPATH '{venv.absolute()}/bin/python'"
+    commands = {"relay-chain": "-P -m relay.chain", "relay": f"'{ROOT}/scripts/main.py'"}
+    files = {venv / "bin" / name: f'{python} {program} "$@"\n' for name, program in commands.items()}
     for packages in venv.glob("lib/python3*/site-packages"):
         files[packages / "torch_relay.pth"] = f"{ROOT / 'workflow' / 'plugins'}\n{own}\n"
     for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if text is command else 0o644)
+            path.chmod(0o755 if path.parent.name == "bin" else 0o644)
 
 
 def pip_of(venv: Path) -> list[str]:
