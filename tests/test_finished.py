@@ -14,7 +14,7 @@ from relay import commands
 from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
-from relay.commands import runs, train_again
+from relay.commands import train_again
 from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST
@@ -123,8 +123,8 @@ def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
     replaced.put_aside(places)
     new_start(places)
     read = SimpleNamespace(id=places.run_id, strategy=SimpleNamespace(script=None))
-    monkeypatch.setattr(runs.Run, "read", lambda _: read)
-    monkeypatch.setattr(runs.of_task, "summarise", lambda *_: {"status": status})
+    monkeypatch.setattr("relay.spec.run.Run.read", lambda _: read)
+    monkeypatch.setattr("relay.training.summary.summarise", lambda *_: {"status": status})
     assert commands.start(["summarise", "--run", places.run_id, "--results", str(places.results)]) == 0
     assert replaced.aside(places).run.exists() is kept
 

@@ -11,7 +11,6 @@ import pytest
 from chain_runs import ROOT, Bench, Chain
 from relay import commands
 from relay.base.files import read_json, write_json
-from relay.commands import runs
 from relay.run_folder import proofs
 from relay.training.adoption import adopt
 from relay.training.summary import summarise
@@ -126,7 +125,7 @@ def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 def test_a_dry_run_hands_nothing_over(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(runs, "hand_over", lambda *_, dry: asked.append(dry) or 3)
-    monkeypatch.setattr(runs, "against", lambda *_: [])
+    monkeypatch.setattr("relay.training.adoption.adopt", lambda *_, dry: asked.append(dry) or 3)
+    monkeypatch.setattr("relay.training.adoption.against", lambda *_: [])
     assert commands.start(["adopt", "--source", "one", "--run", "other", *words]) == 0
     assert asked == [bool(words)]

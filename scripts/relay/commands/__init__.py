@@ -9,7 +9,6 @@ from importlib import import_module
 
 from relay.base import entry
 from relay.base.errors import UserError
-from relay.spec.messages import show, unknown
 
 USAGE = """\
 usage: relay COMMAND [options]
@@ -64,6 +63,8 @@ def start(words: Sequence[str]) -> int:
         print(USAGE + _listed("yours", YOURS) + _listed("the workflow's jobs, which can be tried by hand", OF_JOBS))
         return 0
     if name not in COMMANDS:
+        from relay.spec.messages import show, unknown
+
         raise UserError(unknown(f"relay: {show(name)} is no command", name, COMMANDS))
     module, what = COMMANDS[name]
     parser = argparse.ArgumentParser(f"relay {name}", formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,4 +1,4 @@
-"""What is done to a run beside its training."""
+"""What is done to a run beside its training. What only one command needs, it imports itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from relay.base.files import write_json
 from relay.base.options import add
 from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
-from relay.script import summary as of_script
-from relay.spec.run import Run
-from relay.training import summary as of_task
-from relay.training.adoption import adopt as hand_over
-from relay.training.adoption import against
-from relay.training.runs_table import runs_table
 
 
 def start(parser: ArgumentParser, words: list[str]) -> int:
@@ -29,6 +23,10 @@ def start(parser: ArgumentParser, words: list[str]) -> int:
 def summarise(parser: ArgumentParser, words: list[str]) -> int:
     """Write `summary.json`. Raises UserError for the records of another start."""
     given = add(parser, "run", "results").parse_args(words)
+    from relay.script import summary as of_script
+    from relay.spec.run import Run
+    from relay.training import summary as of_task
+
     places = Places(given.results, given.run)
     run = Run.read(places.run / "run.json")
     if problem := chain.of_another_start(places.run, places.work):
@@ -61,15 +59,18 @@ workflow then trains what is left of it."""
     parser.add_argument("--run", help="the run that goes on from it: planned, and not begun")
     parser.add_argument("--dry-run", action="store_true", help="only say whether it can be done")
     given = add(parser, "results").parse_args(words)
+    from relay.training import adoption
+    from relay.training.runs_table import runs_table
+
     if given.list:
         print(runs_table(given.results))
         return 0
     if not (given.source and given.run):
         parser.error("--source and --run are needed; --list shows the runs")
-    step = hand_over(given.results, given.source, given.run, dry=given.dry_run)
+    step = adoption.adopt(given.results, given.source, given.run, dry=given.dry_run)
     word = "could go on" if given.dry_run else "goes on"
     print(f"run {given.run} {word} from step {step} of run {given.source}")
-    for line in against(given.results, given.source, step):
+    for line in adoption.against(given.results, given.source, step):
         told = line.removeprefix("it ")
         print(f"warning: run {given.run} {told}. The report strikes out what goes on from it", file=sys.stderr)
     return 0
