@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-import drive
+from relay.commands import drive
 from relay.config.config import load
 from relay.planning import shapes
 from relay.planning.asked import Asked

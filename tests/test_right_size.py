@@ -92,7 +92,7 @@ def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked
     for _ in range(2):  # the next call's takes the place of the last one's
         handed.hand_over(found, selftest=False, workflow=SimpleNamespace(config_settings=settings))
     assert settings.configfiles == []
-    assert (results / "code/call/scripts/train.py").read_bytes() == (ROOT / "scripts/train.py").read_bytes()
+    assert (results / "code/call/scripts/main.py").read_bytes() == (ROOT / "scripts/main.py").read_bytes()
     _, in_a_job = handed.handed()
     assert in_a_job.runs == found.runs
     assert asked(in_a_job, in_a_job.runs[1]) == (NEEDED_MB, 21)

@@ -22,14 +22,14 @@ OfJob = Callable[[Any], Any]  # a function of a job's wildcards
 class Kind:
     """The parts of the rule of one kind of job, which runs in the environment of its specification's stack.
 
-    `of` gives a job's specification, `words` what it does, `options` its program's own options, `beside` those that are
-    known only when it starts. `written`: where the job itself writes its specification first; the driver has written
-    the others. `measured`: how much it takes of the resource of that name, as a number or a function. `turns`: further
-    resources.
+    `command`: of `relay.commands`. `of` gives a job's specification, `words` what it does, `options` the command's own
+    options, `beside` those that are known only when it starts. `written`: where the job itself writes its specification
+    first; the driver has written the others. `measured`: how much it takes of the resource of that name, as a number or
+    a function. `turns`: further resources.
     """
 
     call: Call
-    script: str
+    command: str
     of: OfJob
     words: OfJob
     options: OfJob = lambda wildcards: []
@@ -77,7 +77,7 @@ class Kind:
         return f"{load}mkdir -p {words(path.parent)}; printf '%s\\n' {words(text)} > {words(path)}; "
 
     def _program(self, wildcards: Any, output: Any) -> str:
-        command = [*python(self.call, self.script), *self.options(wildcards)]
+        command = [*relay(self.call, self.command), *self.options(wildcards)]
         if self.written:
             command += ["--spec", self.written(wildcards)]
         return words(*command, *(["--output", output] if self.output else []))
@@ -97,9 +97,9 @@ class Late:
         return self.make()
 
 
-def python(call: Call, script: str) -> list[str]:
-    """The words that start one of the project's scripts."""
-    return entry.words(sys.executable, call.root / "scripts" / script)
+def relay(call: Call, *command: str) -> list[str]:
+    """The words that start a command of this call's own `relay`."""
+    return entry.words(sys.executable, call.root, *command)
 
 
 def words(*command: Any) -> str:

@@ -97,12 +97,12 @@ class Shown:
             self.comparison()
 
     def comparison(self) -> None:
-        shell(self.driver.program("show_comparison.py") + " --results results")
+        shell(self.driver.program("show-comparison") + " --results results")
 
     def renew_report(self, log: str) -> None:
         """The report that is there, if any, with what a target beside the comparison has found since."""
         if (RESULTS / "comparison.csv").exists():
-            shell(self.driver.program("compare.py") + COMPARE + " --partial > {log:q} 2>&1", log=log)
+            shell(self.driver.program("compare") + COMPARE + " --partial > {log:q} 2>&1", log=log)
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
@@ -141,7 +141,7 @@ class Shown:
             return
         if self.call.asked_for("comparison"):
             self.driver.write_plan("results/plan.json")
-            shell(self.driver.program("compare.py") + COMPARE + " --partial")
+            shell(self.driver.program("compare") + COMPARE + " --partial")
             self.comparison()
         elif self.call.asked_for("preflight_job"):
             shell(self.preflights + " || true")
@@ -149,7 +149,7 @@ class Shown:
     @property
     def preflights(self) -> str:
         """The command that shows what the preflights found, of the shapes that are planned."""
-        return self.driver.program("preflight.py", "--page", "results/preflight", "--only", *self.plan.preflights)
+        return self.driver.program("preflight", "--page", "results/preflight", "--only", *self.plan.preflights)
 
     # The self-test
 
