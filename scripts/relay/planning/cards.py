@@ -44,7 +44,7 @@ class ByJob(Exception):
 
     def __init__(self, look: TaskLook, why: str) -> None:
         super().__init__(why)
-        self.look, self.why = look, why
+        self.look = look
 
 
 @dataclass(frozen=True, kw_only=True)

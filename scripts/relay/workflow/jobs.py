@@ -296,11 +296,11 @@ class Jobs:
         return kind.of(job.wildcards) if isinstance(kind, Kind) else None
 
     def more_memory(self, job: Any, had_mb: int) -> int | None:
-        """What a job that was killed with so much memory asks for when it is tried again (`Asked.more_memory`)."""
+        """What a job that was killed with so much memory asks for at its next try (`JobRequests.more_memory`)."""
         specification = self.specification_of(job)
-        return self.call.asked.more_memory(specification, had_mb) if specification else None
+        return self.call.job_requests.more_memory(specification, had_mb) if specification else None
 
     def leave_out(self, job: Any, node: str) -> bool:
-        """Has a job avoid a node whose hardware has failed, if it can (`Asked.leave_out`)."""
+        """Has a job avoid a node whose hardware has failed, if it can (`JobRequests.leave_out`)."""
         specification = self.specification_of(job)
-        return specification is not None and self.call.asked.leave_out(specification, node)
+        return specification is not None and self.call.job_requests.leave_out(specification, node)

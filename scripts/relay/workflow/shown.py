@@ -85,7 +85,7 @@ class Shown:
         from relay.comparison import alone
 
         named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
-        _say(*alone.lines(prepared.content(self.plan), RESULTS, named))
+        _say(*alone.lines(prepared.plan_json(self.plan), RESULTS, named))
 
     def trained(self) -> None:
         """Print where the one training of `snakemake chain` lies."""
@@ -106,11 +106,11 @@ class Shown:
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
-        _say(searches.shown(self.plan, self.files.read("probe"), PROBED))
+        _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
 
     def models(self, log: str) -> None:
         """Print the largest models that fit. A report that is there gets its section on them."""
-        _say(searches.shown_largest(self.plan, self.files.read("largest_model")))
+        _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
         self.renew_report(log)
 
     def in_cpp(self, log: str) -> None:
