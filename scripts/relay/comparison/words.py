@@ -4,6 +4,7 @@ Page, terminal, Markdown and script say the same, because all ask here.
 """
 
 from __future__ import annotations
+from relay.base.entry import ROOT
 
 import re
 import shlex
@@ -150,7 +151,7 @@ def _spread(candidate: Candidate) -> float:
     return max(candidate.speeds) / min(candidate.speeds)
 
 
-TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
+TEMPLATES = ROOT / "workflow" / "report"
 
 
 def sentence(answer: Answer) -> str:
