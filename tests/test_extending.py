@@ -71,14 +71,14 @@ ADDED = {
     ),
     "a warning with advice": (
         "comparison/advice.py",
-        "    apart_from_others,\n",
-        "    lambda each: iter([each.row['strategy']]),\n",
+        '    "look before you use it": apart_from_others,\n',
+        "    'toys': lambda each: (each.row['strategy'], 'play'),\n",
         "from pathlib import Path\nfrom results_tree import Tree\nfrom relay.comparison import advice\n"
         "from relay.comparison.inputs import read_inputs\nfrom relay.comparison.measured import setting_results\n"
         "from relay.comparison.table import comparison_rows\n"
         "tree = Tree(Path())\ntree.setting('cpu', [100.0, 101.0])\n"
         "inputs = read_inputs(tree.write_plan(), tree.root, partial=False)\n"
-        "print(advice.warnings(setting_results(inputs, comparison_rows(inputs)))[0])",
+        "print(advice.warnings(setting_results(inputs, comparison_rows(inputs)))[0].figure)",
         ["cpu"],
     ),
 }

@@ -4,18 +4,17 @@ Page, terminal, Markdown and script say the same, because all ask here.
 """
 
 from __future__ import annotations
-from relay.base.entry import ROOT
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from relay.base.entry import ROOT
 from relay.base.grouped import grouped
 from relay.comparison import wording
 from relay.comparison.answer import DISTURBED, Answer
