@@ -15,7 +15,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments.built import only_one
+from relay.environments.versioned import only_one
 
 CREATED = Path("results/conda")
 COMPLETE = "torch-relay-complete"  # written last, so only a whole environment has it

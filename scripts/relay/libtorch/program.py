@@ -20,6 +20,7 @@ import torch
 from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
+from relay.environments.versioned import only_one
 from relay.libtorch.failures import absent, explained
 from relay.spec.job import FLAG
 
@@ -67,7 +68,7 @@ def program(sources: Path, site_options: Sequence[str] = ()) -> Path:
     `site_options` are those of `cmake_options`. Raises UserError where the build fails.
     """
     place = built.cache() / "built" / f"libtorch-{_key(sources, site_options)}"
-    with built.in_the_cache(), built.only_one(place):
+    with built.in_the_cache(), only_one(place):
         if not (place / NAME).is_file():
             _build(sources, place, site_options)
     return place / NAME
