@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import torch
 
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import freeze

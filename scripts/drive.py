@@ -25,9 +25,9 @@ from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
+from relay.config.reading import read_config
 from relay.driver.claim import claim
 from relay.driver.first_look import parsed
-from relay.planning.reading import read_config
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile

@@ -17,12 +17,13 @@ import pandas as pd
 
 from relay.base import entry, lifeline
 from relay.base.errors import UserError
+from relay.config import config
+from relay.config.reading import read_config
 from relay.environments import overlay
 from relay.environments.locks import lock_of
-from relay.planning import config, here, one_gpu
+from relay.planning import gpus, here
 from relay.planning.gpus import count_gpus
 from relay.planning.planner import plan
-from relay.planning.reading import read_config
 from relay.proof.campaign import Proof, markdown
 from relay.run_folder.raised import refusing
 from relay.spec.messages import unknown
@@ -46,7 +47,7 @@ def read(path: Path, precision: str | None, steps: int | None, task: str | None 
 
 def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
-    sharing = one_gpu.of_this_machine(cache(count_gpus)) if given.share_gpu else one_gpu.ALONE
+    sharing = gpus.of_this_machine(cache(count_gpus)) if given.share_gpu else gpus.ALONE
     plans = [
         plan(read(path, given.precision, given.steps, task), sharing=sharing, record=True, prepare=True)
         for path in given.configs

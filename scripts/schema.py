@@ -18,9 +18,9 @@ from pydantic import BaseModel
 import centres_pages
 import site_files
 from relay.base.errors import UserError
-from relay.planning.comparisons import Comparison
-from relay.planning.config import Config
-from relay.planning.config_blocks import Answer, Gate, Probe, Segment, SpotChecks
+from relay.config.blocks import Answer, Gate, Probe, Segment, SpotChecks
+from relay.config.comparisons import Comparison
+from relay.config.config import Config
 from relay.spec.looked import Looked
 from relay.spec.messages import Schema, describe
 from relay.spec.tasks import built_in
@@ -35,7 +35,7 @@ WIDTH = 110
 HEADER = f"""\
 # yaml-language-server: $schema=../{SCHEMA}
 #
-# What to compare: every key with its default. `make schema` writes this file from scripts/relay/planning/config.py and
+# What to compare: every key with its default. `make schema` writes this file from scripts/relay/config/config.py and
 # overwrites changes. Write your own values into a file of your own: snakemake --configfile mine.yaml. It needs only
 # what differs. A list in it, such as `comparisons`, replaces the whole list. config/README.md has the keys as tables.
 """
@@ -43,7 +43,7 @@ HEADER = f"""\
 README_HEAD = """\
 # What to compare
 
-<!-- `make schema` writes this page from scripts/relay/planning/config.py. Change that, not this page. -->
+<!-- `make schema` writes this page from scripts/relay/config/config.py. Change that, not this page. -->
 
 `config.yaml` holds every key with its default. `demo.yaml` is what `make demo` adds to it. A file of your own
 needs only what differs:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import load_site, names

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from relay.base import entry
 from relay.base.files import read_json, read_json_or, write_json
+from relay.config.config import load
 from relay.datasets.prepare import prepare
 from relay.environments import built
-from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.run_folder.places import dataset_folder
 from relay.spec import requirements

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from chain_runs import Bench
-from relay.planning import config, planner
+from relay.config import config
+from relay.planning import planner
 from relay.planning.plan import Plan
 from relay.spec.arithmetic import Arithmetic, variables_set
 

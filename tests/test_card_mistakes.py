@@ -13,7 +13,7 @@ import pytest
 from relay.base.errors import UserError
 from relay.card.look import Data, look
 from relay.card.words import in_words
-from relay.planning.unproven import because
+from relay.planning.skips import why_unproven
 from relay.spec.looked import Looked
 
 TASK = """\
@@ -347,7 +347,7 @@ def test_what_depends_on_other_samples_cannot_be_proven(case: str, tmp_path: Pat
     told = found.task.card.unrepeatable
     assert told.startswith(words)
     assert bool(told) == bool(words)
-    assert because(found.task) == told
+    assert why_unproven(found.task) == told
     if place := re.search(r"\.py:(\d+)\)", told):
         assert line in text.splitlines()[int(place[1]) - 1]
     assert bool(place) == bool(line)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
-from relay.planning.chain_lengths import Chain, TooShort, chain, least_minutes
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.planning.segments import Chain, TooShort, chain, least_minutes
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.run import Run

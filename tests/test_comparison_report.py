@@ -13,7 +13,7 @@ from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.planning.config import Config, load
+from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
 from results_tree import REFUSED, Tree
 

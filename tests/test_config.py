@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from relay.base.errors import UserError
-from relay.planning import shrink
-from relay.planning.comparisons import Comparison
-from relay.planning.config import Config, load
+from relay.config import shrink
+from relay.config.comparisons import Comparison
+from relay.config.config import Config, load
 from relay.spec.tasks import built_in
 
 pytest_plugins = ["plans"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
+from relay.config.config import load
 from relay.planning import costs
-from relay.planning.config import load
 from relay.planning.costs import Cost
 from relay.planning.plan import Plan
 from relay.planning.planner import plan

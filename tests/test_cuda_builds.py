@@ -12,7 +12,7 @@ import yaml
 
 from plans import ROOT
 from relay.base.errors import UserError
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from pages import ROOT, SHELL, Block, all_blocks, block, blocks, masked
-from relay.planning import config as configs
+from relay.config import config as configs
 from snakemake_calls import called
 
 pytest_plugins = ["results_tree"]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from plans import CPU, ROOT
-from relay.planning.config import load
-from relay.planning.dropping import First, clearly_slower
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.planning.prepared import content
+from relay.planning.rounds import First, clearly_slower
 from relay.planning.table import render
-from relay.planning.written import content
 from simulated_speeds import NOISES, speeds
 
 pytest_plugins = ["plans", "results_tree"]

@@ -10,8 +10,9 @@ import yaml
 
 from clusters_of_gpus import somewhere
 from plans import ROOT
-from relay.planning import planner, shrink
-from relay.planning.config import Config, load
+from relay.config import shrink
+from relay.config.config import Config, load
+from relay.planning import planner
 from relay.planning.plan import Plan
 
 pytest_plugins = ["plans"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.planning import gpus, here
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import Site, load_site
@@ -65,9 +65,9 @@ def test_a_name_that_a_jobs_shell_would_read_otherwise_is_told_before_anything_i
     folder = tmp_path / "a`b"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    (line,) = (each for each in planned({}, load_site("generic", ROOT)).unready if "rename it" in each)
+    (line,) = (each for each in here.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
     assert line.endswith(": Slurm jobs cannot work with ` in a path; rename it")
-    assert planned({}).unready == []  # on this machine it works
+    assert here.unready(planned({})) == []  # on this machine it works
     (line,) = here.unfit_paths("c$(touch C).yaml", "sound.yaml")
     assert line == "c$(touch C).yaml: Slurm jobs cannot work with $ in a path; rename it"
 

@@ -11,7 +11,7 @@ import pytest
 
 import preloaded
 from plans import planned
-from relay.planning.largest_models import searches, shown
+from relay.planning.searches import depth_searches, shown_largest
 from relay.probe import job
 from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model
 from relay.probe.tries import Tries
@@ -60,7 +60,7 @@ def test_what_grows_faster_than_it_did_at_first_is_found_by_halving() -> None:
 @pytest.mark.parametrize(("strategy", "devices"), [("single_gpu", 1), ("model_parallel_in_process", 2)])
 def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> None:
     """The batch stays that of all devices, also of those that one process has."""
-    (search,) = searches(planned({"strategy": strategy, "devices_per_node": devices}, gpus=2, **GPT)).values()
+    (search,) = depth_searches(planned({"strategy": strategy, "devices_per_node": devices}, gpus=2, **GPT)).values()
     deep = of_depth(search.probe, 9)
     assert deep.task.options == {**search.probe.task.options, "depth": 9}
     assert deep.batch == search.probe.batch
@@ -72,7 +72,7 @@ def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> 
 @pytest.mark.slow
 def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned({"strategy": "fsdp", "devices_per_node": 2}, **GPT)
-    ((name, search),) = searches(made).items()
+    ((name, search),) = depth_searches(made).items()
     prepare_at_hand(
         search.probe.task, search.probe.dataset, tmp_path / "datasets" / search.probe.dataset.directory_name
     )
@@ -86,4 +86,4 @@ def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one["depth"] for one in found["tried"]] == [1, 2, 6]
     assert [one["parameters"] for one in found["tried"]] == [86_976, 136_960, 336_896]
     assert found["predicted_depth"] > 1000
-    assert "6 blocks, the most to try, 0.3369 M parameters; by the formula" in shown(made, {name: found})
+    assert "6 blocks, the most to try, 0.3369 M parameters; by the formula" in shown_largest(made, {name: found})

@@ -14,7 +14,7 @@ from checkpointed import Training, filled
 from relay.base.files import read_json
 from relay.datasets import manifest
 from relay.launch.job import started
-from relay.planning.specifications import freeze_code
+from relay.planning.prepared import freeze_code
 from relay.process.ranks import Ranks
 from relay.run_folder import chain as chains
 from relay.run_folder.places import Places
@@ -92,7 +92,7 @@ def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None
     """The run, and what proves it, waited meanwhile. The file is broken now."""
     chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
     before, codes = source_today(chain.run), []
-    freeze_code(chain.results, {"runs": [chain.run]})
+    freeze_code(chain.results, [chain.run])
     bench.strategy("mine", FAILS.format(step=1))
     ended = chain.forked()
     assert ended.status == 0, ended.errors
@@ -102,5 +102,5 @@ def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None
     started(spec, "a.role", chain.results, output, [], start=lambda *words: codes.append(words[-1].name) or 0)
     assert codes == [state["code"]]
     assert edited_since(chain.run, Places(chain.results, chain.run.id)) == ""
-    freeze_code(chain.results, {"runs": [chain.run]})
+    freeze_code(chain.results, [chain.run])
     assert "its strategy's code changed" in edited_since(chain.run, Places(chain.results, chain.run.id))

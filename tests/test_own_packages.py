@@ -11,10 +11,10 @@ import pytest
 
 from plans import CPU, ROOT, planned
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.environments import login_node, node, overlay
 from relay.environments.locks import lock_of
 from relay.planning import table
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.identity import lock_lines

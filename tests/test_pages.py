@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import centres_pages
-from relay.planning.comparisons import Comparison
-from relay.planning.config import Config
+from relay.config.comparisons import Comparison
+from relay.config.config import Config
 from relay.spec.partition import Partition
 from relay.spec.site import Site
 from relay.spec.site_blocks import Environment, LibTorch, OpenMP

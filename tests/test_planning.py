@@ -9,8 +9,8 @@ import pytest
 
 from plans import CPU, DDP, planned, reasons, strategy_folder
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.planning import costs, settings
-from relay.planning.config import load
 from relay.planning.planner import plan
 from short_tasks import shipped
 

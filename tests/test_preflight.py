@@ -17,8 +17,8 @@ from planned_preflights import FACTS, recorded
 from preflight_runs import says
 from relay.base.errors import UserError
 from relay.base.files import write_json
-from relay.planning.config import load
-from relay.planning.one_gpu import Sharing
+from relay.config.config import load
+from relay.planning.gpus import Sharing
 from relay.planning.planner import plan
 from relay.preflight import job
 from relay.preflight.checks import check_all

@@ -18,9 +18,9 @@ from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay import strategies
 from relay.base.files import read_json
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
-from relay.planning.probed import probes
+from relay.planning.searches import probes
 from relay.probe import job, tries
 from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks

@@ -15,9 +15,9 @@ import yaml
 
 import preloaded
 from plans import planned
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
-from relay.planning.probed import config_text, probes
+from relay.planning.searches import config_text, probes
 from relay.probe import job
 from relay.probe.job import Limits, Search, run_probe
 from relay.probe.tries import Tries

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.launch import direct, step
 from relay.launch.command_lines import PORT, Meeting, command, free_port
-from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process import cpus, machine
 from relay.process.cpus import SHARE

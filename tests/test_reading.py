@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.planning.reading import given_config
+from relay.config.reading import given_config
 from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,6 +83,17 @@ def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
     assert (status, len(lines)) == (1, 2), lines
     assert lines[0].startswith("error: config: seed: '010' is not allowed; allowed: a whole number")
     assert lines[1].startswith("config: runtime_minutes: '2:00:00' is not allowed; allowed: a whole number")
+
+
+@pytest.mark.slow
+def test_as_a_module_of_another_workflow_it_says_how_it_is_used(tmp_path: Path) -> None:
+    """A job gets a copy of the whole project, which a module is not."""
+    module = f'module relay:\n    snakefile: "{ROOT}/Snakefile"\n    config: {{}}\nuse rule * from relay\n'
+    (tmp_path / "Snakefile").write_text(module)
+    status, printed = called(["--profile", f"{ROOT}/profiles/local", "-n"], tmp_path)
+    (line,) = (line for line in printed.splitlines() if "error" in line)
+    assert status == 1
+    assert f"Torch Relay is no module of another workflow; give `snakemake -s {ROOT}/Snakefile`" in line
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
+from relay.config.config import load
 from relay.planning import handed
-from relay.planning import plan as plan_module
-from relay.planning.config import load
+from relay.planning.asked import Asked
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.planning.prepared import prepare
 from relay.planning.table import render
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -30,7 +32,6 @@ NEEDED_MB = round((300 + 512) * 1.25)
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(plan_module, "RESULTS", tmp_path / "results")
     return tmp_path / "results"
 
 
@@ -67,7 +68,7 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     finish(results, before, before.runs[0])
     found = made(results)
     assert asked(found, found.runs[1]) == (NEEDED_MB, 21)
-    resources = found.resources(found.runs[1])
+    resources = Asked(found).resources(found.runs[1])
     assert (resources["mem_mb"], resources["runtime"]) == (NEEDED_MB, 21)
     printed = " ".join(render(found).split())
     assert (
@@ -82,10 +83,10 @@ def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made(results)
-    before.prepare()
+    prepare(before)
     finish(results, before, before.runs[0])
     found = made(results)
-    found.prepare()
+    prepare(found)
     monkeypatch.setattr(handed, "FOLDER", results / "code/call")
     settings = SimpleNamespace(configfiles=["mine.yaml"])
     for _ in range(2):  # the next call's takes the place of the last one's
@@ -100,9 +101,9 @@ def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked
 
 
 def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(results: Path) -> None:
-    found = made(results)
-    found.prepare()
-    first, second = found.runs
+    plan = made(results)
+    prepare(plan)
+    found, (first, second) = Asked(plan), plan.runs
     assert found.more_memory(first, 1800) == 3600
     assert declared(results, first) == 3600
     assert declared(results, second) == 1800  # it may be in the queue, and has what its file says
@@ -113,7 +114,7 @@ def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(re
     later = made(results)
     assert asked(later, later.runs[0])[0] == 7200
     assert "7200 MB, because a job was killed for memory" in " ".join(render(later).split())
-    (gate,) = found.gates.values()
+    (gate,) = plan.gates.values()
     assert found.resources(gate)["mem_mb"] == 1800
 
 
@@ -122,7 +123,7 @@ def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pyte
     assert found.site is not None
     (partition, *_) = found.site.partitions
     small = partition.model_copy(update={"memory_mb_per_node": 3000})
-    found.site = found.site.model_copy(update={"partitions": [small]})
-    assert found.more_memory(found.runs[0], 1800) == 3000
-    assert found.more_memory(found.runs[0], 3000) == 3000
-    assert found.more_memory(found.runs[0], 0) is None  # of a partition that gives memory by itself
+    jobs = Asked(replace(found, site=found.site.model_copy(update={"partitions": [small]})))
+    assert jobs.more_memory(found.runs[0], 1800) == 3000
+    assert jobs.more_memory(found.runs[0], 3000) == 3000
+    assert jobs.more_memory(found.runs[0], 0) is None  # of a partition that gives memory by itself

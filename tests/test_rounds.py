@@ -10,8 +10,8 @@ import pytest
 
 from plans import CPU, DDP, ROOT
 from relay.base.files import write_json
+from relay.config.config import load
 from relay.planning import rounds
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 

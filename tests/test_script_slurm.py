@@ -12,7 +12,7 @@ import pytest
 
 from mini_slurm import MiniSlurm
 from relay.base.files import write_json
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.run_folder.layout import check_layout

@@ -10,7 +10,7 @@ import pytest
 from plans import CPU, DDP, planned
 from relay.base.errors import UserError
 from relay.planning import segments
-from relay.planning.written import content
+from relay.planning.prepared import content
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")

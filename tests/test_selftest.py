@@ -11,8 +11,8 @@ import yaml
 
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
+from relay.config.reading import read_config
 from relay.planning import selftest
-from relay.planning.reading import read_config
 from relay.selftest import rows
 from relay.selftest.job import compared, judged
 from relay.selftest.parts import FAULTS, RESUME

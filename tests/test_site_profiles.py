@@ -10,8 +10,8 @@ import pytest
 import site_files
 import slurm_packages
 from mini_slurm import MiniSlurm
+from relay.config.config import load
 from relay.planning import shapes
-from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.slurm import allocation
 from relay.spec.partition import Partition

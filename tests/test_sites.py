@@ -11,7 +11,7 @@ import yaml
 
 import site_plans
 from relay.base.errors import UserError
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.planning.table import render
 from relay.spec.site import Site, load_site, names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plans import planned
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.spec.requirements import find
 

@@ -18,7 +18,7 @@ import yaml
 from mini_slurm import MiniSlurm
 from recommended import answer_of, recommended, submit, trained
 from relay.comparison.own_script import own_script
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.preflight.checks import check_all

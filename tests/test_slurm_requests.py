@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mini_slurm import MiniSlurm, Node, Partition
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file, slurm_snakemake

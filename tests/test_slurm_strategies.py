@@ -11,7 +11,7 @@ import pytest
 
 import test_deepspeed_slurm
 from mini_slurm import MiniSlurm
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.spec.requirements import find
 from relay.spec.site import load_site

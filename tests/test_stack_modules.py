@@ -10,8 +10,8 @@ import yaml
 
 from plans import CPU, ROOT
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.environments import node
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import load_site

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plans import ROOT, strategy_folder
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.preflight.checks_node import least_versions, packages
 from relay.preflight.findings import Facts

@@ -16,9 +16,9 @@ from relay.base import ending, lock
 from relay.base.ending import Ending
 from relay.base.errors import UserError
 from relay.base.plain_text import plain_text
+from relay.config.config import load
 from relay.environments import pip
 from relay.planning import handed
-from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.process import recorded
 from relay.run_folder import attempts, chain, faults, samples

@@ -11,7 +11,7 @@ import torch
 
 from plans import CPU, planned
 from relay.base.errors import UserError
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.process.machine import check_precision, set_precision
 from relay.spec.setting import TF32, Precision

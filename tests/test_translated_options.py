@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from plans import ROOT
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.job import Job

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import preloaded
 from relay.base.files import read_json
+from relay.config import config
 from relay.equivalence.job import run_gate
 from relay.launch.job import Start
-from relay.planning import config
 from relay.planning.planner import plan
 from relay.run_folder import faults
 from relay.spec import requirements

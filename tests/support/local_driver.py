@@ -19,7 +19,7 @@ import yaml
 
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.planner import plan
 from relay.run_folder import layout, sealed
 from relay.spec.run import Run

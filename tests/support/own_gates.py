@@ -9,9 +9,9 @@ from typing import Any
 import preloaded
 from gate_runs import FEW_STEPS, Gates, shortened
 from relay.base.files import read_json
+from relay.config import config
 from relay.equivalence.job import run_gate
 from relay.launch.job import Start
-from relay.planning import config
 from relay.planning.planner import plan
 
 RIGHT = '''\

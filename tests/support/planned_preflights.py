@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.preflight.facts import gathered

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relay.planning.config import load
+from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.run import Run

@@ -15,8 +15,8 @@ from dataclasses import MISSING
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.config.reading import check_arguments
 from relay.driver import full_disk
-from relay.planning.reading import check_arguments
 from relay.spec.messages import near, show
 
 NO_PROFILE = re.compile(r"profile directory given \((.*)\), but no ")

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
+from relay.config.config import Config
 from relay.environments import login_node, task_python
 from relay.environments.locks import lock_of
 from relay.environments.overlay import DRIVERS
 from relay.planning import settings
-from relay.planning.config import Config
 from relay.spec import identity, option_values
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.looked import Looked
@@ -29,9 +29,6 @@ from relay.spec.messages import show
 from relay.spec.run import TaskLook
 from relay.spec.setting import Device, Shape
 from relay.spec.site import Site
-
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan
 
 SECONDS = 600  # a look that takes longer has gone wrong: a download in `datasets`, a model made on the CPU
 # Exit statuses of `scripts/card.py`: the task's data, what it imports, or a GPU is not there.
@@ -176,13 +173,12 @@ class Looks:
         sys.stderr.write(ended.stderr)
 
 
-def seen_by_options(plan: Plan, looks: Looks) -> dict[str, Looked]:
-    """The task with each combination of its options. Where a job has to look, the plan gets that job."""
-    found = {}
-    for options in settings.task_options(plan.config):
+def seen_by_options(looks: Looks) -> tuple[dict[str, Looked], list[ByJob]]:
+    """The task with each combination of its options; and what a job has to look at."""
+    found, by_job = {}, []
+    for options in settings.task_options(looks.config):
         try:
             found[settings.shown(options)] = looks.found(options)
         except ByJob as missing:
-            plan.looks[missing.look.id] = missing.look
-            plan.warnings += [missing.why] if missing.why and missing.why not in plan.warnings else []
-    return found
+            by_job.append(missing)
+    return found, by_job

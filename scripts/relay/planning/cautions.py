@@ -1,23 +1,27 @@
-"""The planner's warnings: settings that can run, but whose results say little or cost much."""
+"""The planner's warnings: settings whose results say little or cost much, and what the whole plan brings."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter as Sum
 from collections.abc import Iterator
 
+from relay.config.config import Config
 from relay.planning import segments, shapes, software
-from relay.planning.chain_lengths import STARTUP_SECONDS
-from relay.planning.config import Config
-from relay.planning.plan import PlannedSetting
+from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.segments import STARTUP_SECONDS
 from relay.planning.settings import Here
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.labels import counted
 from relay.spec.run import Setting
 from relay.spec.setting import Shape
+from relay.spec.site import Site
+from relay.spec.user_limits import all_counters
 
 STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axes
 
 
-def cautions(
+def of_setting(
     planned: PlannedSetting, config: Config, here: Here, seconds_per_step: float | None = None
 ) -> Iterator[str]:
     """Warnings about a setting, each a text that follows the setting's name.
@@ -155,3 +159,44 @@ def _spread(shape: Shape, config: Config, here: Here) -> Iterator[str]:
             f"takes {shape.nodes} nodes with {shape.devices_per_node} GPUs each; "
             f"{partition.shown} has {partition.gpus_per_node}: fill a node first"
         )
+
+
+def of_plan(plan: Plan) -> list[str]:
+    """A line for each limit of a user that all runs at once would exceed, for a short time limit, for the Python."""
+    if not (site := plan.site):
+        return []
+    return [*_more_than_at_once(plan, site), *_short_time_limit(plan, site), *_another_python(site)]
+
+
+def _more_than_at_once(plan: Plan, site: Site) -> Iterator[str]:
+    """A run has one job at a time in the queue, so that all jobs at once are as many as the runs."""
+    counters = all_counters(site)
+    if not counters:
+        return
+    total: Sum[str] = Sum()
+    for planned in plan.settings:
+        adds = shapes.counted(planned.setting.shape, site, plan.config)
+        total.update({name: planned.repeats * each for name, each in adds.items()})
+    for name, counter in counters.items():
+        if total[name] > counter.most:
+            yield (
+                f"{len(plan.runs)} runs at once would take {total[name]} {counter.shown}, of which a user may have "
+                f"{counter.most} at once ({site.file}): some wait for others, and are not even in the queue"
+            )
+
+
+def _short_time_limit(plan: Plan, site: Site) -> Iterator[str]:
+    if plan.runs and site.min_minutes and plan.config.runtime_minutes < site.min_minutes:
+        yield (
+            f"runtime_minutes: {plan.config.runtime_minutes} is under the {site.min_minutes} that {site.file} names as "
+            "the shortest useful job (min_minutes); raise it"
+        )
+
+
+def _another_python(site: Site) -> Iterator[str]:
+    """Nodes make their environments with the driver's Python, unless the site names one."""
+    found, given = "{}.{}".format(*sys.version_info), site.environment
+    if given.driver_python not in (None, found) and not given.python:
+        first = f"{given.install_after}; " if given.install_after else ""
+        remedy = f"give `{first}make install PYTHON=python{given.driver_python}`"
+        yield f"the driver runs Python {found}, {site.file} takes {given.driver_python} for granted; {remedy}"

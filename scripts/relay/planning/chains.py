@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -11,13 +12,15 @@ from rich.text import Text
 
 from relay.base.clock import duration
 from relay.base.files import read_json_or
-from relay.planning.chain_lengths import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.segments import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
+from relay.run_folder.places import Places
 from relay.spec.labels import counted
 from relay.spec.setting import Shape
 
+CHAIN = "chain"  # `snakemake chain`: one training alone, which goes on as jobs until it has ended
 COLUMNS = ("time limit", "jobs", "steps of each", "in all", "start-up", "useful", "between", "saving")
 NOTE = (
     "Chains are reckoned from what was measured; a fifth of each time limit stays free. useful: steps (goodput); "
@@ -91,7 +94,7 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
         alike = trained[0].run.setting_id != planned.id
         told = counted(len(times), "job")
         return job_times.mean(times), f"{told} of another length" if alike else told, total
-    probed = read_json_or(plan.speeds.parent / "speeds" / f"{planned.id}.json", None)
+    probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
     if isinstance(probed, dict) and "startup_seconds" in probed:
         known = {each.name: probed[each.name] for each in fields(JobTimes)}
         return JobTimes(**known), "a short measurement", total
@@ -137,3 +140,27 @@ def _cells(made: Chain | TooShort) -> list[str]:
     parts = (made.startup_seconds, made.useful_seconds, made.between_seconds, made.saving_seconds)
     shares = [f"{part / made.allocated_seconds:.0%}" for part in parts]
     return [limit, f"{made.jobs:,}", f"{made.steps_in_a_job:,}", duration(made.allocated_seconds), *shares]
+
+
+def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
+    """Why this target of Snakemake cannot be made: the config has several settings, and nobody says which."""
+    if CHAIN not in targets or len(plan.settings) == 1:
+        return []
+    return [
+        f"target '{CHAIN}': trains one setting alone, and the config has {counted(len(plan.settings), 'setting')}; "
+        "give a config with one, or name a strategy as the target"
+    ]
+
+
+def trained(plan: Plan, results: Path) -> Iterator[str]:
+    """What was trained, and where it lies."""
+    for run in plan.runs:
+        if run.repeat:
+            continue
+        places = Places(results, run.id)
+        summary = read_json_or(places.run / "summary.json", {})
+        jobs = counted(int(summary.get("attempts", 0)), "job")
+        if run.strategy.script:
+            yield f"{run.strategy.name} has ended, in {jobs}: its folder is {places.folder}"
+        else:
+            yield f"run {run.id} has ended, in {jobs}; `snakemake export` writes its model"

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from relay.planning.settings import BACKENDS
+from relay.planning.strategy_files import StrategyFile
 from relay.process.cpus import useful_threads
 from relay.spec.declare import bearing, reset
-from relay.spec.requirements import BUILT_IN, NodeNeed
-from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, SpotCheck, Training
+from relay.spec.requirements import BUILT_IN, NodeNeed, Requirements
+from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, SpotCheck, Training, changed
 from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
 
 Kind = TypeVar("Kind", bound=Training)
 FEWEST_TOGETHER = 4  # gates for which a group of processes is worth the time of its imports
 MOST_TOGETHER = 8  # gates that are told of only when all are judged, and are judged anew where one ends the processes
+# The gate's long trainings use a batch of about this size. Runs of any batch size that is divided in the same way then
+# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of many units, as a
+# text of tokens, has a target for each: fewer samples are enough for a gradient, and each costs more.
+PROOF_BATCH, PROOF_BATCH_OF_MANY_UNITS = 16, 8
 
 
 def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
@@ -154,3 +160,45 @@ def asked_of_nodes(setting: Setting) -> dict[str, Any]:
     special: dict[str, Any] = {"loader": setting.feeding.loader} if setting.feeding.loader != Feeding.loader else {}
     special |= {"node_needs": setting.strategy.node_needs} if setting.strategy.node_needs else {}
     return {**values, **special, "stack": setting.strategy.stack}
+
+
+def slices(setting: Setting, needs: Requirements) -> int:
+    """Into how many parts the samples of a batch are divided; 1 where the strategy does not divide them.
+
+    One process with several devices gives each device a part. Otherwise each replica gets one.
+    """
+    if "samples" not in needs.divides:
+        return 1
+    shape = setting.shape
+    if needs.processes == "one":
+        return shape.devices
+    return max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
+
+
+def unit(setting: Setting, needs: Requirements) -> int:
+    """The samples of which every global batch of the setting must be a multiple, so that it divides evenly.
+
+    It divides into slices, and each slice into the parts that the strategy's options ask for.
+    """
+    options = setting.strategy.options
+    return slices(setting, needs) * math.lcm(*(options.get(name, 1) for name in needs.whole_batches))
+
+
+def proof_batch(setting: Setting, strategy: StrategyFile) -> int:
+    """The global batch size of the gate's long trainings. It is divided as the setting's own, and is not larger."""
+    needs, own = strategy.requirements, setting.batch.global_batch_size
+    multiple = unit(setting, needs)
+    least = PROOF_BATCH_OF_MANY_UNITS if setting.task.units_per_sample > 1 else PROOF_BATCH
+    first = math.ceil(least / multiple) * multiple
+    suitable = (
+        batch for batch in range(first, own, multiple) if _fits(changed(setting, global_batch_size=batch), strategy)
+    )
+    return next(suitable, own)
+
+
+def _fits(setting: Setting, strategy: StrategyFile) -> bool:
+    """Whether the strategy's own needs, which may speak of the batch, are met."""
+    needs = strategy.requirements
+    group = needs.group_size(setting.shape.world_size, setting.strategy.options)
+    stages = group * needs.stages_per_process(setting.strategy.options)
+    return not any(need(setting, group, stages) for need in strategy.needs)

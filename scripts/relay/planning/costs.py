@@ -66,7 +66,7 @@ def left(plan: Plan) -> Cost:
 
 def used(plan: Plan) -> Cost:
     """What the plan's jobs have taken so far, as far as it was recorded; with retries."""
-    results = plan.speeds.parent
+    results = plan.results
     found = [_taken(plan, run.shape, _trained_seconds(Places(results, run.id))) for run in plan.runs]
     for rule, name, specification in _proofs(plan):
         seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
@@ -76,7 +76,7 @@ def used(plan: Plan) -> Cost:
 
 def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:
     """All jobs of the plan, and the file of each that is there once it is done."""
-    results, unmeasured = plan.speeds.parent, {run.setting_id for run in plan.unmeasured}
+    results, unmeasured = plan.results, {run.setting_id for run in plan.unmeasured}
     outputs = {"gate": "verdict.json", "reference": "reference.pt", "spot_check": "verdict.json"}
     for rule, name, specification in _proofs(plan):
         if rule == "preflight":

@@ -1,16 +1,27 @@
-"""The GPUs of this machine that a run may use, as NVIDIA's driver counts them. Imports no torch."""
+"""The GPUs of this machine that a run may use, as NVIDIA's driver counts them; whether the self-test's ranks may share
+the only one, and by which NCCL. Imports no torch."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.environments.node_folder import own_folder
+from relay.process import mps_daemon
+from relay.process.one_gpu import RANKS, SHARED, VARIABLES
 
 # The driver's own library counts what CUDA will show to torch: CUDA_VISIBLE_DEVICES, MIG and control groups are heeded.
 # /dev/nvidia* and nvidia-smi heed none or only some of them. It is asked in a process of its own, because a process
 # that has started CUDA cannot be forked, and because a driver that hangs must not stop the planner.
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html, and the page on devices beside it
-_ASKED = """
+_DRIVER_ASKED = """
 import ctypes
 cuda, count, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_char_p()
 status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
@@ -18,7 +29,31 @@ if status:
     cuda.cuGetErrorString(status, ctypes.byref(text))
 print(count.value, (text.value or b"error %d" % status).decode() if status else "")
 """
-SECONDS = 60.0  # a node whose GPUs were asleep needs some seconds
+DRIVER_SECONDS = 60.0  # a node whose GPUs were asleep needs some seconds
+
+NCCL = "TORCH_RELAY_NCCL"  # the user's: a folder with another NCCL than torch's own
+LEAST, WHEEL = (2, 30), "2.30.7"
+LIBRARY = "libnccl.so.2"
+# Two blocks for each rank's collectives leave the others theirs. NVLink's multicast needs a GPU for each rank.
+SHARING = {SHARED: "1", "NCCL_MAX_CTAS": "2", "NCCL_NVLS_ENABLE": "0"}
+# Of a process of its own: only there the library can be preloaded, and the planner imports no torch.
+_NCCL_ASKED = """
+import json, torch
+from relay.process.gpus import nccl_version
+print(json.dumps([nccl_version(), torch.version.cuda]))
+"""
+_daemon: list[subprocess.Popen[bytes]] = []  # lives as long as this process: it ends when its input is closed
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How many ranks may share a GPU; where it is one, why not more, in words for what is skipped."""
+
+    ranks: int = 1
+    why_not: str = ""
+
+
+ALONE = Sharing()
 
 
 def count_gpus() -> int:
@@ -30,10 +65,14 @@ def usable() -> tuple[int, str]:
     """How many GPUs CUDA shows here; where there are none, why."""
     try:
         asked = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _ASKED], check=False, capture_output=True, text=True, timeout=SECONDS
+            [sys.executable, "-I", "-S", "-c", _DRIVER_ASKED],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=DRIVER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return 0, f"NVIDIA's driver did not answer within {SECONDS:g} s"
+        return 0, f"NVIDIA's driver did not answer within {DRIVER_SECONDS:g} s"
     if asked.returncode:
         missing = "libcuda.so.1: cannot open" in asked.stderr
         return 0, "it has no driver for one (libcuda.so.1)" if missing else "NVIDIA's driver cannot be asked"
@@ -41,3 +80,63 @@ def usable() -> tuple[int, str]:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = "" if shown is None else f" (CUDA_VISIBLE_DEVICES is {shown!r})"
     return int(count), f"NVIDIA's driver says: {said}{limited}" if said else ""
+
+
+def of_this_machine(gpus: Callable[[], int]) -> Sharing:
+    """Whether ranks share the only GPU. What they then need is in the environment, for the jobs.
+
+    Raises UserError where the folder that TORCH_RELAY_NCCL names has no NCCL.
+    """
+    os.environ.pop(VARIABLES, None)
+    return _decided() if gpus() == 1 else ALONE
+
+
+def _decided() -> Sharing:
+    preload = {"LD_PRELOAD": ":".join(filter(None, [_library(), os.environ.get("LD_PRELOAD")]))}
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | preload | {"PYTHONPATH": path}
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", _NCCL_ASKED], env=environment, capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or ["without a word"])[-1]
+        return Sharing(why_not=f"torch could not be asked for its NCCL: {last}")
+    nccl, cuda = json.loads(asked.stdout.splitlines()[-1])
+    if nccl is None or cuda is None:
+        return Sharing(why_not="this torch has no NCCL")
+    if tuple(nccl) < LEAST:
+        wheel = f"nvidia-nccl-cu{cuda.split('.')[0]}=={WHEEL}"
+        return Sharing(
+            why_not=f"ranks share a GPU from NCCL {'.'.join(map(str, LEAST))} on, and torch has "
+            f"{'.'.join(map(str, nccl))}: `pip install --no-deps --target FOLDER {wheel}`, then set {NCCL}=FOLDER"
+        )
+    os.environ[VARIABLES] = json.dumps(SHARING | {name: value for name, value in preload.items() if value})
+    return Sharing(RANKS)
+
+
+def _library() -> str:
+    """The NCCL of the folder that the user names; '' where none is named. Raises UserError where it has none."""
+    folder = os.environ.get(NCCL)
+    if not folder:
+        return ""
+    found = next(Path(folder).expanduser().resolve().rglob(LIBRARY), None)
+    if found is None:
+        raise UserError(f"{NCCL}: {folder!r} has no {LIBRARY}; allowed: a folder with an unpacked nvidia-nccl wheel")
+    return str(found)
+
+
+def begin_mps() -> None:
+    """Lead the ranks that share the GPU to the MPS daemon that is there, or to one that lives as long as this process.
+
+    Without any they take turns, which is said.
+    """
+    if VARIABLES not in os.environ or _daemon or mps_daemon.answers(os.environ):
+        return
+    try:
+        folder = own_folder(Path(tempfile.gettempdir())) / f"mps-{os.getpid()}"
+        _daemon.extend(filter(None, [mps_daemon.keep(folder)]))
+        mps_daemon.wait_for(folder)
+        found = mps_daemon.variables(folder) | mps_daemon.renumbered()
+        os.environ[VARIABLES] = json.dumps(json.loads(os.environ[VARIABLES]) | found)
+    except (UserError, OSError) as error:
+        print(f"note: no MPS: {error}; the ranks on the GPU take turns", file=sys.stderr, flush=True)

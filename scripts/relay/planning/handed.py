@@ -10,16 +10,15 @@ import os
 import pickle
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import remove
+from relay.config.config import Config
+from relay.planning.plan import Plan
 from relay.run_folder.trust import keep_to_owner, make_own, unsafe_above, untrusted
-
-if TYPE_CHECKING:
-    from relay.planning.config import Config
-    from relay.planning.plan import Plan
 
 FOLDER = Path("results/code/call")  # where only the user may write: jobs run what lies there
 PLAN = "plan.pickle"
@@ -70,6 +69,5 @@ def last(config: Config, because: UserError) -> Plan:
         if not unsafe_above(FOLDER / PLAN, trusted) and not untrusted(FOLDER, trusted):
             plan = handed()[1]
             if plan.config == config:
-                plan.warnings = [f"{because}; shown is the plan of the last call"]
-                return plan
+                return replace(plan, warnings=[f"{because}; shown is the plan of the last call"])
     raise because

@@ -5,43 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from relay.base.errors import UserError
+from relay.config import shrink
+from relay.config.commands import Command
+from relay.config.config import Config
 from relay.environments import login_node
 from relay.environments.locks import lock_of
 from relay.planning import (
     budget,
+    cautions,
     checks,
-    dropping,
     right_size,
     rounds,
     scripts,
     segments,
     settings,
     shapes,
-    shrink,
-    size,
     skips,
     software,
     stacks,
-    table,
-    user_limits,
+    strategy_files,
 )
 from relay.planning.cards import Looks, seen_by_options
-from relay.planning.cautions import cautions
-from relay.planning.commands import Command
-from relay.planning.config import Config
-from relay.planning.gpus import count_gpus
-from relay.planning.identities import Identities
-from relay.planning.one_gpu import ALONE, Sharing
+from relay.planning.gpus import ALONE, Sharing, count_gpus
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
-from relay.planning.proofs import Proofs
-from relay.planning.right_size import Requests
-from relay.planning.settings import Asked, Here, StrategyFile
-from relay.planning.unproven import because
+from relay.planning.proofs import proven
+from relay.planning.requests import Requests
+from relay.planning.settings import Asked, Here
+from relay.planning.strategy_files import Identities, StrategyFile
 from relay.process.cpus import granted
 from relay.slurm.held import Held
 from relay.spec import identity, requirements
@@ -87,11 +81,11 @@ def plan(
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
     commands = scripts.check(config)
-    settings.check_strategies(config, files)
+    strategy_files.check_strategies(config, files)
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
     strategies = {name: StrategyFile.of(files[name], reading=reading) for name in names if name not in commands}
-    settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
-    size.check_runs(config)
+    strategy_files.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
+    budget.check_runs(config)
     segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
     cpus, gpus = (cpus or len(granted()), gpus) if held is None else held.bounded(len(granted()), gpus)
     here = replace(_here(config.device, gpus, cpus, site), sharing=sharing, held=held)
@@ -111,30 +105,30 @@ def plan(
         reading=reading,
     )
     made = Plan(config, root, site, names, speeds, held, found)
-    seen = {} if commands else seen_by_options(made, looks)
-    if made.looks:
-        return made
-    planner = _Planner(made, strategies, commands, here, looks, seen)
-    planner.add_settings()
-    Proofs(made, planner.strategies, planner.identities, planner.looked, here.cpus).add()
-    named = partial(table.setting_names, made)
-    made.anchors = rounds.read(speeds.parent) if config.anchor else {}
-    planner.add_runs()
-    if record and rounds.add(made, named):
-        planner.add_runs()
-    made.requests = Requests.read(speeds.parent)
+    seen, by_job = ({}, []) if commands else seen_by_options(looks)
+    if by_job:
+        why = dict.fromkeys(filter(None, map(str, by_job)))
+        return replace(made, looks={each.look.id: each.look for each in by_job}, warnings=[*why])
+    combined = _Combinations(made, strategies, commands, here, looks, seen)
+    made = proven(combined.added(), strategies, combined.identities, combined.looked, here.cpus)
+    anchors = rounds.read(speeds.parent) if config.anchor else {}
+    made = combined.with_runs(made, anchors)
     if record:
-        made.requests = Requests(right_size.measure(made), made.requests.raised)
-        dropping.drop(made, named)
-        budget.keep_to_it(made)
-    made.warnings += [*([shrink.WARNING] if config.shrink else []), *user_limits.warnings(made)]
-    size.check_jobs(made)
+        more, told = rounds.further(made)
+        made = combined.with_runs(replace(made, warnings=[*made.warnings, *told]), more) if told else made
+    made = replace(made, requests=Requests.read(speeds.parent))
+    if record:
+        made = replace(made, requests=replace(made.requests, measured=right_size.measure(made)))
+        made = budget.kept_to(rounds.dropped(made))
+    whole = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(made)]
+    made = replace(made, warnings=[*made.warnings, *whole])
+    budget.check_jobs(made)
     budget.check_currency(made)
     return made
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
-    """Where the runs go. Device `auto` is decided here, because a job on another machine might decide otherwise."""
+    """Where the runs go. Device `auto` is decided here, unproven a job on another machine might decide otherwise."""
     if site is not None:
         chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
         return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
@@ -146,8 +140,8 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
     return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
 
 
-class _Planner:
-    """Fills the plan in one pass over all combinations of the config."""
+class _Combinations:
+    """The settings and the runs of all combinations of the config."""
 
     def __init__(
         self,
@@ -160,8 +154,8 @@ class _Planner:
     ) -> None:
         self.plan, self.config, self.root = plan, plan.config, plan.root
         self.strategies, self.commands, self.here, self.arithmetic = strategies, commands, here, looks.arithmetic
-        if variables := self.arithmetic.variables:
-            self.plan.warnings.append(f"set in the environment, and so a part of every run: {variables}")
+        variables = self.arithmetic.variables
+        self.warnings = [f"set in the environment, and so a part of every run: {variables}"] if variables else []
         self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
         self.identities = Identities(self.root, None if commands else looks.task, strategies)
         self.settings: dict[str, PlannedSetting] = {}
@@ -170,13 +164,13 @@ class _Planner:
 
     def _looked(self, looks: Looks, found: Looked) -> Looked:
         """A task that was looked at; the config's learning rate replaces its own, if there is one."""
-        self.plan.warnings += [each for each in found.warnings if each not in self.plan.warnings]
+        self.warnings += [each for each in found.warnings if each not in self.warnings]
         rate = self.config.learning_rate or found.task.learning_rate
         # The file is not that of the look: the folder may be another one.
         return replace(found, task=replace(found.task, file=looks.task[1], learning_rate=rate))
 
-    def add_settings(self) -> None:
-        """Add every combination of the config to the plan: as a setting with its gate, or as skipped with reasons."""
+    def added(self) -> Plan:
+        """The plan with every combination of the config: as a setting, or as skipped with reasons."""
         for asked in settings.expand(self.config):
             if command := self.commands.get(asked.strategy):
                 setting, reasons = self._of_command(asked, command)
@@ -188,10 +182,11 @@ class _Planner:
                 self._add(self._placed(setting), asked.comparison)
             else:
                 self.skipped.setdefault(self.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
-        self.plan.settings, self.plan.skipped = list(self.settings.values()), list(self.skipped.values())
         for caution, named in self.cautions.items():
             others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
-            self.plan.warnings.append(f"{named[0]} {caution}{others}")
+            self.warnings.append(f"{named[0]} {caution}{others}")
+        settings_, skipped = [*self.settings.values()], [*self.skipped.values()]
+        return replace(self.plan, settings=settings_, skipped=skipped, warnings=self.warnings)
 
     def _of_command(self, asked: Asked, command: Command) -> tuple[Setting, list[str]]:
         """The setting of a combination that names a command, and why it cannot run."""
@@ -221,7 +216,7 @@ class _Planner:
         reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
         recorded = (self.here.site, stack, lock_of(self.root, stack))
         reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
-        if unproven := because(setting.task):
+        if unproven := skips.why_unproven(setting.task):
             if self.config.unproven == "skip":
                 reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
             # Nothing is computed again where one plain process need not train the same.
@@ -252,14 +247,14 @@ class _Planner:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
             wanted = self.here.site and self.here.site.min_minutes
             speed = self.plan.measured.get(planned.id) if wanted else None
-            for caution in cautions(planned, self.config, self.here, speed):
+            for caution in cautions.of_setting(planned, self.config, self.here, speed):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             return
         repeats = max(known.repeats, repeats)
         self.settings[name] = replace(known, repeats=repeats)
         place = "twice in" if known.comparison == index else f"in comparisons[{known.comparison}] and"
         other = "" if known.segment == segment else ", with the segment of the former"
-        self.plan.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
+        self.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
 
     def _placed(self, setting: Setting) -> Setting:
         """The setting with the site's kind of GPU and software, and with what changes the arithmetic."""
@@ -280,13 +275,14 @@ class _Planner:
         )
         return replace(setting, place=place)
 
-    def add_runs(self) -> None:
-        """Make the plan's runs: the repeats of all settings, in rounds."""
-        settings, seed, repeats = list(self.settings.values()), self.config.seed, Counter[str]()
-        self.plan.runs = []
-        for planned, repeat in rounds.in_order(settings, self.plan.anchors, seed):
+    def with_runs(self, plan: Plan, anchors: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """The plan with its runs: the repeats of all settings, in rounds."""
+        planned_settings, seed, repeats = [*self.settings.values()], self.config.seed, Counter[str]()
+        runs = []
+        for planned, repeat in rounds.in_order(planned_settings, anchors, seed):
             repeats[planned.id] += 1
             digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
             own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
-            self.plan.runs.append(checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat))
-        self.plan.settings = [replace(each, repeats=repeats[each.id]) for each in settings]
+            runs.append(checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat))
+        repeated = [replace(each, repeats=repeats[each.id]) for each in planned_settings]
+        return replace(plan, runs=runs, settings=repeated, anchors=anchors)

@@ -8,10 +8,9 @@ from typing import Any
 
 from relay.environments import overlay
 from relay.environments.locks import base
-from relay.planning import batches, checks, settings
-from relay.planning.identities import Identities
+from relay.planning import checks, settings
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.settings import StrategyFile
+from relay.planning.strategy_files import Identities, StrategyFile
 from relay.spec import identity
 from relay.spec.looked import Looked
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Setting, SpotCheck
@@ -19,8 +18,34 @@ from relay.spec.script import NOT_PROVEN
 from relay.spec.setting import Feeding
 
 
-class Proofs:
-    """Adds them to a plan that has its settings. `cpus` are this machine's; None where the jobs run elsewhere."""
+def proven(
+    plan: Plan,
+    strategies: Mapping[str, StrategyFile],
+    identities: Identities,
+    looked: Mapping[str, Looked],
+    cpus: int | None,
+) -> Plan:
+    """The plan with each setting's gate, the gates' references, and the preflights of the settings' shapes.
+
+    `cpus` are this machine's; None where the jobs run elsewhere.
+    """
+    found = _Proofs(plan, strategies, identities, looked, cpus)
+    found.find()
+    return replace(
+        plan,
+        gates=found.gates,
+        references=found.references,
+        preflights=found.preflights,
+        spot_checks=found.spot_checks,
+        libtorch=found.libtorch,
+        gate_of=found.gate_of,
+        reference_of=found.reference_of,
+        preflight_of=found.preflight_of,
+    )
+
+
+class _Proofs:
+    """What proves the settings of a plan, as it is found."""
 
     def __init__(
         self,
@@ -31,21 +56,28 @@ class Proofs:
         cpus: int | None,
     ) -> None:
         self.plan, self.strategies, self.identities, self.looked, self.cpus = plan, strategies, identities, looked, cpus
+        self.gates: dict[str, Gate] = {}
+        self.references: dict[str, Reference] = {}
+        self.preflights: dict[str, Preflight] = {}
+        self.spot_checks: dict[str, SpotCheck] = {}
+        self.libtorch: dict[str, LibTorch] = {}
+        self.gate_of: dict[str, str] = {}
+        self.reference_of: dict[str, str] = {}
+        self.preflight_of: dict[str, str] = {}
 
-    def add(self) -> None:
-        """Add each setting's gate, the gates' references, and the preflights of the settings' shapes to the plan."""
+    def find(self) -> None:
         plan = self.plan
         sharing: dict[str, list[PlannedSetting]] = {}
         for planned in plan.settings:
-            plan.preflight_of[planned.id] = self._preflight(planned.setting)
+            self.preflight_of[planned.id] = self._preflight(planned.setting)
             if planned.setting.strategy.script:
-                plan.gate_of[planned.id] = NOT_PROVEN
+                self.gate_of[planned.id] = NOT_PROVEN
                 continue
             if planned.setting.spot_checks.any:
                 again = checks.spot_checked(planned.setting, self.cpus)
                 if plan.site is None:  # one process may check runs of several stacks
                     again = replace(again, strategy=replace(again.strategy, stack=plan.stacks.plain))
-                plan.spot_checks[planned.id] = checks.named(SpotCheck, again, id=planned.id, seed=self.plan.config.seed)
+                self.spot_checks[planned.id] = checks.named(SpotCheck, again, id=planned.id, seed=plan.config.seed)
             shared = self._gated(planned.setting)
             sharing.setdefault(self._gate_identity(shared), []).append(planned)
         self._add_libtorch()
@@ -54,10 +86,10 @@ class Proofs:
             gate = self._add_gate(members)
             gates_of.setdefault(self._add_reference(gate), []).append(gate)
         for name, gates in gates_of.items():
-            plan.references[name] = checks.with_cpus(plan.references[name], gates, self.cpus)
+            self.references[name] = checks.with_cpus(self.references[name], gates, self.cpus)
             # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
-            preflights = [plan.preflight_of[gate.id] for gate in gates]
-            plan.preflight_of[name] = min(preflights, key=lambda each: _demands(plan.preflights[each]))
+            preflights = [self.preflight_of[gate.id] for gate in gates]
+            self.preflight_of[name] = min(preflights, key=lambda each: _demands(self.preflights[each]))
 
     def _add_libtorch(self) -> None:
         """Add, for each model, its first setting: the model is the same, whichever strategy has trained it."""
@@ -68,11 +100,11 @@ class Proofs:
         models = {settings.shown(planned.setting.task.options): planned for planned in reversed(plain_first)}
         for first in reversed(models.values()):
             alone = checks.spot_checked(first.setting, self.cpus)
-            self.plan.libtorch[first.id] = checks.named(LibTorch, alone, id=first.id, seed=self.plan.config.seed)
+            self.libtorch[first.id] = checks.named(LibTorch, alone, id=first.id, seed=self.plan.config.seed)
 
     def _gated(self, setting: Setting) -> Setting:
         """The setting as its gate trains it."""
-        batch = batches.proof_batch(setting, self.strategies[setting.strategy.name])
+        batch = checks.proof_batch(setting, self.strategies[setting.strategy.name])
         rate = next(iter(self.looked.values())).task.learning_rate  # options do not change it, a batch may
         return checks.gated(setting, self.plan.config.gate.steps, batch=batch, learning_rate=rate)
 
@@ -85,28 +117,27 @@ class Proofs:
 
     def _add_gate(self, members: Sequence[PlannedSetting]) -> Gate:
         """The gate that these settings share. It gets the shape of the largest one, and waits for its preflight."""
-        plan = self.plan
         gated, own = self._gated(members[0].setting), checks.own_batches(each.setting for each in members)
         name = f"{gated.strategy.name}-{self._gate_identity(gated, own_batches=own)}"
 
         def size(planned: PlannedSetting) -> tuple[int, int, tuple[int, ...]]:
             shape = planned.setting.shape
-            demands = _demands(plan.preflights[plan.preflight_of[planned.id]])
+            demands = _demands(self.preflights[self.preflight_of[planned.id]])
             return -shape.cpus_per_task, -shape.threads, demands
 
         largest = min(members, key=size)
         gate = checks.named(Gate, gated, id=name, seed=self.plan.config.gate.seed, own_batches=own)
-        gate = plan.gates[name] = checks.started_as(gate, largest.setting)
-        plan.preflight_of[name] = plan.preflight_of[largest.id]
-        plan.gate_of |= {planned.id: name for planned in members}
+        gate = self.gates[name] = checks.started_as(gate, largest.setting)
+        self.preflight_of[name] = self.preflight_of[largest.id]
+        self.gate_of |= {planned.id: name for planned in members}
         return gate
 
     def _add_reference(self, gate: Gate) -> str:
         """The id of a gate's reference, which uses the same kind of device. The reference is added to the plan."""
         referred, seed = checks.referred(gate, self.plan.stacks.plain), self.plan.config.gate.seed
         digest = self.identities.of(referred, sources={"reference": self.identities.reference_source}, seed=seed)
-        name = self.plan.reference_of[gate.id] = f"{referred.task.name}-{digest}"
-        self.plan.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))
+        name = self.reference_of[gate.id] = f"{referred.task.name}-{digest}"
+        self.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))
         return name
 
     def _preflight(self, setting: Setting) -> str:
@@ -114,10 +145,10 @@ class Proofs:
         shape = setting.shape
         digest = identity.fingerprint(checks.asked_of_nodes(setting))
         name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
-        known = self.plan.preflights.get(name)
+        known = self.preflights.get(name)
         # The most data workers show whether they share a core.
         if known is None or setting.feeding.data_workers > known.feeding.data_workers:
-            self.plan.preflights[name] = Preflight(
+            self.preflights[name] = Preflight(
                 id=name,
                 shape=shape,
                 of_stack=setting.strategy.stack,

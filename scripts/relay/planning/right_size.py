@@ -1,84 +1,19 @@
-"""Memory and time that jobs ask for: as declared, less where earlier runs needed less, more where they were killed.
-
-The driver decides it once for each call, and writes it down for later calls.
-"""
+"""Memory and time that training jobs ask for where earlier runs have shown what they need."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json_or, write_json_over
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, memory
+from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.requests import Sized
 from relay.run_folder import job_times
 from relay.spec.job import Job
 from relay.spec.labels import counted
-from relay.spec.run import WRITTEN_AHEAD, Run, Specification
-
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan, PlannedSetting
-
-FILE = "requests.json"
-MORE = 2  # times the memory of a job that was killed for it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sized:
-    """What a setting's training jobs ask for by measurement, and why. `memory_mb` is None where none is asked for."""
-
-    memory_mb: int | None
-    minutes: int
-    memory_why: str
-    time_why: str
-
-
-@dataclass
-class Requests:
-    """What jobs ask for beside what is declared.
-
-    `measured` is by settings' ids. `raised` has the memory in MB of jobs that were killed for less, by `name_of` them.
-    """
-
-    measured: dict[str, Sized] = field(default_factory=dict)
-    raised: dict[str, int] = field(default_factory=dict)
-
-    def applied(self, specification: Specification, job: Job) -> Job:
-        """A job as it is asked for. More memory is declared only in what the driver writes ahead for its jobs."""
-        if isinstance(specification, Run) and (sized := self.measured.get(specification.setting_id)):
-            job = replace(job, memory_mb=sized.memory_mb, minutes=sized.minutes)
-        if specification.kind in WRITTEN_AHEAD:
-            job = replace(job, memory_mb=self.memory_mb(specification, job))
-        return job
-
-    def memory_mb(self, specification: Specification, job: Job) -> int | None:
-        """A node's memory that is asked for, in MB; None where none is."""
-        return job.memory_mb and max(job.memory_mb, self.raised.get(name_of(specification), 0))
-
-    @classmethod
-    def read(cls, results: Path) -> Requests:
-        """What the driver has written down; nothing where it has not, or where the file is damaged."""
-        known = read_json_or(results / FILE, None)
-        try:
-            measured = {name: Sized(**values) for name, values in known["measured"].items()}
-            return cls(measured, {name: int(memory_mb) for name, memory_mb in known["raised"].items()})
-        except (TypeError, KeyError, ValueError, AttributeError):
-            return cls()
-
-    def write(self, results: Path) -> None:
-        """Write it down for the jobs, and for later calls. Raises OSError."""
-        measured = {name: asdict(sized) for name, sized in self.measured.items()}
-        known = {"measured": measured, "raised": self.raised}
-        if read_json_or(results / FILE, None) != known:
-            write_json_over(results / FILE, known)
-
-
-def name_of(specification: Specification) -> str:
-    """What shares a memory that was raised: all repeats of a setting; a gate, a reference or another job for itself."""
-    return specification.setting_id if isinstance(specification, Run) else f"{specification.kind} {specification.id}"
 
 
 def measure(plan: Plan) -> dict[str, Sized]:

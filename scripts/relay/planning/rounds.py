@@ -2,27 +2,35 @@
 
 A setting that is added on a later day shares no round with those of earlier days. So the recommended one, which all
 others are compared with, is the anchor: it gets as many further repeats as the new one has, in the same rounds.
+
+A setting gets no further repeats where its first two were clearly slower than another's. It is measured against those
+that cost no more than it: a slower one that is cheaper may be the answer. Only a setting that is proven may be the
+faster one, so that nothing is given up for a strategy that trains something else. Both repeats of both settings have to
+show it, so that one that was disturbed drops nothing.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
+from relay.equivalence.verdict import of_batch
+from relay.planning import shapes, table
+from relay.planning.plan import Plan, PlannedSetting
 from relay.run_folder import chain
 from relay.run_folder.places import Places
-from relay.spec.labels import comparable, flat
-from relay.spec.run import Run
+from relay.spec.labels import comparable, flat, training_of
+from relay.spec.run import OwnBatch, Run
 
-if TYPE_CHECKING:
-    from relay.planning.plan import Plan, PlannedSetting
-
+ROUNDS = 2  # by which it is decided whether a setting is clearly slower
 FILE = "anchors.json"  # by setting: its further repeats, and the new settings that it got them for
 
 
@@ -57,31 +65,31 @@ def in_order(
         yield from repeated
 
 
-def add(plan: Plan, names: Callable[[], Mapping[str, str]]) -> bool:
-    """Add to the plan's anchors where a recommended setting of an earlier day meets new ones; whether there are any."""
-    best = _recommended(plan.speeds.parent) if plan.config.anchor else []
+def further(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
+    """The plan's anchors, with those of today: a recommended setting of an earlier day meets new ones. And a line for
+    each of these."""
+    best = _recommended(plan.results) if plan.config.anchor else []
     repeats: dict[str, list[Run]] = {}
     for run in plan.runs if best else ():
         repeats.setdefault(run.setting_id, []).append(run)
     known = {name for each in plan.anchors.values() for name in each["beside"]}
-    added = False
+    anchors, told = {**plan.anchors}, []
     for its in filter(None, map(repeats.get, best)):
         new = [runs for name, runs in repeats.items() if name not in known and _new(plan, its, runs)]
         if new and _earlier(plan, its):
-            before, name = plan.anchors.get(its[0].setting_id, {"repeats": 0, "beside": []}), its[0].setting_id
+            before, name = anchors.get(its[0].setting_id, {"repeats": 0, "beside": []}), its[0].setting_id
             more, beside = max(map(len, new)), [runs[0].setting_id for runs in new]
-            plan.anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
-            plan.warnings.append(
-                f"{names()[name]} is measured again, {more} times, because settings that are new were not measured on "
-                "its day (anchor: false leaves it out)"
+            anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
+            told.append(
+                f"{table.setting_names(plan)[name]} is measured again, {more} times, because settings that are new "
+                "were not measured on its day (anchor: false leaves it out)"
             )
-            added = True
-    return added
+    return anchors, told
 
 
 def begun(plan: Plan, run: Run) -> bool:
     """Whether a run has trained."""
-    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None
+    return chain.begun(Places(plan.results, run.id).run) is not None
 
 
 def _recommended(results: Path) -> list[str]:
@@ -100,7 +108,90 @@ def _new(plan: Plan, anchor: Sequence[Run], runs: Sequence[Run]) -> bool:
 
 def _earlier(plan: Plan, runs: Sequence[Run]) -> bool:
     """Whether all repeats of a setting were measured, on an earlier day."""
-    summaries: list[Any] = [read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None) for run in runs]
+    summaries: list[Any] = [read_json_or(Places(plan.results, run.id).run / "summary.json", None) for run in runs]
     starts = [summary.get("started_at") if isinstance(summary, dict) else None for summary in summaries]
     now = datetime.now(UTC).isoformat()
     return all(start and other_day(start, now) for start in starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """The first repeats of a setting: their samples per second, what it costs, and whether it is proven."""
+
+    setting: str
+    name: str
+    trains: tuple[Any, ...]
+    speeds: Sequence[float]
+    cost: float
+    proven: bool
+
+
+def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
+    """The settings that another was `factor` times as fast as, which trains the same and costs no more; why, by id."""
+    found = {}
+    for each in firsts:
+        faster = [
+            other
+            for other in firsts
+            if other.proven
+            and other.trains == each.trains
+            and other.cost <= each.cost
+            and min(other.speeds) >= factor * max(each.speeds)
+        ]
+        if faster:
+            best = max(faster, key=lambda other: min(other.speeds))
+            found[each.setting] = (
+                f"after {len(each.speeds)} repeats: {best.name} was {min(best.speeds) / max(each.speeds):.1f} times as "
+                f"fast, and costs no more (drop_slower_than: {factor:g})"
+            )
+    return found
+
+
+def dropped(plan: Plan) -> Plan:
+    """The plan without the repeats of clearly slower settings, but for those that have begun."""
+    factor = plan.config.drop_slower_than
+    if not factor:
+        return plan
+    slower = clearly_slower(_firsts(plan, table.setting_names(plan)), factor)
+    kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or begun(plan, run)]
+    stays = {run.id for run in kept}
+    left_out = {run.setting_id for run in plan.runs if run.id not in stays}
+    counts = {setting: sum(run.setting_id == setting for run in kept) for setting in left_out}
+    settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
+    why = {setting: told for setting, told in slower.items() if setting in left_out}
+    return replace(plan, runs=kept, settings=settings, dropped=why)
+
+
+def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
+    """The settings whose first repeats have finished and were timed."""
+    speeds: dict[str, list[float]] = {}
+    for run in plan.runs:
+        summary = read_json_or(Places(plan.results, run.id).run / "summary.json", None)
+        done = run.repeat < ROUNDS and isinstance(summary, dict) and summary.get("status") == "done"
+        speed = summary.get("samples_per_second") if done else None
+        if isinstance(speed, int | float) and 0 < speed < math.inf:  # else it was too short, or is damaged
+            speeds.setdefault(run.setting_id, []).append(float(speed))
+    return [
+        First(
+            setting=run.setting_id,
+            name=names[run.setting_id],
+            trains=(*comparable(flat(run)), *training_of(run)),
+            speeds=speeds[run.setting_id],
+            cost=plan.charging.cores(shapes.charged(run.shape, plan.site, plan.config)),
+            proven=_proven(plan, run),
+        )
+        for run in plan.runs
+        if run.repeat == 0 and len(speeds.get(run.setting_id, ())) == ROUNDS
+    ]
+
+
+def _proven(plan: Plan, run: Run) -> bool:
+    """Whether a run's gate has passed, and its spot check has not failed."""
+    proofs = plan.results / "equivalence"
+    verdict = read_json_or(proofs / "gates" / plan.gate(run) / "verdict.json", None)
+    checked: Any = read_json_or(proofs / "spot_checks" / run.setting_id / "verdict.json", None) or {}
+    try:
+        passed = bool(verdict) and (of_batch(verdict, OwnBatch.of(run))["equivalent"] or verdict.get("unprovable"))
+        return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))
+    except (KeyError, TypeError, AttributeError):  # of another version
+        return False

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.config.commands import Command, command_of, named_files
+from relay.config.comparisons import AXES, Comparison
+from relay.config.config import Config
 from relay.planning import settings, skips
-from relay.planning.commands import Command, command_of, named_files
-from relay.planning.comparisons import AXES, Comparison
-from relay.planning.config import Config
 from relay.planning.settings import Asked, Here
 from relay.spec.dataset import DatasetSpec
 from relay.spec.identity import source_digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,27 @@ def further(settings: Any, root: Path) -> list[Path]:
     return sorted(path for path in (root / CONFIG).parent.glob("*.yaml") if path != root / CONFIG)
 
 
-def add_gates(plan: Plan, other: Plan) -> None:
-    """Add another plan's gates, with what they need, and what it skips."""
-    plan.strategies += [name for name in other.strategies if name not in plan.strategies]
-    plan.skipped += other.skipped
-    for gate in other.gates.values():
-        if plan.site is None and (reason := _unmade(gate, plan.root)):
-            plan.skipped.append(Skipped(_setting(gate), (reason,)))
-            continue
-        reference = plan.reference_of[gate.id] = other.reference_of[gate.id]
-        plan.gates[gate.id] = gate
-        plan.references.setdefault(reference, other.references[reference])
-        for name in (gate.id, reference):
-            look = plan.preflight_of.setdefault(name, other.preflight_of[name])
-            plan.preflights.setdefault(look, other.preflights.get(look) or plan.preflights[look])
+def with_gates(plan: Plan, other: Plan) -> Plan:
+    """The plan with another one's gates, with what they need, and with what that skips."""
+    unmade = {name: _unmade(gate, plan.root) for name, gate in other.gates.items()} if plan.site is None else {}
+    gates = {name: gate for name, gate in other.gates.items() if not unmade.get(name)}
+    references = {other.reference_of[name]: other.references[other.reference_of[name]] for name in gates}
+    looks = {name: other.preflight_of[name] for name in (*gates, *references)} | {**plan.preflight_of}
+    known = {**other.preflights, **plan.preflights}
+    return replace(
+        plan,
+        strategies=list(dict.fromkeys([*plan.strategies, *other.strategies])),
+        skipped=[
+            *plan.skipped,
+            *other.skipped,
+            *(Skipped(_setting(other.gates[name]), (why,)) for name, why in unmade.items() if why),
+        ],
+        gates={**plan.gates, **gates},
+        references={**references, **plan.references},
+        reference_of={**plan.reference_of, **{name: other.reference_of[name] for name in gates}},
+        preflight_of=looks,
+        preflights={look: known[look] for look in dict.fromkeys([*plan.preflights, *looks.values()])},
+    )
 
 
 def foremost(plan: Plan) -> list[Gate]:

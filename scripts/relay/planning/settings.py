@@ -7,21 +7,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from relay.base.errors import UserError
+from relay.config.comparisons import AXES
+from relay.config.config import Config
 from relay.planning import optimization
-from relay.planning.comparisons import AXES
-from relay.planning.config import Config
-from relay.planning.one_gpu import ALONE, Sharing
+from relay.planning.gpus import ALONE, Sharing
+from relay.planning.strategy_files import StrategyFile
 from relay.slurm.held import Held
-from relay.spec import option_values, requirements, versions
+from relay.spec import option_values, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
 from relay.spec.looked import Looked
-from relay.spec.messages import near, show, unknown
-from relay.spec.requirements import Need, Requirements
+from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import (
@@ -62,26 +60,6 @@ class Asked:
     task_options: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class StrategyFile:
-    """A strategy's file and its requirements.
-
-    The path is relative to the working directory if the file lies below it, else absolute. `needs` are the functions
-    that the requirements name; each returns a reason why a setting cannot run, or None.
-    """
-
-    file: Path
-    requirements: Requirements
-    needs: tuple[Need, ...] = ()
-
-    @classmethod
-    def of(cls, path: Path, *, reading: bool = False) -> StrategyFile:
-        """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
-        declared, folder = requirements.read(path), Path.cwd()
-        short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
-        return cls(short, declared, requirements.needs(path, declared, reading=reading))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Here:
     """Where the runs go: this machine, or the nodes of a site.
@@ -114,47 +92,6 @@ def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _distinct(values: Sequence[Any]) -> list[Any]:
     """The values without duplicates. 1 and True are different values."""
     return list({(type(value), value): value for value in values}.values())
-
-
-PAGE = "docs/strategies.md"
-
-
-def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
-    """Raise UserError with one line for each comparison whose strategy has no file."""
-    wrong = [
-        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)
-        for i, c in enumerate(config.comparisons)
-        if c.command is None and c.strategy not in known
-    ]
-    if wrong:
-        raise UserError("\n".join(wrong))
-
-
-def check_options(config: Config, needs: Mapping[str, Requirements]) -> None:
-    """Raise UserError with one line for each option that its strategy does not have, or whose value is not allowed."""
-    wrong = []
-    for i, comparison in enumerate(config.comparisons):
-        if comparison.command is not None:
-            continue
-        defaults = needs[comparison.strategy].options
-        for name, values in comparison.options.items():
-            place = f"config: comparisons[{i}].options.{name}: "
-            if name not in defaults:
-                text = f"{show(values[0])} is not allowed, {comparison.strategy} has no such option"
-                wrong.append(place + unknown(text, name, defaults))
-                continue
-            choices = needs[comparison.strategy].allowed(name)
-            least = needs[comparison.strategy].least.get(name)
-            allowed = f"{option_values.allowed(defaults[name], least)}, such as {show(defaults[name])}"
-            if choices:
-                allowed = ", ".join(map(str, choices))
-            wrong += [
-                f"{place}{show(value)} is not allowed; {near(value, choices or ())}allowed: {allowed}"
-                for value in values
-                if not (value in choices if choices else option_values.fits(value, defaults[name], least))
-            ]
-    if wrong:
-        raise UserError("\n".join(wrong))
 
 
 def task_options(config: Config) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from relay.planning.config import Config
+from relay.config.config import Config
 from relay.spec.job import Job
 from relay.spec.partition import Partition
 from relay.spec.setting import Shape

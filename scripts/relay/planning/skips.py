@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from relay.config.config import Config
 from relay.environments.built import has_header
-from relay.planning import batches, optimization
-from relay.planning.config import Config
-from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile, default_backend
+from relay.planning import checks, optimization
+from relay.planning.settings import BACKENDS, Asked, Here, default_backend
+from relay.planning.strategy_files import StrategyFile
 from relay.process.one_gpu import can_share
+from relay.spec.card import ROUNDING
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import TF32
+from relay.spec.tasks import TaskSpec
 
 DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 
@@ -200,7 +203,7 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
 
 def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
     batch, shape, dataset = setting.batch.global_batch_size, setting.shape, setting.dataset
-    parts = batches.slices(setting, needs)
+    parts = checks.slices(setting, needs)
     if asked.axes["global_batch_size"] is not None and asked.axes["batch_per_device"] is not None:
         per_device = asked.axes["batch_per_device"]
         yield f"global_batch_size {batch} contradicts batch_per_device {per_device}; give one"
@@ -222,3 +225,18 @@ def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requi
     elif steps <= config.warmup_steps:
         least = f"allowed: at most {steps - 1}, or more epochs"
         yield f"warmup_steps {config.warmup_steps} leave none of the run's {steps} steps to be timed; {least}"
+
+
+def why_unproven(task: TaskSpec) -> str:
+    """Why nothing can be proven of a task; '' where its gates can tell, and where nobody has looked at the loss.
+
+    The random numbers have to be torch's, for no proof can repeat others. And the loss of a batch has to be the mean of
+    its parts' losses, or dividing the batch makes it another training. That holds of strategies that divide no batch
+    as well: all gates of a task share its reference, which finds the same and then trains nothing.
+    """
+    if reason := task.card.unrepeatable:
+        return reason
+    difference = task.card.mean_difference
+    if difference is None or difference <= ROUNDING:
+        return ""
+    return f"the loss of {task.name} is no mean over samples, so that a divided batch is another training"

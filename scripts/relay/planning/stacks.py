@@ -16,12 +16,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from relay.base.errors import UserError
+from relay.config.config import Config
 from relay.environments import login_node, recorded, wheelhouse
 from relay.environments.locks import lock_of, pinned, stacks, without
 from relay.environments.overlay import DRIVERS
 from relay.environments.recipes import RECIPES
 from relay.environments.recorded import Asked
-from relay.planning.config import Config
 from relay.spec import cuda
 from relay.spec.messages import show, unknown
 from relay.spec.site import Site

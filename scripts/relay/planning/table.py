@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.base.plain_text import plain_text
-from relay.planning import chains, costs, right_size
+from relay.planning import chains, costs, here, right_size
 from relay.planning.plan import Plan
 from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
@@ -30,7 +30,7 @@ def render(plan: Plan, width: int = 80) -> str:
         _totals(plan),
         *costs.shown(plan),
         *plan.stacks.shown(plan.root),
-        *(start.line for start in plan.expected_starts),
+        *(start.line for start in here.expected(plan)),
         *right_size.shown(plan, setting_names(plan)),
         *skipped(plan),
         *(f"dropped: {setting_names(plan)[name]} {why}" for name, why in plan.dropped.items()),

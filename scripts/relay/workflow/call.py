@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -15,24 +15,13 @@ from typing import Any
 
 from relay.base import lifeline
 from relay.base.errors import UserError
+from relay.config import reading, shrink
+from relay.config.config import Config, load
 from relay.driver import first_look, full_disk
-from relay.planning import (
-    cards,
-    gpus,
-    handed,
-    here,
-    largest_models,
-    one_gpu,
-    planner,
-    probed,
-    reading,
-    selftest,
-    shrink,
-    table,
-)
-from relay.planning.config import Config, load
+from relay.planning import cards, gpus, handed, here, planner, searches, selftest, table
+from relay.planning.asked import Asked
 from relay.planning.plan import Plan
-from relay.planning.probed import PlannedProbe
+from relay.planning.searches import PlannedProbe
 from relay.process.cpus import granted
 from relay.run_folder import layout
 from relay.slurm.held import Held
@@ -46,7 +35,7 @@ from relay.training import changed_code
 
 RESULTS = Path("results")
 # Snakemake tells its targets only after the Snakefile is read. These need no speed that is not measured yet.
-UNPLANNED = {"card", "plan", "probe", "status", largest_models.TARGET}
+UNPLANNED = {"card", "plan", "probe", "status", searches.LARGEST_MODEL}
 
 
 @dataclass(frozen=True)
@@ -80,6 +69,11 @@ class Call:
         return bool(self.workflow.is_main_process)
 
     @cached_property
+    def asked(self) -> Asked:
+        """What its jobs ask Slurm for."""
+        return Asked(self.plan)
+
+    @cached_property
     def runs(self) -> dict[str, Run]:
         return {run.id: run for run in self.plan.runs}
 
@@ -90,11 +84,11 @@ class Call:
 
     @cached_property
     def probes(self) -> dict[str, PlannedProbe]:
-        return probed.probes(self.plan)
+        return searches.probes(self.plan)
 
     @cached_property
     def searches(self) -> dict[str, PlannedProbe]:
-        return largest_models.searches(self.plan)
+        return searches.depth_searches(self.plan)
 
     @cached_property
     def at_once(self) -> int:
@@ -109,7 +103,7 @@ class Call:
         """The ids of what proves the runs, by the folder of their verdicts."""
         return {GATES: [*self.plan.gates], SPOT_CHECKS: [*self.plan.spot_checks]}
 
-    def strategies_as_targets(self) -> list[str]:
+    def strategies_as_targets(self) -> Sequence[str]:
         """The names of the plan's strategies. Ends the process where another rule has one of them."""
         if taken := next(filter(self.workflow.is_rule, self.plan.strategies), None):
             sys.exit(f"error: config: comparisons: '{taken}' is the name of a target; give the command another `name`")
@@ -138,7 +132,15 @@ def specification_text(call: Call, specification: Specification) -> str:
 
 
 def check_defaults(workflow: Any) -> None:
-    """End with a line for a mistake in config/config.yaml, before Snakemake reads it, whose words do not name it."""
+    """End with a line for a mistake in config/config.yaml, before Snakemake reads it, whose words do not name it.
+
+    So does a call in which another workflow has this one as a module: jobs are handed a copy of the whole project.
+    """
+    if not (root := Path(__file__).resolve().parents[3]).samefile(workflow.basedir):
+        sys.exit(
+            f"error: {workflow.main_snakefile}: Torch Relay is no module of another workflow; "
+            f"give `snakemake -s {root / 'Snakefile'}` in your own folder, whose config and results it then uses"
+        )
     # What imports and planning make stays. Looking through it again and again for garbage took a seventh of a dry run.
     gc.freeze()
     gc.set_threshold(100_000)
@@ -197,7 +199,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
         root=root,
         site=site,
         gpus=count,
-        sharing=one_gpu.of_this_machine(count) if alone else one_gpu.ALONE,
+        sharing=gpus.of_this_machine(count) if alone else gpus.ALONE,
         held=(held := None if site else Held.here()),
         arithmetic=Arithmetic.here(),
         record=True,
@@ -210,7 +212,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
     except UserError as error:
         plan = _without_planning(config, root, words, error)
     for file in selftest.further(workflow.config_settings, root) if chosen else ():
-        selftest.add_gates(plan, planned(load(given | reading.read_config(file))))
+        plan = selftest.with_gates(plan, planned(load(given | reading.read_config(file))))
     if not UNPLANNED & {*words}:
         plan.check_measured()
     here.check(plan)
@@ -232,9 +234,7 @@ def _without_planning(config: Config, root: Path, words: list[str], why: UserErr
     if "status" in words:
         return handed.last(config, because=why)
     names = dict.fromkeys(each.strategy for each in config.comparisons)  # enough for a list
-    plan = Plan(config, root, None, [*names])
-    plan.warnings.append(str(why))
-    return plan
+    return Plan(config, root, None, [*names], warnings=[str(why)])
 
 
 def _told(call: Call) -> Iterator[str]:

@@ -9,7 +9,7 @@ from relay.driver import guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
 from relay.equivalence.job import settle
-from relay.planning import handed, here, largest_models, one_alone, one_gpu, probed, scripts, table
+from relay.planning import chains, gpus, handed, here, prepared, scripts, searches, table
 from relay.spec import requirements
 from relay.status import finished
 from relay.workflow.call import RESULTS, Call
@@ -55,7 +55,7 @@ def _missing(call: Call) -> Iterator[str]:
     workflow, plan = call.workflow, call.plan
     if call.held and call.held.elsewhere:
         yield call.held.elsewhere
-    yield from plan.unready
+    yield from here.unready(plan)
     if call.site:
         yield from here.unfit_paths(*workflow.config_settings.configfiles)
     methods = {method.item_to_choice() for method in workflow.deployment_settings.deployment_method}
@@ -66,18 +66,18 @@ def _missing(call: Call) -> Iterator[str]:
 
 def _refused(call: Call, targets: Collection[str]) -> list[str]:
     """Why these targets cannot be asked for."""
-    config, plan = call.config, call.plan
-    told = probed.refusals(config, targets) + largest_models.refusals(plan, targets)
-    return [*told, *scripts.refusals(config, targets), *one_alone.refusals(plan, targets)]
+    plan = call.plan
+    told = [*searches.refusals(plan, targets), *scripts.refusals(call.config, targets)]
+    return [*told, *chains.refusals(plan, targets)]
 
 
 def _prepare(call: Call) -> None:
     """What is done before Snakemake looks at the files, once this driver is the only one."""
-    call.plan.prepare()
+    prepared.prepare(call.plan)
     handed.hand_over(call.plan, selftest=call.selftest, workflow=call.workflow)
     settle(RESULTS)
     finished.settle(RESULTS)
-    one_gpu.begin_mps()
+    gpus.begin_mps()
 
 
 def _conclusion(call: Call, targets: Collection[str]) -> tuple[str, bool]:

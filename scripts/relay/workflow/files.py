@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments import login_node
-from relay.planning import probed, selftest, written
-from relay.planning.probed import PlannedProbe
+from relay.planning import prepared, searches, selftest
+from relay.planning.searches import PlannedProbe
 from relay.run_folder.places import Places
 from relay.selftest.parts import RESUME
 from relay.spec.run import Run, Specification, Training
@@ -203,7 +203,7 @@ class Files:
 
     @cached_property
     def plan_text(self) -> str:
-        return json.dumps(written.content(self.plan), indent=1) + "\n"
+        return json.dumps(prepared.content(self.plan), indent=1) + "\n"
 
     def record_plan(self, job: Any) -> list[str]:
         return self._needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])
@@ -263,7 +263,7 @@ class Files:
 
     def probed_text(self) -> str:
         """The config with what the probes have found."""
-        return probed.config_text(self.plan, self.read("probe"), PROBED)
+        return searches.config_text(self.plan, self.read("probe"), PROBED)
 
     def answers(self, folder: str) -> list[str]:
         """The files of all probes, or of all searches for the largest model."""

@@ -11,7 +11,7 @@ from relay.driver import guard
 from relay.environments import login_node
 from relay.planning import selftest, table
 from relay.planning.checks import checked_along, in_groups
-from relay.planning.probed import PlannedProbe
+from relay.planning.searches import PlannedProbe
 from relay.selftest.parts import FAULTS, RESUME
 from relay.spec.run import Specification
 from relay.workflow.call import Call
@@ -296,11 +296,11 @@ class Jobs:
         return kind.of(job.wildcards) if isinstance(kind, Kind) else None
 
     def more_memory(self, job: Any, had_mb: int) -> int | None:
-        """What a job that was killed with so much memory asks for when it is tried again (`Plan.more_memory`)."""
+        """What a job that was killed with so much memory asks for when it is tried again (`Asked.more_memory`)."""
         specification = self.specification_of(job)
-        return self.plan.more_memory(specification, had_mb) if specification else None
+        return self.call.asked.more_memory(specification, had_mb) if specification else None
 
     def leave_out(self, job: Any, node: str) -> bool:
-        """Has a job avoid a node whose hardware has failed, if it can (`Plan.leave_out`)."""
+        """Has a job avoid a node whose hardware has failed, if it can (`Asked.leave_out`)."""
         specification = self.specification_of(job)
-        return specification is not None and self.plan.leave_out(specification, node)
+        return specification is not None and self.call.asked.leave_out(specification, node)

@@ -59,7 +59,7 @@ class Kind:
         return login_node.conda_directive(self.call.site, self.of(wildcards).stack, self.call.root)
 
     def _asked(self, name: str) -> OfJob:
-        return lambda wildcards: self.call.plan.resources(self.of(wildcards)).get(name)
+        return lambda wildcards: self.call.asked.resources(self.of(wildcards)).get(name)
 
     def _before(self, wildcards: Any) -> str:
         """Loads the modules of the job's stack after the site's own, or activates conda; writes the specification.
@@ -83,7 +83,7 @@ class Kind:
         return words(*command, *(["--output", output] if self.output else []))
 
     def _memory(self, wildcards: Any) -> str:
-        megabytes = self.call.plan.resources(self.of(wildcards))["mem_mb"]
+        megabytes = self.call.asked.resources(self.of(wildcards))["mem_mb"]
         return f"{megabytes} MB a node" if megabytes else "no memory"
 
 

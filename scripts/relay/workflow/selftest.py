@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +27,7 @@ class SelfTest:
         return selftest.pairs(self.call.plan) if self.call.selftest else {}
 
     @cached_property
-    def looks(self) -> dict[str, Preflight]:
+    def looks(self) -> Mapping[str, Preflight]:
         """A self-test's looks at nodes. Jobs on a cluster wait for theirs; on this machine the pairs' are enough."""
         return self.call.plan.preflights if self.call.selftest and self.call.site else self.pairs
 

@@ -14,7 +14,7 @@ from relay.base.files import read_json
 from relay.card.words import all_in_words
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import claim, signals
-from relay.planning import cards, largest_models, one_alone, probed, settings, table, written
+from relay.planning import cards, chains, here, prepared, searches, settings, table
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.status import page as status_page
@@ -56,8 +56,8 @@ class Shown:
             speed.remember([RESULTS / "speeds" / f"{setting}.json" for setting in self.call.unmeasured], plan.speeds)
             plan = self.call.again()
         _say(table.render(plan, width=_width()))
-        if plan.refused:
-            sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
+        if refused := here.refused(here.expected(plan)):
+            sys.exit("\n".join(f"error: {problem}" for problem in refused))
 
     def skipped(self) -> None:
         """Print which settings are skipped, and why."""
@@ -85,11 +85,11 @@ class Shown:
         from relay.comparison import alone
 
         named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
-        _say(*alone.lines(written.content(self.plan), RESULTS, named))
+        _say(*alone.lines(prepared.content(self.plan), RESULTS, named))
 
     def trained(self) -> None:
         """Print where the one training of `snakemake chain` lies."""
-        _say(*one_alone.trained(self.plan, RESULTS))
+        _say(*chains.trained(self.plan, RESULTS))
 
     def finished(self) -> None:
         """Show the comparison again where all of it was there: `succeeded` has shown one that was made."""
@@ -106,11 +106,11 @@ class Shown:
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
-        _say(probed.shown(self.plan, self.files.read("probe"), PROBED))
+        _say(searches.shown(self.plan, self.files.read("probe"), PROBED))
 
     def models(self, log: str) -> None:
         """Print the largest models that fit. A report that is there gets its section on them."""
-        _say(largest_models.shown(self.plan, self.files.read("largest_model")))
+        _say(searches.shown_largest(self.plan, self.files.read("largest_model")))
         self.renew_report(log)
 
     def in_cpp(self, log: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.planning.comparisons import AXES, Comparison
-from relay.planning.config import Config, load
+from relay.config.comparisons import AXES, Comparison
+from relay.config.config import Config, load
 from relay.spec import requirements
 from relay.spec.requirements import Requirements
 

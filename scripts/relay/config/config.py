@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, mod
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
-from relay.planning.comparisons import Axis, Comparison, OptionValue
-from relay.planning.config_blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
+from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
+from relay.config.comparisons import Axis, Comparison, OptionValue
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.setting import Scaling, Writers

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.planning.comparisons import Comparison
+from relay.config.comparisons import Comparison
 from relay.spec.identity import beside
 from relay.spec.script import TASK, file_argument, placeholders, started_by_torchrun
 

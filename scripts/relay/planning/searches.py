@@ -1,4 +1,4 @@
-"""The plan of `snakemake probe`: which settings are probed for the largest batch that fits, and the config made of it.
+"""The plans of `snakemake probe` and `snakemake largest_model`: which settings are tried, and what the answers mean.
 
 The planner imports this module, so that it does not import torch.
 """
@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
-from relay.planning import batches
+from relay.comparison.largest_models import LargestModel, of_record
+from relay.config.comparisons import Comparison
+from relay.config.config import Config
+from relay.planning import checks
 from relay.planning.checks import named
-from relay.planning.comparisons import Comparison
-from relay.planning.config import Config
 from relay.planning.plan import Plan
 from relay.spec import requirements
 from relay.spec.identity import fingerprint
@@ -24,6 +25,7 @@ from relay.spec.probe import Limits
 from relay.spec.requirements import Requirements
 from relay.spec.run import Probe, Setting, setting_fields, value_of
 
+LARGEST_MODEL = "largest_model"  # the target
 HEADER = """\
 # Made by `snakemake probe`: the config with the largest batches that fit, one comparison for each setting. To use it:
 #   snakemake --profile … --configfile {path}
@@ -57,14 +59,21 @@ def probes(plan: Plan) -> dict[str, PlannedProbe]:
     return planned_probes
 
 
-def refusals(config: Config, targets: Collection[str]) -> list[str]:
-    """Why these targets of Snakemake cannot be made: a probe must not take longer than its job may."""
-    searching = ("probe", "largest_model")
-    probing = any(Path(target).name.startswith(searching) or "results/probe" in target for target in targets)
-    if not probing or config.probe.minutes <= config.runtime_minutes:
-        return []
-    limit = f"at most {config.runtime_minutes} (runtime_minutes)"
-    return [f"config: probe.minutes: {config.probe.minutes:g} is not allowed; allowed: {limit}"]
+def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
+    """Why these targets of Snakemake cannot be made.
+
+    A probe must not take longer than its job may. A search for the largest model needs a task with an option `depth`.
+    """
+    told, config = [], plan.config
+    named_so = ("probe", LARGEST_MODEL)
+    probing = any(Path(target).name.startswith(named_so) or "results/probe" in target for target in targets)
+    if probing and config.probe.minutes > config.runtime_minutes:
+        limit = f"at most {config.runtime_minutes} (runtime_minutes)"
+        told.append(f"config: probe.minutes: {config.probe.minutes:g} is not allowed; allowed: {limit}")
+    if LARGEST_MODEL in targets and not depth_searches(plan):
+        allowed = "tasks with an option depth, the number of their blocks, such as gpt-tiny"
+        told.append(f"config: task: {config.task} has no depth to search over; allowed for {LARGEST_MODEL}: {allowed}")
+    return told
 
 
 def _without_batch(setting: Setting) -> str:
@@ -92,7 +101,7 @@ def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
 def batch_unit(setting: Setting, needs: Requirements) -> int:
     """The samples per device of which every batch must be a multiple, so that it divides evenly."""
     devices = setting.shape.devices
-    return math.lcm(batches.unit(setting, needs), devices) // devices
+    return math.lcm(checks.unit(setting, needs), devices) // devices
 
 
 def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
@@ -138,3 +147,39 @@ def shown(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
         lines.append(f"{name} ({what}): {answer['reason'] or size}")
     lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]
     return "\n".join([*lines, f"Use it by: snakemake --profile … --configfile {path}"])
+
+
+def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
+    """The of_depth of a plan, by the setting's id: one for each setting whose task has an option `depth`."""
+    found = {}
+    for planned in plan.settings:
+        if "depth" in planned.setting.task.options:
+            probe = named(Probe, planned.setting, id=planned.id, seed=plan.config.seed)
+            found[planned.id] = PlannedProbe(probe, _depths(probe, plan.config), (planned.id,))
+    return found
+
+
+def _depths(probe: Probe, config: Config) -> Limits:
+    """Depths that have a block for each stage of a pipeline."""
+    needs = requirements.read(Path(probe.strategy.file))
+    stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
+    asked, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
+    return Limits(1, first, asked.most_blocks, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)
+
+
+def shown_largest(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The answers for the terminal: a line for each setting, the prediction beside what was found."""
+    lines = [_line(of_record(found[name], name)) for name in depth_searches(plan)]
+    lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]
+    return "\n".join(lines)
+
+
+def _line(answer: LargestModel) -> str:
+    if answer.depth is None:
+        return f"{answer.name}: {answer.reason}"
+    line = ", ".join(filter(None, (f"{answer.name}: {answer.depth} blocks", answer.told_limit)))
+    if answer.parameters is None or answer.predicted_parameters is None:
+        return line
+    count, said = answer.parameters / 1e6, answer.predicted_parameters / 1e6
+    formula = f"by the formula {answer.predicted_depth} blocks, {said:.4g} M"
+    return f"{line}, {count:.4g} M parameters; {formula} ({answer.state_bytes:.4g} bytes for each)"

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from relay.planning.config_blocks import Read, Segment
+from relay.config.blocks import Read, Segment
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import show
 from relay.spec.run import setting_fields
