@@ -176,7 +176,7 @@ def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], 
         wheels = ["--wheel-dir", str(folder / "wheel"), str(unpacked)]
         with telling(f"building {name}"):
             run([*pip.program(python), "wheel", *plainly, *wheels])
-        _keep(next((folder / "wheel").glob("*.whl")), place)
+        keep(next((folder / "wheel").glob("*.whl")), place)
     print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
 
 
@@ -204,8 +204,8 @@ def _unpacked(archive: Path, folder: Path) -> Path:
     return next(path for path in folder.iterdir() if path.is_dir())
 
 
-def _keep(built: Path, place: Path) -> None:
-    """Move a wheel into the cache; its folder is there with it, or not at all."""
+def keep(built: Path, place: Path) -> None:
+    """Copy what was built into the cache; its folder `place` is there with it, or not at all."""
     partial = place.with_name(f".{place.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

@@ -238,8 +238,7 @@ def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None
         lines.append(f"{package}=={version} --hash=sha256:{digest}")
     (folder / REQUIREMENTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     digests[REQUIREMENTS] = sha256(folder / REQUIREMENTS)
-    sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
-    (folder / SUMS).write_text(sums, encoding="utf-8")
+    (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8")
 
 
 def _move(partial: Path, place: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -113,12 +112,7 @@ def _build(sources: Path, place: Path, site_options: Sequence[str]) -> None:
         ):
             if subprocess.run(words, stdout=said, stderr=subprocess.STDOUT, check=False).returncode:
                 raise UserError(f"{NAME} could not be built: {_why(log)}; all that was said is in {log}")
-        partial = place.with_name(f".{place.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        shutil.copy2(Path(text) / NAME, partial)
-        shutil.rmtree(place, ignore_errors=True)
-        partial.rename(place)
+        built.keep(Path(text) / NAME, place)
 
 
 def _why(log: Path) -> str:

@@ -119,10 +119,7 @@ def _build(builder: Any, file: Path) -> Any:
     print(f"Building DeepSpeed's operation {builder.name} on node {node}; this is done once", flush=True)
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
         try:
-            with (
-                mock.patch.dict(os.environ, _told(builder, folder)),
-                built.telling(f"building {builder.name}"),
-            ):
+            with mock.patch.dict(os.environ, _told(builder, folder)), built.telling(f"building {builder.name}"):
                 made = builder.compiled_by_deepspeed(False)
         except Exception as error:  # whatever a compiler or DeepSpeed's own look at the machine comes to
             raise UserError(
