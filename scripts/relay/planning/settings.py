@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from relay.config.comparisons import AXES
 from relay.config.config import Config
@@ -32,6 +32,7 @@ from relay.spec.setting import (
     Launcher,
     Length,
     Loader,
+    Optimization,
     Place,
     Shape,
     StrategySpec,
@@ -155,12 +156,21 @@ def resolve(
         shape=shape,
         place=Place(site=here.site.name if here.site else "local"),
         computation=_computation(axes, shape, task.card, needs, options, captured=config.cuda_graph),
-        feeding=Feeding(loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
-        batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
-        optimization=optimization.of(trained),
+        feeding=_group(Feeding, axes, loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
+        batch=_group(Batch, axes, global_batch_size=batch, learning_rate_scaling=scaling),
+        optimization=_group(Optimization, axes, **vars(optimization.of(trained))),
         length=_length(config, task, dataset.train_count // batch),
         spot_checks=SpotChecks(**config.spot_checks.model_dump()),
     )
+
+
+Group = TypeVar("Group", Shape, Computation, Feeding, Batch, Optimization)
+
+
+def _group(kind: type[Group], axes: Mapping[str, Any], **own: Any) -> Group:
+    """A group of a setting's fields: what the axes ask for, replaced by what was found for it (`own`), if not None."""
+    asked = {each.name: axes[each.name] for each in fields(kind) if axes.get(each.name) is not None}
+    return kind(**asked | {name: value for name, value in own.items() if value is not None})
 
 
 def shape_of(asked: Asked, needs: Requirements, here: Here) -> Shape:
@@ -169,15 +179,9 @@ def shape_of(asked: Asked, needs: Requirements, here: Here) -> Shape:
     if device not in needs.devices and "cpu" in needs.devices:
         device = "cpu"  # so that one config can compare a strategy for CPUs with strategies for GPUs
     one = needs.processes == "one"
-    shape = Shape(
-        device=device,
-        nodes=axes["nodes"],
-        devices_per_node=axes["devices_per_node"],
-        processes_per_device=axes["processes_per_device"],
-        # A strategy with one process uses all devices of its node.
-        devices_per_process=axes["devices_per_node"] * axes["processes_per_device"] if one else 1,
-        interop_threads=axes["interop_threads"],
-    )
+    # A strategy with one process uses all devices of its node.
+    devices = axes["devices_per_node"] * axes["processes_per_device"] if one else 1
+    shape = _group(Shape, axes, device=device, devices_per_process=devices)
     cpus = axes["cpus_per_task"] or _share_of_cpus(shape, here.site)
     backend = axes["backend"] or default_backend(shape, needs)
     return replace(
@@ -225,12 +229,12 @@ def _computation(
 
     `captured`: where a GPU can, it replays a captured step.
     """
-    given = {each.name: axes[each.name] for each in fields(Computation) if each.name in axes}
-    if given["channels_last"] is None:
-        faster = shape.device == "cpu" or given["precision"] in IN_TENSOR_CORES
+    channels_last = axes["channels_last"]
+    if channels_last is None:
+        faster = shape.device == "cpu" or axes["precision"] in IN_TENSOR_CORES
         parted = needs.pipelined and options["schedule"] in SCHEDULES and SCHEDULES[options["schedule"]].parted
-        given["channels_last"] = bool(card.channels_last) and faster and not parted
-    return Computation(**given, cuda_graph=captured and shape.device == "cuda")
+        channels_last = bool(card.channels_last) and faster and not parted
+    return _group(Computation, axes, channels_last=channels_last, cuda_graph=captured and shape.device == "cuda")
 
 
 def _length(config: Config, task: TaskSpec, steps_per_epoch: int) -> Length:

@@ -1,0 +1,180 @@
+"""From the combinations of a config's axes to settings that can run, settings that are skipped, and runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.config.commands import Command
+from relay.environments import login_node
+from relay.environments.locks import lock_of
+from relay.planning import (
+    cautions,
+    checks,
+    rounds,
+    scripts,
+    settings,
+    shapes,
+    skips,
+    software,
+)
+from relay.planning.cards import Looks
+from relay.planning.plan import Plan, PlannedSetting, Skipped
+from relay.planning.settings import Asked, Here
+from relay.planning.strategy_files import Identities, StrategyFile
+from relay.spec import identity
+from relay.spec.looked import Looked
+from relay.spec.run import Run, Setting
+from relay.spec.site import Site
+from relay.spec.spot_checks import SpotChecks
+
+
+class Combinations:
+    """The settings and the runs of all combinations of the config."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        strategies: Mapping[str, StrategyFile],
+        commands: Mapping[str, Command],
+        here: Here,
+        looks: Looks,
+        seen: Mapping[str, Looked],
+    ) -> None:
+        self.plan, self.config, self.root = plan, plan.config, plan.root
+        self.strategies, self.commands, self.here, self.arithmetic = strategies, commands, here, looks.arithmetic
+        variables = self.arithmetic.variables
+        self.warnings = [f"set in the environment, and so a part of every run: {variables}"] if variables else []
+        self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
+        self.identities = Identities(self.root, None if commands else looks.task, strategies)
+        self.settings: dict[str, PlannedSetting] = {}
+        self.skipped: dict[str, Skipped] = {}
+        self.cautions: dict[str, list[str]] = {}
+
+    def _looked(self, looks: Looks, found: Looked) -> Looked:
+        """A task that was looked at; the config's learning rate replaces its own, if there is one."""
+        self.warnings += [each for each in found.warnings if each not in self.warnings]
+        rate = self.config.learning_rate or found.task.learning_rate
+        # The file is not that of the look: the folder may be another one.
+        return replace(found, task=replace(found.task, file=looks.task[1], learning_rate=rate))
+
+    def added(self) -> Plan:
+        """The plan with every combination of the config: as a setting, or as skipped with reasons."""
+        for asked in settings.expand(self.config):
+            if command := self.commands.get(asked.strategy):
+                setting, reasons = self._of_command(asked, command)
+            else:
+                setting, reasons = self._of_strategy(asked)
+            if self.identities.lock(setting.strategy.stack) is None:
+                reasons.append(f"stack {setting.strategy.stack} has no lock envs/{setting.strategy.stack}.txt")
+            if not reasons:
+                self._add(self._placed(setting), asked.comparison)
+            else:
+                self.skipped.setdefault(self.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
+        for caution, named in self.cautions.items():
+            others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
+            self.warnings.append(f"{named[0]} {caution}{others}")
+        settings_, skipped = [*self.settings.values()], [*self.skipped.values()]
+        return replace(self.plan, settings=settings_, skipped=skipped, warnings=self.warnings)
+
+    def _of_command(self, asked: Asked, command: Command) -> tuple[Setting, list[str]]:
+        """The setting of a combination that names a command, and why it cannot run."""
+        stack = self.plan.stacks.name(self.config.comparisons[asked.comparison].stack)
+        setting = scripts.resolve(asked, command, config=self.config, stack=stack, here=self.here)
+        reasons = scripts.problems(asked, setting, command, self.here)
+        if self.here.site and not reasons:
+            reasons += self._site_problems(setting, self.here.site, None)
+        return setting, reasons
+
+    def _of_strategy(self, asked: Asked) -> tuple[Setting, list[str]]:
+        """The setting of a combination that names a strategy, and why it cannot run."""
+        strategy = self.strategies[asked.strategy]
+        setting = settings.resolve(
+            asked,
+            config=self.config,
+            strategy=strategy,
+            stack=self.plan.stacks.name(strategy.requirements.stack),
+            looked=self.looked[settings.shown(asked.task_options)],
+            here=self.here,
+        )
+        reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
+        stack = setting.strategy.stack
+        torch = software.torch_version(self.here.site, stack, lock_of(self.root, stack), self.arithmetic.torch)
+        if self.here.site and not reasons:
+            reasons += self._site_problems(setting, self.here.site, torch)
+        reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
+        recorded = (self.here.site, stack, lock_of(self.root, stack))
+        reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
+        if unproven := skips.why_unproven(setting.task):
+            if self.config.unproven == "skip":
+                reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
+            # Nothing is computed again where one plain process need not train the same.
+            setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+        return setting, reasons
+
+    def _site_problems(self, setting: Setting, site: Site, torch: str | None) -> Iterator[str]:
+        """Why the cluster cannot take the setting's jobs. `torch` is the version that they will have."""
+        partition, reason = shapes.partition_for(setting.shape, site, self.config)
+        if partition is None:
+            yield reason
+        if partition is not None:
+            yield from software.unfit(site, partition, torch)
+            yield from skips.of_gpus(setting, partition)
+        try:
+            login_node.asked(site, setting.strategy.stack, self.root, device=setting.shape.device)
+        except UserError as error:
+            yield str(error)
+
+    def _add(self, setting: Setting, index: int) -> None:
+        comparison = self.config.comparisons[index]
+        name = f"{setting.strategy.name}-{self.identities.of(setting)}"
+        # A script's jobs end by themselves.
+        segment = None if comparison.command else comparison.segment or self.config.segment
+        repeats = comparison.repeats or self.config.repeats
+        known = self.settings.get(name)
+        if known is None:
+            planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
+            wanted = self.here.site and self.here.site.min_minutes
+            speed = self.plan.measured.get(planned.id) if wanted else None
+            for caution in cautions.of_setting(planned, self.config, self.here, speed):
+                self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
+            return
+        repeats = max(known.repeats, repeats)
+        self.settings[name] = replace(known, repeats=repeats)
+        place = "twice in" if known.comparison == index else f"in comparisons[{known.comparison}] and"
+        other = "" if known.segment == segment else ", with the segment of the former"
+        self.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
+
+    def _placed(self, setting: Setting) -> Setting:
+        """The setting with the site's kind of GPU and software, and with what changes the arithmetic."""
+        site, variables = self.here.site, self.arithmetic.variables
+        if site is None:
+            place = replace(setting.place, variables=variables, torch_version=self.arithmetic.torch)
+            return replace(setting, place=place)
+        partition, _ = shapes.partition_for(setting.shape, site, self.config)
+        asked = login_node.asked(site, setting.strategy.stack, self.root)
+        software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
+        software |= {"stack_modules": asked["stack_modules"]} if asked["stack_modules"] else {}
+        place = replace(
+            setting.place,
+            gpu_name=partition.gpu_name if partition else None,
+            software=f"{asked['mode']}-{identity.fingerprint(software)}",
+            torch_version=self.arithmetic.torch if asked["mode"] == "current" else None,
+            variables=variables,
+        )
+        return replace(setting, place=place)
+
+    def with_runs(self, plan: Plan, anchors: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """The plan with its runs: the repeats of all settings, in rounds."""
+        planned_settings, seed, repeats = [*self.settings.values()], self.config.seed, Counter[str]()
+        runs = []
+        for planned, repeat in rounds.in_order(planned_settings, anchors, seed):
+            repeats[planned.id] += 1
+            digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
+            own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
+            runs.append(checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat))
+        repeated = [replace(each, repeats=repeats[each.id]) for each in planned_settings]
+        return replace(plan, runs=runs, settings=repeated, anchors=anchors)
