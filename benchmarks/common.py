@@ -118,7 +118,7 @@ def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxy
     shutil.rmtree(places.work, ignore_errors=True)
     shutil.rmtree(places.run)  # what it knows of its checkpoints
     written(run, results)
-    command = [sys.executable, str(ROOT / "scripts/train.py"), "--run", run.id, "--results", str(results)]
+    command = [sys.executable, str(ROOT / "scripts/main.py"), "train", "--run", run.id, "--results", str(results)]
     command += ["--first", "0", "--last", str(run.length.total_steps)]
     done = subprocess.run(
         command,

@@ -72,7 +72,7 @@ def hop(folder: Path, run: Run, first: int) -> dict[str, float]:
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(MARKS)
     environment = {**os.environ, "HOP_MARKS": str(marks), "PYTHONPATH": str(site)}
-    command = [sys.executable, str(ROOT / "scripts/train.py"), "--run", run.id, "--results", str(folder)]
+    command = [sys.executable, str(ROOT / "scripts/main.py"), "train", "--run", run.id, "--results", str(folder)]
     began = time.time()
     done = subprocess.run(
         [*command, "--first", str(first), "--last", str(first + STEPS)],

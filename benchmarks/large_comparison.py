@@ -1,7 +1,7 @@
 """What the comparison of many runs costs: CPU seconds, memory, and how large its page becomes.
 
 Records are written as the stages before the comparison leave them, with curves and jobs as real runs have them. Then
-`compare.py` is run on them: from the records to the tables, the answer, the pictures and the page. `median_ratio` is
+`relay compare` is run on them: from the records to the tables, the answer, the pictures and the page. `median_ratio` is
 its CPU seconds over those of reading the same records as JSON in a bare loop.
 """
 
@@ -109,7 +109,8 @@ def main() -> None:
         runs = records(Path(folder), given.settings, given.runs // given.settings)
         results = Path(folder, "results")
         read = [sys.executable, "-c", READ, results]
-        compare = [sys.executable, ROOT / "scripts/compare.py", "--plan", results / "plan.json", "--results", results]
+        relay = [sys.executable, ROOT / "scripts/main.py"]
+        compare = [*relay, "compare", "--plan", results / "plan.json", "--results", results]
         rounds = [(*spent(read, results), *spent(compare, results)) for _ in range(given.rounds)]
         pages = {path.name: round(path.stat().st_size / 1e6, 2) for path in results.glob("comparison.*")}
         pictures = sum(path.stat().st_size for path in results.glob("pictures/*.svg"))

@@ -29,7 +29,7 @@ NESTED += "--mode remote --executor local --allowed-rules segment"
 # Python runs this file at the start of each process that finds it.
 MARK = """
 import os, sys, time
-if any(word.endswith("scripts/train.py") for word in sys.orig_argv):
+if "train" in sys.orig_argv and any(word.endswith("scripts/main.py") for word in sys.orig_argv):
     with open(os.environ["FIRST_LINE"], "a") as stream:
         stream.write(f"{time.time()}\\n")
 """

@@ -102,7 +102,8 @@ class Stamp:
 
     def packages(self) -> set[str]:
         """Names and versions as the installed packages' folders show them."""
-        return {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
+        found = {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
+        return {name for name in found if not name.startswith("torch_relay-")}  # `add_own` looks after that
 
     def write(self, content: dict[str, Any]) -> None:
         content = {**content, "packages": sorted(self.packages())}
@@ -159,27 +160,6 @@ def create(venv: Path) -> None:
         raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
 
 
-def add_own(venv: Path) -> None:
-    """Has the environment find this checkout's plugin of Snakemake, which tells a call's mistakes in one line.
-
-    And `relay.chain` with its command relay-chain, for users' scripts. In a folder of its own, which no pip touches.
-    """
-    own = venv.absolute() / "share/torch-relay"
-    (own / "relay").mkdir(parents=True, exist_ok=True)
-    chain = own / "relay/chain"
-    if not chain.is_symlink() or chain.readlink() != ROOT / "scripts/relay/chain":
-        chain.unlink(missing_ok=True)
-        chain.symlink_to(ROOT / "scripts/relay/chain")
-    command = f"#!/bin/sh\nexec '{venv.absolute()}/bin/python' -P -m relay.chain \"$@\"\n"
-    files = {venv / "bin/relay-chain": command}
-    for packages in venv.glob("lib/python3*/site-packages"):
-        files[packages / "torch_relay.pth"] = f"{ROOT / 'workflow' / 'plugins'}\n{own}\n"
-    for path, text in files.items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if text is command else 0o644)
-
-
 def pip_of(venv: Path) -> list[str]:
     """The command of an environment's pip."""
     return [str(venv / "bin" / "python"), "-P", "-m", "pip"]
@@ -212,6 +192,23 @@ def show_progress(line: str) -> None:
     elif line.startswith("Installing collected packages: "):
         count = line.count(",") + 1
         say(f"      installing {count} package{'s' * (count > 1)}")
+
+
+def add_own(venv: Path) -> None:
+    """Has the environment import this checkout's `relay`, find its plugins of Snakemake, and have its commands.
+
+    Does nothing where all of it is there. Raises InstallError with pip's own words if it fails.
+    """
+    from editable import files  # needs this Python
+
+    packages = next(venv.glob("lib/python3*/site-packages"))
+    wanted = {packages / name: text for name, text in files().items() if not name.endswith("RECORD")}
+    if all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in wanted.items()):
+        return
+    how = ["--no-deps", "--no-index", "--no-build-isolation"]
+    result = run_pip(pip_of(venv), "install", *how, "--editable", ROOT.as_uri())
+    if result.returncode:
+        raise InstallError(f"pip could not install this checkout:\n{result.stdout}".rstrip())
 
 
 def pip_install(venv: Path, requirements: str, *options: str) -> None:
@@ -346,7 +343,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     keep = usable(found, wanted, torch)
     shown = os.path.relpath(venv)
     if keep and wanted["locks"].keys() <= found["locks"].keys():
-        with contextlib.suppress(OSError):  # somebody else's, which works without it
+        if os.access(venv, os.W_OK):  # somebody else's is used as it is
             add_own(venv)
         say(f"{shown} is up to date")
         return

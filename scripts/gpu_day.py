@@ -132,7 +132,7 @@ class Day:
     def lanes(self) -> list[list[Part]]:
         """What nothing is timed in: each lane's parts run one after the other, beside the other lanes'."""
         # Their ranks take turns, without MPS: a rank that fails ends no other's.
-        prove = [self.python, ROOT / "scripts/prove.py", "--share-gpu", "--limit-seconds", "90"]
+        prove = [self.python, ROOT / "scripts/main.py", "prove", "--share-gpu", "--limit-seconds", "90"]
         tasks = [ROOT / f"tests/tasks/{name}.py" for name in ("gpt2", "vae", "lstm", "resnet50")]
         models = [word for task in tasks for word in ("--task", task)]
         chosen = [word for name in ("single_gpu", "ddp", "fsdp") for word in ("--strategy", name)]

@@ -113,21 +113,21 @@ def judged(python: Path, results: Path, gate: Gate, reference: Reference) -> str
     trained = results / "references" / reference.id / "reference.pt"
     if not trained.exists():
         reference.write(trained.with_name("reference.json"))
-        if problem := job(python, results, "reference.py", "--spec", trained.with_name("reference.json"), trained):
+        if problem := job(python, results, "reference", "--spec", trained.with_name("reference.json"), trained):
             return problem
     place = results / "gates" / gate.id
     gate.write(place / "gate.json")
     output = place / "verdict.json"
-    if problem := job(python, results, "gate.py", "--reference", trained, "--spec", place / "gate.json", output):
+    if problem := job(python, results, "gate", "--reference", trained, "--spec", place / "gate.json", output):
         return problem
     verdict = read_json(output)
     return PROVEN if verdict["equivalent"] else verdict["problems"][0]
 
 
-def job(python: Path, results: Path, script: str, *arguments: object) -> str | None:
-    """Run one of the project's scripts on that interpreter, its last argument being its output; why it failed."""
+def job(python: Path, results: Path, command: str, *arguments: object) -> str | None:
+    """Run one of `relay`'s commands on that interpreter, its last argument being its output; why it failed."""
     *given, output = map(str, arguments)
-    words = [str(python), str(ROOT / "scripts" / script), *given, "--output", output, "--results", str(results)]
+    words = [str(python), str(ROOT / entry.MAIN), command, *given, "--output", output, "--results", str(results)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     Path(output).with_suffix(".log").write_text(done.stdout + done.stderr, encoding="utf-8")
     return None if done.returncode == 0 else (done.stderr.strip() or done.stdout).rpartition("\n")[2]

@@ -141,14 +141,14 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     assert set(told["sbatch"]) <= set(text.splitlines())
     assert "--cpus-per-task=2" in text
     assert "#     export OMP_NUM_THREADS=2\n#     python your_script.py\n" in text
-    assert f"scripts/export.py --run recommended-fast --results {tree.root.resolve()} --output model" in text
+    assert f"scripts/main.py export --run recommended-fast --results {tree.root.resolve()} --output model" in text
     assert f"Its checkpoints will be in {tree.root.resolve()}/checkpoints/recommended-fast." in text
     assert f"--run recommended-fast --first 0 --last 44 --results {tree.root.resolve()}" in text
 
 
 @pytest.mark.slow
 def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tree) -> None:
-    """It is none of the comparison's, has what `train.py` reads, and goes on where the comparison is made again."""
+    """It is none of the comparison's, has what `relay train` reads, and goes on where the comparison is made again."""
     tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast")
     assert tree.compare() == 0
     places = Places(tree.root, "recommended-fast")

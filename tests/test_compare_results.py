@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import compare_results
 from relay.comparison.between import Changed, between
 from results_tree import Tree, status
 
@@ -65,7 +64,7 @@ def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
     for tree in two:
         tree.write_plan()
     folders = [str(tree.root) for tree in two]
-    assert status(compare_results.main, *folders, "--csv", str(tmp_path / "changes.csv")) == 0
+    assert status("compare-results", *folders, "--csv", str(tmp_path / "changes.csv")) == 0
     out = capsys.readouterr().out
     assert "0.700 (0.697 to 0.703)" in out
     assert out.splitlines()[-1] == "1 slower"

@@ -45,7 +45,7 @@ from relay.tasks._images import STATISTICS
 pytest_plugins = ["datasets_requests"]
 pytestmark = pytest.mark.usefixtures("no_proxy")
 
-ENTRY_POINT = Path(__file__).resolve().parents[1] / "scripts" / "dataset.py"
+MAIN = Path(__file__).resolve().parents[1] / "scripts" / "main.py"
 
 # Embedded and generated data
 
@@ -238,7 +238,7 @@ def test_a_terminated_download_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         mirror = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        command = [sys.executable, ENTRY_POINT, "--spec", asked, "--mirror", mirror, "--output", tmp_path / "o"]
+        command = [sys.executable, MAIN, "dataset", "--spec", asked, "--mirror", mirror, "--output", tmp_path / "o"]
         process = subprocess.Popen(command)
         connection, _ = silent.accept()
         assert names(tmp_path) != {"spec.json"}

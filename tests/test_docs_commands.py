@@ -30,7 +30,7 @@ BLOCKS = [*all_blocks()]
 WRITTEN = ("mine.yaml", "discs.yaml")  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.
 HELD_ELSEWHERE = {
-    "apt-get install": "it changes the system; `virtual_cluster.py up` names the same packages (below)",
+    "apt-get install": "it changes the system; `relay virtual-cluster up` names the same packages (below)",
     "scontrol update": "a command of Slurm itself",
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
@@ -63,24 +63,24 @@ def snakemake_takes(arguments: list[str]) -> None:
 
 
 @cache
-def help_of(program: str) -> str:
+def help_of(program: str, *command: str) -> str:
     printed, own = StringIO(), [str((ROOT / program).parent), *sys.path]
     with (
-        mock.patch.multiple(sys, argv=[program, "--help"], path=own),
+        mock.patch.multiple(sys, argv=[program, *command, "--help"], path=own),
         redirect_stdout(printed),
         pytest.raises(SystemExit) as ended,
     ):
         runpy.run_path(str(ROOT / program), run_name="__main__")
-    assert not ended.value.code, program
+    assert not ended.value.code, [program, *command]
     return printed.getvalue()
 
 
-def script_takes(program: str, arguments: list[str]) -> None:
+def program_takes(program: tuple[str, ...], arguments: list[str]) -> None:
     if "--" in arguments:
         cut = arguments.index("--")
         snakemake_takes(arguments[cut + 1 :])
         arguments = arguments[:cut]
-    text = help_of(program)
+    text = help_of(*program)
     for word in arguments:
         if word.startswith("--"):
             assert re.search(rf"{word}\b", text), f"{program} {word}"
@@ -100,7 +100,9 @@ def test_what_a_command_calls_is_there() -> None:
             case ["snakemake", *arguments]:
                 snakemake_takes(arguments)
             case ["python", program, *arguments]:
-                script_takes(program, arguments)
+                program_takes((program,), arguments)
+            case ["relay", command, *arguments]:
+                program_takes(("scripts/main.py", command), arguments)
             case ["make", *arguments]:
                 make_has(arguments)
             case [word, *_] if word in SHELL:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-import drive as drive_program
 from driver_runs import HELD, JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
 from relay.base.errors import NoNode, Unavailable, UserError
+from relay.commands import drive as drive_command
 from relay.driver.claim import claim
 from relay.slurm import commands
 
@@ -292,7 +292,7 @@ def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workp
 def drive(
     place: Workplace, where: str, *arguments: str, seconds: int = 1, config: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, f"{ROOT}/scripts/drive.py", *where.split()]
+    program = [sys.executable, f"{ROOT}/scripts/main.py", "drive", *where.split()]
     command = [*program, "--", *place.arguments(*arguments, seconds=seconds), *config]
     return subprocess.run(command, cwd=place.folder, capture_output=True, text=True, timeout=120)
 
@@ -373,8 +373,8 @@ def test_the_drivers_site_is_the_workflows(tmp_path: Path, monkeypatch: pytest.M
         ([*profile, *files, "-C", "epochs=3", "site=graham"], "graham"),
         ([*files, "--config", "site=", *profile], "narval"),
     ):
-        assert drive_program.site_of(arguments) == site, arguments
+        assert drive_command.site_of(arguments) == site, arguments
     for arguments in (["--configfile", f"{tmp_path}/absent.yaml"], ["--config", "site"]):
         with pytest.raises(UserError) as caught:
-            drive_program.site_of(arguments)
+            drive_command.site_of(arguments)
         assert "\n" not in str(caught.value)

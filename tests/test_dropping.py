@@ -13,7 +13,7 @@ from plans import CPU, ROOT
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.prepared import content
+from relay.planning.prepared import plan_json
 from relay.planning.rounds import First, clearly_slower
 from relay.planning.table import render
 from simulated_speeds import NOISES, speeds
@@ -111,7 +111,7 @@ def test_the_next_call_leaves_its_further_repeats_out_and_says_so(tmp_path: Path
     found = made(tmp_path)
     assert loaders(found) == DROPPED_ONE
     (slow,) = [each for each in found.settings if each.setting.feeding.loader == "dataloader"]
-    assert (slow.repeats, list(content(found)["dropped"])) == (2, [slow.id])
+    assert (slow.repeats, list(plan_json(found)["dropped"])) == (2, [slow.id])
     assert "was 4.0 times as fast, and costs no more (drop_slower_than: 2)" in " ".join(render(found).split())
     assert loaders(made(tmp_path, drop_slower_than=None)) == ALL
 

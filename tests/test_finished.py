@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import summarise
-import train_again
+from relay import commands
 from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
+from relay.commands import train_again
 from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST
@@ -124,10 +123,9 @@ def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
     replaced.put_aside(places)
     new_start(places)
     read = SimpleNamespace(id=places.run_id, strategy=SimpleNamespace(script=None))
-    monkeypatch.setattr(summarise.Run, "read", lambda _: read)
-    monkeypatch.setattr(summarise.of_task, "summarise", lambda *_: {"status": status})
-    monkeypatch.setattr(sys, "argv", ["summarise.py", "--run", places.run_id, "--results", str(places.results)])
-    assert summarise.main() == 0
+    monkeypatch.setattr("relay.spec.run.Run.read", lambda _: read)
+    monkeypatch.setattr("relay.training.summary.summarise", lambda *_: {"status": status})
+    assert commands.start(["summarise", "--run", places.run_id, "--results", str(places.results)]) == 0
     assert replaced.aside(places).run.exists() is kept
 
 
@@ -138,8 +136,7 @@ def test_a_call_that_only_shows_puts_nothing_aside(
     monkeypatch.chdir(places.results)
     monkeypatch.setattr(train_again, "chosen", lambda *_: [places])
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("Snakemake was started"))
-    monkeypatch.setattr(sys, "argv", ["train_again.py", "--results", ".", *words])
-    assert train_again.main() == 0
+    assert commands.start(["train-again", "--results", ".", *words]) == 0
     assert capsys.readouterr().out == "run-1: its result and checkpoints would be put aside\n"
     assert unfinished(places) == []
 

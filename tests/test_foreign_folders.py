@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chain_runs import Bench
-from drive import snakemake
+from relay.commands.drive import snakemake
 from relay.environments import pip
 
 pytest_plugins = ["chain_runs"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import adopt as entry_point
 from chain_runs import ROOT, Bench, Chain
+from relay import commands
 from relay.base.files import read_json, write_json
 from relay.run_folder import proofs
 from relay.training.adoption import adopt
@@ -70,7 +70,7 @@ def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Cha
     fourth = first.planned("fourth")
     words = ["--source", "second", "--run", "fourth", "--results", first.results]
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "adopt.py", *words], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "scripts" / "main.py", "adopt", *words], capture_output=True, text=True, check=True
     )
     assert done.stdout == "run fourth goes on from step 6 of run second\n"
     assert done.stderr == (
@@ -125,8 +125,7 @@ def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])
 def test_a_dry_run_hands_nothing_over(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(entry_point, "adopt", lambda *_, dry: asked.append(dry) or 3)
-    monkeypatch.setattr(entry_point, "against", lambda *_: [])
-    monkeypatch.setattr(sys, "argv", ["adopt.py", "--source", "one", "--run", "other", *words])
-    assert entry_point.main() == 0
+    monkeypatch.setattr("relay.training.adoption.adopt", lambda *_, dry: asked.append(dry) or 3)
+    monkeypatch.setattr("relay.training.adoption.against", lambda *_: [])
+    assert commands.start(["adopt", "--source", "one", "--run", "other", *words]) == 0
     assert asked == [bool(words)]

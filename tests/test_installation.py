@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +100,36 @@ def test_another_folder_of_the_user_is_never_emptied(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "was not made by `make install`: remove it, or choose another place with --venv" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+# The project itself
+
+
+@pytest.mark.slow
+def test_a_checkout_is_installed_by_pip_without_a_network_and_without_a_trace_in_it(tmp_path: Path) -> None:
+    checkout, environment, copy = (tmp_path / name for name in ("a [check]out", "venv", "call"))
+    for name in ("scripts", "workflow/plugins"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    before = sorted(checkout.rglob("*"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python, relay = environment / "bin/python", environment / "bin/relay"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index"]
+    own = {"PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+
+    def told(*words: str | Path) -> str:
+        return subprocess.run(words, cwd=tmp_path, env=own, check=True, capture_output=True, text=True).stdout
+
+    told(*pip, "--editable", checkout.as_uri())
+    assert sorted(checkout.rglob("*")) == before
+    assert told(relay, "--help").startswith("usage: relay COMMAND")
+    found = "import pkgutil; print(*(name for _, name, _ in pkgutil.iter_modules() if name.startswith('snakemake')))"
+    assert told(python, "-P", "-c", found).split() == sorted(
+        path.name for path in (ROOT / "workflow/plugins").iterdir()
+    )
+    # A copy of the workflow, which a call's jobs have, runs its own code.
+    shutil.copytree(checkout / "scripts", copy / "scripts")
+    (copy / "scripts/relay/commands/__init__.py").write_text("def main(): print(__file__)")
+    assert told(python, copy / "scripts/main.py") == f"{copy}/scripts/relay/commands/__init__.py\n"
+    whole = subprocess.run([*pip, checkout.as_uri()], cwd=tmp_path, env=own, capture_output=True, text=True)
+    assert "run from its checkout: pip install -e ." in whole.stderr

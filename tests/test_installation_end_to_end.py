@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-import bootstrap
+from plans import ROOT
 from small_wheels import simple_index, write_wheel
 
 TORCH = {"torch": "2.13.0", "torchvision": "0.28.0"}
@@ -35,7 +35,8 @@ class Project:
         self.root, self.folder = folder / "project", folder
         for name in ("scripts", "envs"):
             (self.root / name).mkdir(parents=True)
-        shutil.copy(bootstrap.__file__, self.root / "scripts")
+        for name in ("scripts/bootstrap.py", "scripts/editable.py", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.root / name)
         both = [self.offered(name, version, "", "+cpu") for name, version in TORCH.items()]
         self.lock("torch.txt", *both)
         self.lock("torch-cuda.txt", self.offered("nvidia-thing", "13.0", "", marker=" ; sys_platform == 'linux'"))
@@ -61,10 +62,11 @@ class Project:
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=120)
 
     def packages(self) -> dict[str, str]:
-        """What pip says is installed, pip and setuptools aside."""
+        """What pip says is installed; pip, setuptools and this project aside."""
         command = [str(self.root / ".venv/bin/python"), "-m", "pip", "list", "--format=json"]
+        aside = ("pip", "setuptools", "torch-relay")
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        return {p["name"].replace("_", "-"): p["version"] for p in found if p["name"] not in ("pip", "setuptools")}
+        return {p["name"].replace("_", "-"): p["version"] for p in found if p["name"] not in aside}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import preloaded
 from plans import planned
-from relay.planning.searches import depth_searches, shown_largest
+from relay.planning.searches import depth_searches, shown_depths
 from relay.probe import job
 from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model
 from relay.probe.tries import Tries
@@ -86,4 +86,4 @@ def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one["depth"] for one in found["tried"]] == [1, 2, 6]
     assert [one["parameters"] for one in found["tried"]] == [86_976, 136_960, 336_896]
     assert found["predicted_depth"] > 1000
-    assert "6 blocks, the most to try, 0.3369 M parameters; by the formula" in shown_largest(made, {name: found})
+    assert "6 blocks, the most to try, 0.3369 M parameters; by the formula" in shown_depths(made, {name: found})

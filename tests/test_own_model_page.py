@@ -17,8 +17,8 @@ PAGE = "docs/your-own-model.md"
 
 
 def new(kind: str, name: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    script = ROOT / "scripts" / "new.py"
-    return subprocess.run([sys.executable, script, kind, name], cwd=folder, capture_output=True, text=True)
+    script = ROOT / "scripts" / "main.py"
+    return subprocess.run([sys.executable, script, "new", kind, name], cwd=folder, capture_output=True, text=True)
 
 
 def looked(name: str, folder: Path) -> Looked:

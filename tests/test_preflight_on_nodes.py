@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +48,7 @@ def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
     assert facts["ranks"][0]["node_disk"]["written_bytes_per_second"] > 0
     assert not list(tmp_path.rglob(".relay-seen-*"))
     shown = subprocess.run(
-        [sys.executable, preflight_runs.ENTRY, "--page", tmp_path / "results" / "preflight"],
+        [*preflight_runs.PREFLIGHT, "--page", tmp_path / "results" / "preflight"],
         capture_output=True,
         text=True,
     )
@@ -181,7 +180,7 @@ def submitted(cluster: MiniSlurm, place: Path, run: Run, declared: Job, *more: s
     folder = place / "results" / "preflight" / run.id
     run.write(folder / "preflight.json", declared)
     files = ["--spec", folder / "preflight.json", "--output", folder / "facts.json"]
-    words = [sys.executable, preflight_runs.ENTRY, *files]
+    words = [*preflight_runs.PREFLIGHT, *files]
     asked = [f"--nodes={declared.nodes}", f"--ntasks-per-node={declared.tasks_per_node}", f"--ntasks={declared.tasks}"]
     asked += [f"--cpus-per-task={declared.cpus_per_task}", f"--mem={declared.memory_mb}M", *more]
     told = ["--parsable", "--partition=cpu", "--time=5", f"--output={place}/job.log"]

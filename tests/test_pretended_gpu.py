@@ -20,7 +20,7 @@ from relay import strategies
 from relay.base.files import read_json
 from relay.config.config import load
 from relay.planning.planner import plan
-from relay.planning.searches import probes
+from relay.planning.searches import batch_searches
 from relay.probe import job, tries
 from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
@@ -103,7 +103,7 @@ def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.Mon
     """What does not fit is refused by the device, as CUDA does."""
     monkeypatch.setattr(job, "Tries", partial(tries.Tries, start=preloaded.start))
     made = plan(load({"device": "cuda", "task": "lenet-digits", "comparisons": [{"strategy": "single_gpu"}]}), gpus=1)
-    ((name, asked),) = probes(made).items()
+    ((name, asked),) = batch_searches(made).items()
     gates.dataset(asked.probe)
     declared, output = gates.results / "probe" / f"{name}.run.json", gates.results / "probe" / f"{name}.json"
     asked.probe.write(declared)

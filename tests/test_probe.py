@@ -17,7 +17,7 @@ import preloaded
 from plans import planned
 from relay.config.config import load
 from relay.planning.planner import plan
-from relay.planning.searches import config_text, probes
+from relay.planning.searches import batch_searches, config_text
 from relay.probe import job
 from relay.probe.job import Limits, Search, run_probe
 from relay.probe.tries import Tries
@@ -68,7 +68,7 @@ def test_the_search_keeps_what_it_has_when_the_time_is_over() -> None:
 def test_settings_that_differ_in_their_batch_share_a_probe() -> None:
     asked = {"global_batch_size": [16, 64], "momentum": [0.0, 0.9]}  # with momentum, the optimizer keeps more
     made = planned({"strategy": "cpu", **asked}, task="lenet-cifar10")
-    found = probes(made)
+    found = batch_searches(made)
     assert [len(probe.settings) for probe in found.values()] == [2, 2]
 
 
@@ -81,12 +81,14 @@ def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
         {"strategy": "data_parallel", "devices_per_node": 2},
     ]
     made = planned(*given, global_batch_size=48, epochs=10.0)
-    answers = {name: ANSWER | {"batch_per_device": 6 + 6 * i} for i, name in enumerate(probes(made))}
+    answers = {name: ANSWER | {"batch_per_device": 6 + 6 * i} for i, name in enumerate(batch_searches(made))}
     text = config_text(made, answers, "results/probed.yaml")
     assert "--configfile results/probed.yaml" in text
     again = plan(load(yaml.safe_load(text)), gpus=0)
     assert [skipped.reasons for skipped in again.skipped] == [skipped.reasons for skipped in made.skipped]
-    batches = [answers[name]["batch_per_device"] * probe.probe.shape.devices for name, probe in probes(made).items()]
+    batches = [
+        answers[name]["batch_per_device"] * probe.probe.shape.devices for name, probe in batch_searches(made).items()
+    ]
     assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == batches
     alike = ("strategy", "computation", "shape", "feeding", "optimization")
     for before, after in zip(made.settings, again.settings, strict=True):
@@ -113,7 +115,7 @@ def probe(results: Path) -> Callable[..., tuple[int, Any]]:
     def run(
         comparison: dict[str, Any], memory_mb: int, strategy_folders: Sequence[str] = (), **limits: Any
     ) -> tuple[int, Any]:
-        ((name, asked),) = probes(planned(comparison, strategy_folders=[*strategy_folders])).items()
+        ((name, asked),) = batch_searches(planned(comparison, strategy_folders=[*strategy_folders])).items()
         spec, output = results / "probe" / f"{name}.run.json", results / "probe" / f"{name}.json"
         asked.probe.write(spec)
         output.unlink(missing_ok=True)

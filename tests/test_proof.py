@@ -72,7 +72,8 @@ def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_pat
         "device": "cpu",
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, ROOT / "scripts" / "prove.py", "mine.yaml", "--steps", "20", "--precision", "fp64"]
+    words = ["prove", "mine.yaml", "--steps", "20", "--precision", "fp64"]
+    command = [sys.executable, ROOT / "scripts" / "main.py", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "skipped: lenet-digits, single_gpu on 1: single_gpu needs a GPU" in done.stdout

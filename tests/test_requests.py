@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-import drive
+from relay.commands import drive
 from relay.config.config import load
 from relay.planning import shapes
-from relay.planning.asked import Asked
+from relay.planning.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.slurm import allocation
@@ -71,7 +71,7 @@ def test_no_memory_is_asked_for_where_the_partition_refuses_it(planned: Planned)
     found = planned(DDP, site={"partitions": [GPU_NODES | {"asks_memory": False}]})
     assert only_job(found).memory_mb is None
     # Snakemake refuses None here, and without the resource it would ask for a default of its own.
-    assert Asked(found).resources(found.runs[0])["mem_mb"] == 0
+    assert JobRequests(found).resources(found.runs[0])["mem_mb"] == 0
     assert not [flag for flag in flags_of(found) if flag.startswith("--mem")]
     assert [flag for flag in flags_of(planned(DDP)) if flag.startswith("--mem")]
 
@@ -92,12 +92,12 @@ def test_another_python_than_the_cluster_takes_for_granted_is_told_with_what_giv
 
 def test_gpus_are_asked_for_as_the_cluster_wants(planned: Planned) -> None:
     found = planned(DDP, site={"gpu_request": "gres"})
-    asked = Asked(found).resources(found.runs[0])
+    asked = JobRequests(found).resources(found.runs[0])
     assert (asked["gres"], asked["tasks_per_gpu"], asked["slurm_extra"]) == ("gpu:a100:2", 0, "--ntasks-per-node=2")
     for words in (flags_of(found), allocation.srun(only_job(found), 2, 12)):
         assert [word for word in words if word.startswith(("--gpu", "--gres"))] == ["--gres=gpu:a100:2"]
     other = planned(DDP)
-    assert "gres" not in Asked(other).resources(other.runs[0])
+    assert "gres" not in JobRequests(other).resources(other.runs[0])
     assert "--gpus-per-node=a100:2" in allocation.srun(only_job(other), 2, 12)
 
 
@@ -121,7 +121,7 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
     (reference,) = found.references.values()
 
     def counts(of: Any) -> dict[str, Any]:
-        return {name: value for name, value in Asked(found).resources(of).items() if name.startswith("user_")}
+        return {name: value for name, value in JobRequests(found).resources(of).items() if name.startswith("user_")}
 
     assert counts(run) == {"user_jobs": 1, "user_cpus": 48, "user_1_gpus": 4}
     assert counts(reference) == {"user_jobs": 1, "user_cpus": reference.shape.cpus_per_node, "user_1_gpus": 1}

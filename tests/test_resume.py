@@ -26,7 +26,7 @@ from stacks import of_stack
 
 pytest_plugins = ["chain_runs"]
 
-ADOPT = str(ROOT / "scripts" / "adopt.py")
+ADOPT = (str(ROOT / "scripts" / "main.py"), "adopt")
 GPT, MIXTURE = (spec(name, depth=2, global_batch_size=8) for name in ("gpt-tiny", "gpt-moe-tiny"))
 STEPS, CUT = 8, 4
 NEEDS = {name: requirements.read(path) for name, path in of_stack("torch").items()}
@@ -241,13 +241,13 @@ def test_the_command_says_what_it_did(sources: Callable[..., Chain]) -> None:
     began = sources("cpu", 1)
     chain = began.planned("by-command")
     words = ["--source", began.run.id, "--run", chain.run.id, "--results", str(chain.results)]
-    told = [subprocess.run([sys.executable, ADOPT, *words, *more], capture_output=True, text=True)
+    told = [subprocess.run([sys.executable, *ADOPT, *words, *more], capture_output=True, text=True)
             for more in (["--dry-run"], [], [])]  # fmt: skip
     assert [ended.returncode for ended in told] == [0, 0, 0]  # not begun: it may be handed another one
     assert told[0].stdout == f"run by-command could go on from step {CUT} of run run-1\n"
     assert told[1].stdout == told[2].stdout == f"run by-command goes on from step {CUT} of run run-1\n"
     words[1] = "unknown"
-    refused = subprocess.run([sys.executable, ADOPT, *words], capture_output=True, text=True)
+    refused = subprocess.run([sys.executable, *ADOPT, *words], capture_output=True, text=True)
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: run unknown: ")
     assert len(refused.stderr.splitlines()) == 1

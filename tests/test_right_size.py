@@ -13,7 +13,7 @@ import pytest
 from plans import CPU, ROOT
 from relay.config.config import load
 from relay.planning import handed
-from relay.planning.asked import Asked
+from relay.planning.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.prepared import prepare
@@ -68,7 +68,7 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     finish(results, before, before.runs[0])
     found = made(results)
     assert asked(found, found.runs[1]) == (NEEDED_MB, 21)
-    resources = Asked(found).resources(found.runs[1])
+    resources = JobRequests(found).resources(found.runs[1])
     assert (resources["mem_mb"], resources["runtime"]) == (NEEDED_MB, 21)
     printed = " ".join(render(found).split())
     assert (
@@ -92,7 +92,7 @@ def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked
     for _ in range(2):  # the next call's takes the place of the last one's
         handed.hand_over(found, selftest=False, workflow=SimpleNamespace(config_settings=settings))
     assert settings.configfiles == []
-    assert (results / "code/call/scripts/train.py").read_bytes() == (ROOT / "scripts/train.py").read_bytes()
+    assert (results / "code/call/scripts/main.py").read_bytes() == (ROOT / "scripts/main.py").read_bytes()
     _, in_a_job = handed.handed()
     assert in_a_job.runs == found.runs
     assert asked(in_a_job, in_a_job.runs[1]) == (NEEDED_MB, 21)
@@ -103,7 +103,7 @@ def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked
 def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(results: Path) -> None:
     plan = made(results)
     prepare(plan)
-    found, (first, second) = Asked(plan), plan.runs
+    found, (first, second) = JobRequests(plan), plan.runs
     assert found.more_memory(first, 1800) == 3600
     assert declared(results, first) == 3600
     assert declared(results, second) == 1800  # it may be in the queue, and has what its file says
@@ -123,7 +123,7 @@ def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pyte
     assert found.site is not None
     (partition, *_) = found.site.partitions
     small = partition.model_copy(update={"memory_mb_per_node": 3000})
-    jobs = Asked(replace(found, site=found.site.model_copy(update={"partitions": [small]})))
+    jobs = JobRequests(replace(found, site=found.site.model_copy(update={"partitions": [small]})))
     assert jobs.more_memory(found.runs[0], 1800) == 3000
     assert jobs.more_memory(found.runs[0], 3000) == 3000
     assert jobs.more_memory(found.runs[0], 0) is None  # of a partition that gives memory by itself

@@ -26,11 +26,6 @@ def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
         assert named == [(name, part) for part in ("conda", "resources", "params")]
 
 
-def test_every_program_of_a_job_takes_what_the_base_rule_gives() -> None:
-    for script in re.findall(r'"(\w+)\.py"', (ROOT / "scripts/relay/workflow/jobs.py").read_text()):
-        assert '"attempt"' in (ROOT / f"scripts/{script}.py").read_text(), script
-
-
 @pytest.mark.slow
 def test_the_linter_finds_nothing(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "snakemake", "--lint", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]

@@ -10,7 +10,7 @@ import pytest
 from plans import CPU, DDP, planned
 from relay.base.errors import UserError
 from relay.planning import segments
-from relay.planning.prepared import content
+from relay.planning.prepared import plan_json
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -46,7 +46,7 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"segment\.minutes: 5 needs a measured speed.* run 'snakemake plan' first"):
         found.segments(run)
     with pytest.raises(UserError, match="needs a measured speed"):
-        content(found)
+        plan_json(found)
     speeds.write_text(json.dumps({run.setting_id: 1.0}))
     found = planned(asked, DDP, repeats=2, speeds=speeds)
     assert found.unmeasured == []

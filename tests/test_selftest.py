@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from plans import CPU, DDP, planned
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
 from relay.config.reading import read_config
@@ -30,6 +31,24 @@ GLOO = Shape(backend="gloo")
 def test_every_strategy_is_in_it() -> None:
     asked = {each["strategy"] for file in FOLDER.glob("*.yaml") for each in read_config(file)["comparisons"]}
     assert asked == {path.stem for path in (ROOT / "scripts/relay/strategies").glob("[a-z]*.py")} - {"base"}
+
+
+def test_gates_of_further_configs_come_with_what_they_need_and_change_nothing_of_the_plan() -> None:
+    fsdp = {"strategy": "fsdp", "devices_per_node": 2}
+    own, other = planned(CPU, DDP, {"strategy": "single_gpu"}), planned(DDP, fsdp, {"strategy": "zero1"}, cpus=8)
+    joined = selftest.with_gates(own, other)
+    assert joined.runs == own.runs
+    assert [*joined.gates] == [*own.gates, *(name for name in other.gates if name not in own.gates)]
+    for gate in joined.gates:
+        reference = joined.reference_of[gate]
+        assert {joined.preflight_of[name] for name in (gate, reference)} <= joined.preflights.keys()
+        assert joined.references[reference] == (own.references | other.references)[reference]
+    for name in ("references", "preflights", "preflight_of"):
+        mine = getattr(own, name)
+        assert [*getattr(joined, name).items()][: len(mine)] == [*mine.items()]
+    skipped = [each.setting.strategy.name for each in joined.skipped]
+    assert skipped[:2] == ["single_gpu", "zero1"]
+    assert [*joined.strategies] == ["cpu", "ddp", "single_gpu", "fsdp", "zero1"]
 
 
 # What is right

@@ -145,7 +145,7 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     assert len(rows(folder)) == 1
     assert "other jobs may compute on the same nodes" in told["uncertain_because"]
     lines = (folder / "results/recommendation.sbatch").read_text().splitlines()
-    (export,) = [line.removeprefix("# ") for line in lines if "scripts/export.py" in line]
+    (export,) = [line.removeprefix("# ") for line in lines if "scripts/main.py export" in line]
     subprocess.run(["bash", "-c", export], cwd=folder, check=True, capture_output=True)
     assert (folder / "model.safetensors").stat().st_size > 100_000
 
@@ -279,7 +279,7 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
         return [line for node in ("c1", "c2") for line in cluster.processes(node).values() if program in line]
 
     try:
-        wait_until(lambda: bool(on_nodes("scripts/preflight.py")))
+        wait_until(lambda: bool(on_nodes("scripts/main.py preflight")))
         assert len(on_nodes("-m snakemake")) >= 2
         cluster.run("scancel", *(job["JobId"] for job in submitted(cluster, before).values()))
         wait_until(lambda: not on_nodes("-m snakemake"), 60)

@@ -8,7 +8,7 @@ import pytest
 
 from mini_slurm import MiniSlurm
 from relay.config.config import load
-from relay.planning.asked import Asked
+from relay.planning.job_requests import JobRequests
 from relay.planning.planner import plan
 from relay.spec.site import load_site
 from slurm_runs import ROOT, site_file
@@ -23,7 +23,7 @@ def test_a_node_is_left_out_by_jobs_that_others_can_take(
     comparisons = [{"strategy": "ddp", "nodes": [1, 2], "devices_per_node": 2}, {"strategy": "cpu"}]
     made = plan(load({"device": "cpu", "comparisons": comparisons}), site=load_site(str(site_file(tmp_path)), ROOT))
     one, both = (next(run for run in made.runs if run.shape.devices == 2 * nodes) for nodes in (1, 2))
-    jobs = Asked(made)
+    jobs = JobRequests(made)
     assert jobs.leave_out(one, "c1")
     assert not jobs.leave_out(both, "c1")
     assert "--exclude=c1" in jobs.resources(one)["slurm_extra"].split()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import summarise
 from chain_runs import short_run
 from own_tasks import spec
 from relay.run_folder import attempts, chain
@@ -50,8 +49,6 @@ def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys:
     (places.run / "chain.json").write_text('{"generation": "mine"}')
     places.work.mkdir(parents=True)
     chain.write(places.work, {"generation": "its", "code": "c", "strategy_source": "s", "attempts": []})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["summarise.py", "--run", "run-1", "--results", str(tmp_path)])
-        assert status(lambda _: summarise.main()) == 1
+    assert status("summarise", "--run", "run-1", "--results", str(tmp_path)) == 1
     assert f"the records in {places.work} are those of another run, or of an older start" in capsys.readouterr().err
     assert not (places.run / "summary.json").exists()

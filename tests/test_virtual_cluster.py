@@ -1,4 +1,4 @@
-"""The virtual cluster as its users have it: `scripts/virtual_cluster.py`, and what it says where it cannot be."""
+"""The virtual cluster as its users have it: `relay virtual-cluster`, and what it says where it cannot be."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from mini_slurm import require
 from relay.virtual_cluster.slurm_conf import Host, Node, Partition, slurm_conf
 
-PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "virtual_cluster.py"
+PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "main.py"
 
 
 def virtual_cluster(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, PROGRAM, *arguments]
+    command = [sys.executable, PROGRAM, "virtual-cluster", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=120)
 
 

@@ -261,13 +261,13 @@ class TestComparison:
     def test_a_run_is_trained_again_and_its_old_result_stays_until_there_is_a_new_one(
         self, compared: tuple[Path, dict, str], tmp_path: Path
     ) -> None:
-        """Only this trains again what `train_again.py` has put aside."""
+        """Only this trains again what `relay train-again` has put aside."""
         folder, config, _ = compared
         rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
         shutil.copytree(folder / "results", tmp_path / "results")
         run = json.loads((tmp_path / "results" / "plan.json").read_text())["runs"]
         name = next(each["id"] for each in run if each["id"].startswith("cpu-"))
-        again = [sys.executable, str(ROOT / "scripts" / "train_again.py"), name]
+        again = [sys.executable, str(ROOT / "scripts" / "main.py"), "train-again", name]
         told = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         assert told.startswith(f"{name}: its result and checkpoints are moved to results/runs/replaced/{name} and ")
         aside = tmp_path / "results" / "runs" / "replaced" / name

@@ -36,7 +36,7 @@ from shared import session_folder
 from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = ROOT / "scripts" / "train.py"
+MAIN = ROOT / "scripts" / "main.py"
 BUILT_IN = ROOT / "scripts" / "relay" / "strategies"
 
 # Dropout makes the state of the random generators count; Adadelta has a state of its own.
@@ -157,7 +157,7 @@ DDP = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}
 
 @dataclass
 class Chain:
-    """One run's chain, driven through `scripts/train.py` as its jobs are."""
+    """One run's chain, driven through `relay train` as its jobs are."""
 
     results: Path
     run: Run
@@ -209,7 +209,7 @@ class Chain:
             self.results,
         ]
         return subprocess.Popen(
-            [str(python or sys.executable), str(TRAIN), *map(str, words)],
+            [str(python or sys.executable), str(MAIN), "train", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

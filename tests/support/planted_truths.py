@@ -207,7 +207,7 @@ def interval(count: int, draws: int) -> tuple[float, float]:
 
 
 def changed(spread_of_days: float, draws: int, *, days: int = 1, ratio: float = 1.0) -> Counter[str]:
-    """What `compare_results.py` calls two folders with so many days a side, when only the day differs, or a ratio."""
+    """What `relay compare-results` calls two folders of so many days each, when only the day differs, or a ratio."""
     draw, said = np.random.default_rng([draws, days]), Counter[str]()
     one, row = Planted(name="one"), {"strategy": "cpu", "equivalent": True, "status": "done", "samples_per_second": 1.0}
     for _ in range(draws):

@@ -22,7 +22,7 @@ from relay.spec.job import Job
 from relay.spec.run import Preflight, changed
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = ROOT / "scripts" / "preflight.py"
+PREFLIGHT = (sys.executable, str(ROOT / "scripts" / "main.py"), "preflight")
 TIMEOUT_SECONDS = 240  # of a few seconds' work, on a machine that others use too
 OF_OTHERS = ("SLURM", "OMP_", "MASTER_", "GLOO_", "NCCL_", "TORCH", "RANK", "WORLD_SIZE", "LOCAL_", "PYTHONPATH")
 
@@ -139,7 +139,7 @@ def preflight(folder: Path, run: Preflight) -> subprocess.CompletedProcess[str]:
     """The job's entry point as a user would call it."""
     spec = folder / "results" / "preflight" / run.id / "preflight.json"
     run.write(spec)
-    words = [sys.executable, str(ENTRY), "--spec", str(spec), "--output", str(spec.with_name("facts.json"))]
+    words = [*PREFLIGHT, "--spec", str(spec), "--output", str(spec.with_name("facts.json"))]
     return subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
 
 

@@ -6,15 +6,14 @@ A plugin of pytest for its fixtures, and a module that the tests import (hence P
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import compare
-import show_comparison
+from relay import commands
 from relay.base import entry
 from relay.base.files import read_json
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
@@ -28,10 +27,10 @@ from specifications import made
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
-def status(main: Callable[[list[str]], int], *arguments: str) -> Any:
-    """The exit status of an entry point with these arguments."""
+def status(*words: str) -> Any:
+    """The exit status of a command with its options."""
     with pytest.raises(SystemExit) as ended:
-        entry.run(lambda: main(list(arguments)))
+        entry.run(lambda: commands.start(words))
     return ended.value.code
 
 
@@ -148,7 +147,7 @@ class Tree:
         }  # fmt: skip
 
     def compare(self, *arguments: str) -> int:
-        return status(compare.main, "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
+        return status("compare", "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
 
     def write_plan(self) -> Path:
         told = {"margin": self.margin, "answer": self.rules, "dropped": self.dropped}
@@ -189,11 +188,11 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def shown(tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> str:
-    """What show_comparison prints into a pipe from the folder that holds the results."""
+    """What `relay show-comparison` prints into a pipe from the folder that holds the results."""
     monkeypatch.chdir(tree.root.parent)
     monkeypatch.setenv("COLUMNS", str(columns))
     capsys.readouterr()
-    assert status(show_comparison.main, "--results", "results") == 0
+    assert status("show-comparison", "--results", "results") == 0
     return capsys.readouterr().out
 
 

@@ -41,7 +41,8 @@ class Commanded:
 
     def start(self, attempt: int = 1, *more: str) -> subprocess.Popen[str]:
         """Start its job, with `more` options."""
-        words = [sys.executable, f"{ROOT}/scripts/train.py", "--run", self.places.run_id, "--first", "0", "--last", "1"]
+        words = [sys.executable, f"{ROOT}/scripts/main.py", "train", "--run", self.places.run_id]
+        words += ["--first", "0", "--last", "1"]
         variables = os.environ | {"TORCH_RELAY_JOB_LOG": str(self.log)}
         pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen([*words, "--attempt", str(attempt), *more], env=variables, **pipe)
@@ -62,7 +63,7 @@ class Commanded:
 
     def summary(self) -> dict[str, Any]:
         """Its summary."""
-        words = [sys.executable, f"{ROOT}/scripts/summarise.py", "--run", self.places.run_id]
+        words = [sys.executable, f"{ROOT}/scripts/main.py", "summarise", "--run", self.places.run_id]
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads((self.places.run / "summary.json").read_text())

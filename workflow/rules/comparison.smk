@@ -74,5 +74,5 @@ rule comparison:
     message:
         "Comparing {plan.strategies}"
     shell:
-        driver.job("compare.py")
+        driver.job("compare")
         + " --plan results/plan.json --results results > {log:q} 2>&1"

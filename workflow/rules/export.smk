@@ -19,7 +19,7 @@ rule export_model:
     message:
         "Exporting the final model of {params.words}"
     shell:
-        driver.job("export.py")
+        driver.job("export")
         + " --run {wildcards.run:q} --output {output:q} > {log:q} 2>&1"
 
 

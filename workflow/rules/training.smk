@@ -80,4 +80,4 @@ rule summary:
     message:
         "Summarising {params.words}"
     shell:
-        driver.job("summarise.py") + " --run {wildcards.run:q} > {log:q} 2>&1"
+        driver.job("summarise") + " --run {wildcards.run:q} > {log:q} 2>&1"

@@ -16,11 +16,13 @@ from relay.base.errors import Busy, Unavailable, UserError
 
 # With it, `python -m` does not import from the working directory, before the libraries and the frozen code.
 SAFE_PATH = "PYTHONSAFEPATH"
+ROOT = Path(__file__).resolve().parents[3]  # this checkout, or the copy of one that a call's jobs have
+MAIN = "scripts/main.py"  # below it: the command line `relay`
 
 
-def words(python: str, script: Path | str) -> list[str]:
-    """How one of the project's scripts is started. It imports from its own folder, as Snakemake must not."""
-    return ["env", "-u", SAFE_PATH, python, str(script)]
+def words(python: str, root: Path, *command: str) -> list[str]:
+    """How a command of a checkout is started. It imports from the folder of its script, as Snakemake must not."""
+    return ["env", "-u", SAFE_PATH, python, str(root / MAIN), *command]
 
 
 def run(main: Callable[[], int]) -> None:

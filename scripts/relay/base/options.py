@@ -24,11 +24,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def parser(description: str | None, *names: str, prog: str | None = None) -> argparse.ArgumentParser:
-    """A command line with these options. `description`: a docstring; a process's role (`prog`) shows its first line."""
-    text = (description or "").splitlines()[0] if prog else description
-    formatter = argparse.RawDescriptionHelpFormatter
-    made = argparse.ArgumentParser(prog=prog, description=text, formatter_class=formatter)
+def add(parser: argparse.ArgumentParser, *names: str) -> argparse.ArgumentParser:
+    """A command line with these options as well."""
     for name in names:
-        made.add_argument(f"--{name}", **OPTIONS[name])
-    return made
+        parser.add_argument(f"--{name}", **OPTIONS[name])
+    return parser
+
+
+def parser(description: str | None, *names: str, prog: str) -> argparse.ArgumentParser:
+    """The command line of a process's role, `prog`, with these options. `description`: its docstring."""
+    return add(argparse.ArgumentParser(prog=prog, description=(description or "").splitlines()[0]), *names)

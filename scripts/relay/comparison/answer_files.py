@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from relay.base.entry import MAIN, ROOT
 from relay.base.files import write_json
 from relay.comparison import answer_words as words
 from relay.comparison.answer import SCRIPT, Answer
@@ -25,10 +26,10 @@ from relay.spec.job import Job
 from relay.spec.labels import flat
 from relay.spec.run import Run, changed
 
-ROOT = Path(__file__).resolve().parents[3]
 JSON = "answer.json"
 FORMAT = 1  # of answer.json
 RECOMMENDED = "recommended"
+RELAY = (sys.executable, str(ROOT / MAIN))
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,12 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
         minutes=asked.minutes,
     )
     options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results}
-    command = [sys.executable, str(ROOT / "scripts" / "train.py")]
     script = BatchScript(
         name=f"relay-{answer.task}",
         job=job or plain,
         jobs=asked.jobs,
         site_flags=answer.site_flags,
-        command=[*command, *(str(part) for pair in options.items() for part in pair)],
+        command=[*RELAY, "train", *(str(part) for pair in options.items() for part in pair)],
         folder=Path.cwd(),
         output=results / "logs" / f"{run.id}-%j.log",
         comments=_comments(answer, run, results),
@@ -106,7 +106,7 @@ def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
 def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
     assert answer.request is not None
     script = run.strategy.script
-    export = [sys.executable, ROOT / "scripts" / "export.py", "--run", run.id, "--results", results]
+    export = [*RELAY, "export", "--run", run.id, "--results", results]
     of_model = [
         f"It trains the run {run.id}. Its checkpoints will be in {Places(results, run.id).work}.",
         "When it has ended, this writes its model as safetensors:",

@@ -36,8 +36,7 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
                 yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules], LISTS)
             elif option == "--forcerun":  # what follows from the file may be finished, and would not be made again
                 yield (
-                    f"{option}: {show(target)} is a file; allowed: rules. `python scripts/train_again.py RUN` lets a "
-                    "run start anew"
+                    f"{option}: {show(target)} is a file; allowed: rules. `relay train-again RUN` lets a run start anew"
                 )
 
 

@@ -31,7 +31,7 @@ from relay.spec.setting import Device, Shape
 from relay.spec.site import Site
 
 SECONDS = 600  # a look that takes longer has gone wrong: a download in `datasets`, a model made on the CPU
-# Exit statuses of `scripts/card.py`: the task's data, what it imports, or a GPU is not there.
+# Exit statuses of `relay card`: the task's data, what it imports, or a GPU is not there.
 UNPREPARED, NO_PACKAGE, NO_GPU = 3, 4, 5
 
 
@@ -44,7 +44,7 @@ class ByJob(Exception):
 
     def __init__(self, look: TaskLook, why: str) -> None:
         super().__init__(why)
-        self.look, self.why = look, why
+        self.look = look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +142,18 @@ class Looks:
         )
 
     def _look(self, options: Mapping[str, Any], output: Path) -> None:
-        config, script = self.config, self.root / "scripts/card.py"
+        config = self.config
         print(f"Looking at the task {config.task}", file=sys.stderr, flush=True)
         python = self._python()
-        words = [*entry.words(python, script), f"--task={config.task}", "--options", json.dumps(dict(options))]
-        words += ["--output", str(output), "--datasets", str(self.results / "datasets")]
+        words = entry.words(python, self.root, "card", f"--task={config.task}")
+        words += [
+            "--options",
+            json.dumps(dict(options)),
+            "--output",
+            str(output),
+            "--datasets",
+            str(self.results / "datasets"),
+        ]
         words += ["--prepare"] if self.prepare else []
         words += [f"--root={Path(config.dataset_root).expanduser()}"] if config.dataset_root else []
         words += [f"--mirror={config.dataset_mirror}"] if config.dataset_mirror else []

@@ -1,4 +1,4 @@
-"""What each time limit would mean for each setting: how many jobs its training needs, and what goodput to expect."""
+"""What each time limit would mean for each setting: how many jobs, and what goodput; and the target `chain`."""
 
 from __future__ import annotations
 

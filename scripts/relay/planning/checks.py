@@ -1,4 +1,4 @@
-"""From a setting to the checks before it: its gate, the gate's reference, and the preflight of its shape."""
+"""From a setting to the checks before it: its gate and that one's small batch, the reference, and the preflight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the config to the plan: the runs and their order, each setting's gate, and which settings are skipped."""
+"""From the config to the plan: the steps, each of which gives another plan; and where the runs go."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def plan(
     anchors = rounds.read(speeds.parent) if config.anchor else {}
     made = combined.with_runs(made, anchors)
     if record:
-        more, told = rounds.further(made)
+        more, told = rounds.with_anchors(made)
         made = combined.with_runs(replace(made, warnings=[*made.warnings, *told]), more) if told else made
     made = replace(made, requests=Requests.read(speeds.parent))
     if record:
@@ -116,7 +116,7 @@ def plan(
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
-    """Where the runs go. Device `auto` is decided here, unproven a job on another machine might decide otherwise."""
+    """Where the runs go. Device `auto` is decided here, because a job on another machine might decide otherwise."""
     if site is not None:
         chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
         return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)

@@ -103,7 +103,7 @@ def _edited(plan: Plan) -> str:
     return f"{what} changed since the last call: its {len(now)} runs are new. Earlier results stay in results/runs"
 
 
-def content(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Plan) -> dict[str, Any]:
     """The content of `plan.json`."""
     runs = [
         {

@@ -65,9 +65,11 @@ def in_order(
         yield from repeated
 
 
-def further(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """The plan's anchors, with those of today: a recommended setting of an earlier day meets new ones. And a line for
-    each of these."""
+def with_anchors(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
+    """The plan's anchors, with those of today: a recommended setting of an earlier day meets new ones.
+
+    Also a line for each that is new.
+    """
     best = _recommended(plan.results) if plan.config.anchor else []
     repeats: dict[str, list[Run]] = {}
     for run in plan.runs if best else ():

@@ -1,6 +1,6 @@
 """The plans of `snakemake probe` and `snakemake largest_model`: which settings are tried, and what the answers mean.
 
-The planner imports this module, so that it does not import torch.
+The driver imports this module, so that it does not import torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PlannedProbe:
     settings: tuple[str, ...]
 
 
-def probes(plan: Plan) -> dict[str, PlannedProbe]:
+def batch_searches(plan: Plan) -> dict[str, PlannedProbe]:
     """The probes of a plan, by the id of the first setting that each stands for."""
     planned_probes: dict[str, PlannedProbe] = {}
     first_of: dict[str, str] = {}
@@ -106,7 +106,9 @@ def batch_unit(setting: Setting, needs: Requirements) -> int:
 
 def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
     """The plan's config as YAML, with the largest batch of each setting. `found` maps a probe's id to its answer."""
-    batch_of = {setting: found[name]["batch_per_device"] for name, p in probes(plan).items() for setting in p.settings}
+    batch_of = {
+        setting: found[name]["batch_per_device"] for name, p in batch_searches(plan).items() for setting in p.settings
+    }
     entries = []
     for planned in plan.settings:
         entry = _comparison(planned.setting, batch_of[planned.id]) | {"repeats": planned.repeats}
@@ -132,10 +134,10 @@ def _comparison(setting: Setting, batch_per_device: int | None) -> dict[str, Any
     return {"strategy": setting.strategy.name, **changed} | ({"options": options} if options else {})
 
 
-def shown(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
+def shown_batches(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
     """The probes' answers for the terminal: a line for each setting, and the command that uses them."""
     lines = []
-    for name, planned in probes(plan).items():
+    for name, planned in batch_searches(plan).items():
         answer, shape = found[name], planned.probe.shape
         what = f"{shape.nodes} × {shape.devices_per_node} {shape.device}, {planned.probe.computation.precision}"
         limits = {
@@ -150,7 +152,7 @@ def shown(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
 
 
 def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
-    """The of_depth of a plan, by the setting's id: one for each setting whose task has an option `depth`."""
+    """The searches of a plan, by the setting's id: one for each setting whose task has an option `depth`."""
     found = {}
     for planned in plan.settings:
         if "depth" in planned.setting.task.options:
@@ -167,7 +169,7 @@ def _depths(probe: Probe, config: Config) -> Limits:
     return Limits(1, first, asked.most_blocks, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)
 
 
-def shown_largest(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> str:
+def shown_depths(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> str:
     """The answers for the terminal: a line for each setting, the prediction beside what was found."""
     lines = [_line(of_record(found[name], name)) for name in depth_searches(plan)]
     lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]

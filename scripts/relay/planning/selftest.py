@@ -41,7 +41,8 @@ def with_gates(plan: Plan, other: Plan) -> Plan:
     unmade = {name: _unmade(gate, plan.root) for name, gate in other.gates.items()} if plan.site is None else {}
     gates = {name: gate for name, gate in other.gates.items() if not unmade.get(name)}
     references = {other.reference_of[name]: other.references[other.reference_of[name]] for name in gates}
-    looks = {name: other.preflight_of[name] for name in (*gates, *references)} | {**plan.preflight_of}
+    looks = {name: other.preflight_of[name] for name in (*gates, *references)}
+    looks = {**plan.preflight_of, **looks, **plan.preflight_of}  # in the plan's order, with its values
     known = {**other.preflights, **plan.preflights}
     return replace(
         plan,
@@ -52,7 +53,7 @@ def with_gates(plan: Plan, other: Plan) -> Plan:
             *(Skipped(_setting(other.gates[name]), (why,)) for name, why in unmade.items() if why),
         ],
         gates={**plan.gates, **gates},
-        references={**references, **plan.references},
+        references={**plan.references, **references, **plan.references},
         reference_of={**plan.reference_of, **{name: other.reference_of[name] for name in gates}},
         preflight_of=looks,
         preflights={look: known[look] for look in dict.fromkeys([*plan.preflights, *looks.values()])},

@@ -6,7 +6,6 @@ The checkpoints are moved first, and the run's folder with its result by one ren
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from relay.base.errors import UserError
@@ -16,7 +15,6 @@ from relay.chain.files import sync
 from relay.run_folder import chain, sealed
 from relay.run_folder.places import Places
 
-PACKAGE = Path(__file__).parents[1]
 FOLDER = "replaced"
 KEPT = ("run.json", "proof.json")  # they say what is to be trained
 
@@ -39,14 +37,8 @@ class _Aside(Places):
 
 
 def how_anew(*names: str) -> str:
-    """The command after which the next call trains these runs, or all of these strategies', from the start.
-
-    To be typed in the folder of this process. In a snapshot of the code the script does not lie.
-    """
-    script = PACKAGE.parent / "train_again.py"
-    if not script.exists() or script.is_relative_to(Path.cwd()):
-        script = Path(os.path.relpath(script)) if script.exists() else Path("scripts", script.name)
-    return f"python {script} {' '.join(names)}"
+    """The command after which the next call trains these runs, or all of these strategies', from the start."""
+    return f"relay train-again {' '.join(names)}"
 
 
 def trained(places: Places) -> str:

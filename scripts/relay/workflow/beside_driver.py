@@ -17,7 +17,7 @@ from relay.run_folder.places import Places
 from relay.spec.script import NOT_PROVEN
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import Files
-from relay.workflow.kind import python, words
+from relay.workflow.kind import relay, words
 
 
 class BesideDriver:
@@ -28,21 +28,21 @@ class BesideDriver:
         # Looked at before Snakemake removes the output of a forced rerun.
         self._begun = dict(self._lost())
 
-    def program(self, script: str, *options: str) -> str:
-        """The beginning of a shell command that runs one of the project's scripts.
+    def program(self, *command: str) -> str:
+        """The beginning of a shell command that runs one of `relay`'s.
 
         It is no rule's param: another place of the checkout, or of the data, is no reason to train again. Snakemake
         formats it.
         """
-        return words(*python(self.call, script), *options).replace("{", "{{").replace("}", "}}")
+        return words(*relay(self.call, *command)).replace("{", "{{").replace("}", "}}")
 
-    def told(self, script: str, *options: str) -> str:
+    def told(self, *command: str) -> str:
         """The same, whose program writes beside the job's log how it ended."""
-        return "env TORCH_RELAY_JOB_LOG={log:q} " + self.program(script, *options)
+        return "env TORCH_RELAY_JOB_LOG={log:q} " + self.program(*command)
 
-    def job(self, script: str, *options: str) -> str:
+    def job(self, *command: str) -> str:
         """The same for the last program of a job: it takes the shell's place, so that it gets the driver's signals."""
-        return "exec " + self.told(script, *options)
+        return "exec " + self.told(*command)
 
     def strategy_in_words(self, strategy: str) -> str:
         """A strategy's runs, and why some are skipped, for its rule's message."""
@@ -62,7 +62,7 @@ class BesideDriver:
         config = self.call.config
         root = [f"--root={Path(config.dataset_root).expanduser()}"] if config.dataset_root else []
         mirror = [f"--mirror={config.dataset_mirror}"] if config.dataset_mirror else []
-        return self.told("dataset.py", *root, *mirror)
+        return self.told("dataset", *root, *mirror)
 
     def dataset_text(self, job: Any) -> str:
         of = self.files.datasets[job.dataset]
@@ -99,7 +99,7 @@ class BesideDriver:
         """The command that puts aside what an older start of the run has trained, where there is such a thing."""
         if self._begun.get(job.run) or not replaced.trained(Places(RESULTS, job.run)):
             return ""
-        return f"{words(*python(self.call, 'start.py'), '--run', job.run)} >&2; "
+        return f"{words(*relay(self.call, 'start', '--run', job.run))} >&2; "
 
     # Files
 

@@ -19,7 +19,7 @@ from relay.config import reading, shrink
 from relay.config.config import Config, load
 from relay.driver import first_look, full_disk
 from relay.planning import cards, gpus, handed, here, planner, searches, selftest, table
-from relay.planning.asked import Asked
+from relay.planning.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.planning.searches import PlannedProbe
 from relay.process.cpus import granted
@@ -69,9 +69,9 @@ class Call:
         return bool(self.workflow.is_main_process)
 
     @cached_property
-    def asked(self) -> Asked:
-        """What its jobs ask Slurm for."""
-        return Asked(self.plan)
+    def job_requests(self) -> JobRequests:
+        """What its jobs ask Slurm for, with what is learnt of it while they run."""
+        return JobRequests(self.plan)
 
     @cached_property
     def runs(self) -> dict[str, Run]:
@@ -84,7 +84,7 @@ class Call:
 
     @cached_property
     def probes(self) -> dict[str, PlannedProbe]:
-        return searches.probes(self.plan)
+        return searches.batch_searches(self.plan)
 
     @cached_property
     def searches(self) -> dict[str, PlannedProbe]:
@@ -128,7 +128,7 @@ class Call:
 
 def specification_text(call: Call, specification: Specification) -> str:
     """What a job is told to compute, as its file has it."""
-    return json.dumps(specification.to_dict(call.plan.job(specification)))
+    return json.dumps(specification.to_dict(call.job_requests.plan.job(specification)))
 
 
 def check_defaults(workflow: Any) -> None:

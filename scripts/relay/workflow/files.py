@@ -203,7 +203,7 @@ class Files:
 
     @cached_property
     def plan_text(self) -> str:
-        return json.dumps(prepared.content(self.plan), indent=1) + "\n"
+        return json.dumps(prepared.plan_json(self.plan), indent=1) + "\n"
 
     def record_plan(self, job: Any) -> list[str]:
         return self._needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])

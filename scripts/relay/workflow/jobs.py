@@ -47,42 +47,42 @@ class Jobs:
     @cached_property
     def look(self) -> Kind:
         looks = self.plan.looks
-        return self._kind("look", looks, "look.py", "Looking at the task in a job [{}]", spec="looks/{}/look.json")
+        return self._kind("look", looks, "look", "Looking at the task in a job [{}]", spec="looks/{}/look.json")
 
     @cached_property
     def preflight_job(self) -> Kind:
         told = "Preflight: is all right on the nodes for {}?"
         spec = "preflight/{}/preflight.json"
-        return self._kind("preflight", self.plan.preflights, "preflight.py", told, spec=spec)
+        return self._kind("preflight", self.plan.preflights, "preflight", told, spec=spec)
 
     @cached_property
     def speed(self) -> Kind:
         told = "Measuring what a step of {} takes"
-        return self._kind("setting", self.call.unmeasured, "measure_speed.py", told, spec="speeds/{}.run.json")
+        return self._kind("setting", self.call.unmeasured, "measure-speed", told, spec="speeds/{}.run.json")
 
     @cached_property
     def reference(self) -> Kind:
         of, told = self.plan.references, "Training the {}"
-        kind = self._kind("reference", of, "reference.py", told, options=self._of_reference)
+        kind = self._kind("reference", of, "reference", told, options=self._of_reference)
         along = replace(kind, beside=lambda job: self._gates_along(job.reference))
         return replace(along, measured=self._beside_others(kind))
 
     @cached_property
     def gate(self) -> Kind:
         of, told = self.plan.gates, "Gate: does {} compute the same training as its reference?"
-        kind = self._kind("gate", of, "gate.py", told, options=self._of_gate)
+        kind = self._kind("gate", of, "gate", told, options=self._of_gate)
         along = replace(kind, beside=lambda job: self._gates_along(job.gate))
         return replace(along, measured=self._beside_others(kind), turns=self._takes_turns)
 
     @cached_property
     def segment(self) -> Kind:
-        kind = self._kind("run", self.call.runs, "train.py", "", options=self._of_segment, output=False)
+        kind = self._kind("run", self.call.runs, "train", "", options=self._of_segment, output=False)
         return replace(kind, words=self._trains)
 
     @cached_property
     def spot_check(self) -> Kind:
         told = "Spot check: did {} compute what one process computes?"
-        kind = self._kind("setting", self.plan.spot_checks, "spot_check.py", told, options=self._of_spot_check)
+        kind = self._kind("setting", self.plan.spot_checks, "spot-check", told, options=self._of_spot_check)
         return replace(kind, beside=lambda job: self._runs_along(job.setting))
 
     @cached_property
@@ -98,7 +98,7 @@ class Jobs:
         kind = self._kind(
             "setting",
             self.plan.libtorch,
-            "libtorch.py",
+            "libtorch",
             "",
             spec="libtorch/{}/libtorch.json",
             options=self._of_libtorch,
@@ -109,13 +109,13 @@ class Jobs:
     @cached_property
     def libtorch_example_job(self) -> Kind:
         told, spec = "Building and running the smallest C++ program for {}", "libtorch_example/{}/libtorch.json"
-        return self._kind("setting", self.plan.libtorch, "libtorch.py", told, spec=spec)
+        return self._kind("setting", self.plan.libtorch, "libtorch", told, spec=spec)
 
     @cached_property
     def selftest_part(self) -> Kind:
         return Kind(
             call=self.call,
-            script="selftest.py",
+            command="selftest",
             of=self._of_part,
             words=lambda job: f"Self-test: {job.part} of {self.named(job.place)}",
             options=self._of_selftest_part,
@@ -127,7 +127,7 @@ class Jobs:
         self,
         wildcard: str,
         known: Mapping[str, Specification],
-        script: str,
+        command: str,
         told: str,
         spec: str = "",
         **parts: Any,
@@ -135,7 +135,7 @@ class Jobs:
         """A kind of job whose `wildcard` is the id of one of `known`. It writes its specification itself, to `spec`."""
         return Kind(
             call=self.call,
-            script=script,
+            command=command,
             of=lambda job: known[getattr(job, wildcard)],
             words=lambda job: told.format(self.named(getattr(job, wildcard))),
             written=(lambda job: f"results/{spec.format(getattr(job, wildcard))}") if spec else None,
@@ -150,7 +150,7 @@ class Jobs:
             return found + (["--memory-mb", limits.node_memory_mb] if limits.node_memory_mb else [])
 
         known = {id: search.probe for id, search in searches.items()}
-        return self._kind("setting", known, f"{name}.py", told, spec=f"{name}/{{}}.run.json", options=options)
+        return self._kind("setting", known, name.replace("_", "-"), told, spec=f"{name}/{{}}.run.json", options=options)
 
     def _of_reference(self, job: Any) -> list[Any]:
         spec = f"results/equivalence/references/{job.reference}/reference.json"
@@ -296,11 +296,11 @@ class Jobs:
         return kind.of(job.wildcards) if isinstance(kind, Kind) else None
 
     def more_memory(self, job: Any, had_mb: int) -> int | None:
-        """What a job that was killed with so much memory asks for when it is tried again (`Asked.more_memory`)."""
+        """What a job that was killed with so much memory asks for at its next try (`JobRequests.more_memory`)."""
         specification = self.specification_of(job)
-        return self.call.asked.more_memory(specification, had_mb) if specification else None
+        return self.call.job_requests.more_memory(specification, had_mb) if specification else None
 
     def leave_out(self, job: Any, node: str) -> bool:
-        """Has a job avoid a node whose hardware has failed, if it can (`Asked.leave_out`)."""
+        """Has a job avoid a node whose hardware has failed, if it can (`JobRequests.leave_out`)."""
         specification = self.specification_of(job)
-        return specification is not None and self.call.asked.leave_out(specification, node)
+        return specification is not None and self.call.job_requests.leave_out(specification, node)

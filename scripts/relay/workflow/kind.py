@@ -22,14 +22,14 @@ OfJob = Callable[[Any], Any]  # a function of a job's wildcards
 class Kind:
     """The parts of the rule of one kind of job, which runs in the environment of its specification's stack.
 
-    `of` gives a job's specification, `words` what it does, `options` its program's own options, `beside` those that are
-    known only when it starts. `written`: where the job itself writes its specification first; the driver has written
-    the others. `measured`: how much it takes of the resource of that name, as a number or a function. `turns`: further
-    resources.
+    `command`: of `relay.commands`. `of` gives a job's specification, `words` what it does, `options` the command's own
+    options, `beside` those that are known only when it starts. `written`: where the job itself writes its specification
+    first; the driver has written the others. `measured`: how much it takes of the resource of that name, as a number or
+    a function. `turns`: further resources.
     """
 
     call: Call
-    script: str
+    command: str
     of: OfJob
     words: OfJob
     options: OfJob = lambda wildcards: []
@@ -59,7 +59,7 @@ class Kind:
         return login_node.conda_directive(self.call.site, self.of(wildcards).stack, self.call.root)
 
     def _asked(self, name: str) -> OfJob:
-        return lambda wildcards: self.call.asked.resources(self.of(wildcards)).get(name)
+        return lambda wildcards: self.call.job_requests.resources(self.of(wildcards)).get(name)
 
     def _before(self, wildcards: Any) -> str:
         """Loads the modules of the job's stack after the site's own, or activates conda; writes the specification.
@@ -68,7 +68,7 @@ class Kind:
         processes look for it.
         """
         specification = self.of(wildcards)
-        job = self.call.plan.job(specification)
+        job = self.call.job_requests.plan.job(specification)
         load = login_node.load_command(job.environment["stack_modules"], job.environment) if job else ""
         if self.written is None:
             return load
@@ -77,13 +77,13 @@ class Kind:
         return f"{load}mkdir -p {words(path.parent)}; printf '%s\\n' {words(text)} > {words(path)}; "
 
     def _program(self, wildcards: Any, output: Any) -> str:
-        command = [*python(self.call, self.script), *self.options(wildcards)]
+        command = [*relay(self.call, self.command), *self.options(wildcards)]
         if self.written:
             command += ["--spec", self.written(wildcards)]
         return words(*command, *(["--output", output] if self.output else []))
 
     def _memory(self, wildcards: Any) -> str:
-        megabytes = self.call.asked.resources(self.of(wildcards))["mem_mb"]
+        megabytes = self.call.job_requests.resources(self.of(wildcards))["mem_mb"]
         return f"{megabytes} MB a node" if megabytes else "no memory"
 
 
@@ -97,9 +97,9 @@ class Late:
         return self.make()
 
 
-def python(call: Call, script: str) -> list[str]:
-    """The words that start one of the project's scripts."""
-    return entry.words(sys.executable, call.root / "scripts" / script)
+def relay(call: Call, *command: str) -> list[str]:
+    """The words that start a command of this call's own `relay`."""
+    return entry.words(sys.executable, call.root, *command)
 
 
 def words(*command: Any) -> str:

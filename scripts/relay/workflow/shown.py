@@ -85,7 +85,7 @@ class Shown:
         from relay.comparison import alone
 
         named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
-        _say(*alone.lines(prepared.content(self.plan), RESULTS, named))
+        _say(*alone.lines(prepared.plan_json(self.plan), RESULTS, named))
 
     def trained(self) -> None:
         """Print where the one training of `snakemake chain` lies."""
@@ -97,20 +97,20 @@ class Shown:
             self.comparison()
 
     def comparison(self) -> None:
-        shell(self.driver.program("show_comparison.py") + " --results results")
+        shell(self.driver.program("show-comparison") + " --results results")
 
     def renew_report(self, log: str) -> None:
         """The report that is there, if any, with what a target beside the comparison has found since."""
         if (RESULTS / "comparison.csv").exists():
-            shell(self.driver.program("compare.py") + COMPARE + " --partial > {log:q} 2>&1", log=log)
+            shell(self.driver.program("compare") + COMPARE + " --partial > {log:q} 2>&1", log=log)
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
-        _say(searches.shown(self.plan, self.files.read("probe"), PROBED))
+        _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
 
     def models(self, log: str) -> None:
         """Print the largest models that fit. A report that is there gets its section on them."""
-        _say(searches.shown_largest(self.plan, self.files.read("largest_model")))
+        _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
         self.renew_report(log)
 
     def in_cpp(self, log: str) -> None:
@@ -141,7 +141,7 @@ class Shown:
             return
         if self.call.asked_for("comparison"):
             self.driver.write_plan("results/plan.json")
-            shell(self.driver.program("compare.py") + COMPARE + " --partial")
+            shell(self.driver.program("compare") + COMPARE + " --partial")
             self.comparison()
         elif self.call.asked_for("preflight_job"):
             shell(self.preflights + " || true")
@@ -149,7 +149,7 @@ class Shown:
     @property
     def preflights(self) -> str:
         """The command that shows what the preflights found, of the shapes that are planned."""
-        return self.driver.program("preflight.py", "--page", "results/preflight", "--only", *self.plan.preflights)
+        return self.driver.program("preflight", "--page", "results/preflight", "--only", *self.plan.preflights)
 
     # The self-test
 

@@ -3,7 +3,7 @@
 Snakemake imports each package of such a name before it reads the command line. That is its interface for logger
 plugins, and its only one that early. What it answers to a mistake there is a traceback, or its whole list of options;
 our own line is made by `relay.driver.first_look`. A job's Snakemake (`--mode`), and one of another workflow, go on as
-if this package were not there. `scripts/bootstrap.py` puts this folder on the path of `.venv`.
+if this package were not there. `pip install -e .`, a part of `make install`, puts this folder on the path.
 """
 
 import argparse

@@ -1,37 +1,36 @@
-"""Begins a task or a strategy of one's own: python scripts/new.py task my_task"""
+"""Begins a task or a strategy of one's own."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import keyword
 import re
+from argparse import ArgumentParser
 from pathlib import Path
 
-from relay.base.entry import run
+from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.spec import requirements
 from relay.spec.tasks import built_in
 
-TEMPLATES = Path(__file__).parents[1] / "workflow" / "templates"
+TEMPLATES = ROOT / "workflow" / "templates"
 STRATEGIES = Path("own_strategies")
 NEXT = {
     "task": """
   snakemake card --profile profiles/local --configfile {config}   # what is seen of it, and what that means
   snakemake      --profile profiles/local --configfile {config}   # the comparison""",
     "strategy": """
-  python scripts/prove.py {config} --steps 20                            # a short proof
+  relay prove {config} --steps 20                                        # a short proof
   snakemake equivalence --profile profiles/local --configfile {config}   # the whole gate
   snakemake             --profile profiles/local --configfile {config}   # the comparison""",
 }
 
 
-def main() -> int:
+def new(parser: ArgumentParser, words: list[str]) -> int:
     """Write the two files, and say what to do next. Raises UserError for a name, and for files that are there."""
-    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=NEXT)
     parser.add_argument("name", help="lower-case letters, digits and _")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     check_name(options.kind, options.name)
     config, code = Path(f"{options.name}.yaml"), Path(f"{options.name}.py")
     files = {
@@ -62,7 +61,3 @@ def check_name(kind: str, name: str) -> None:
         raise UserError(
             f"NAME: '{name}' is not allowed, it is a package's name, which would hide that; allowed: another one"
         )
-
-
-if __name__ == "__main__":
-    run(main)

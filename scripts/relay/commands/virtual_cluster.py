@@ -1,13 +1,12 @@
-"""A real Slurm cluster of virtual nodes on this machine, on which `profiles/slurm` can be tried. Needs root.
+"""A real Slurm, on which `profiles/slurm` can be tried. Needs root.
 
-python scripts/virtual_cluster.py up        start it: it stays until it is taken down
-python scripts/virtual_cluster.py status    its nodes and its jobs
-python scripts/virtual_cluster.py down      end it, with all its jobs: nothing of it stays
+relay virtual-cluster up        start it: it stays until it is taken down
+relay virtual-cluster status    its nodes and its jobs
+relay virtual-cluster down      end it, with all its jobs: nothing of it stays
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import shutil
@@ -15,9 +14,11 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from pathlib import Path
 
-from relay.base import entry, lock
+from relay.base import lock
+from relay.base.entry import MAIN, ROOT
 from relay.base.errors import UserError
 from relay.virtual_cluster.cluster import obstacle, usual
 
@@ -31,7 +32,7 @@ def up(folder: Path) -> int:
         if what := obstacle():
             raise UserError(what)
         keeper = subprocess.Popen(
-            [sys.executable, Path(__file__).resolve(), "keep", "--folder", folder],
+            [sys.executable, ROOT / MAIN, "virtual-cluster", "keep", "--folder", folder],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -95,19 +96,15 @@ def down(folder: Path) -> int:
 def _keeper(folder: Path) -> int:
     """The process that keeps the cluster. Raises UserError where there is none."""
     if not lock.held(folder):
-        raise UserError("no virtual cluster is up; start it: python scripts/virtual_cluster.py up")
+        raise UserError("no virtual cluster is up; start it: relay virtual-cluster up")
     return int((folder / "lock").read_text())
 
 
-def main(arguments: list[str] | None = None) -> int:
+def virtual_cluster(parser: ArgumentParser, words: list[str]) -> int:
     """Exit status 0. Raises UserError."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = __doc__
     acts = {"up": up, "status": status, "down": down, "keep": keep}
     parser.add_argument("what", choices=acts, metavar="{up,status,down}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="its configuration and logs (%(default)s)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(words)
     return acts[given.what](given.folder.absolute())
-
-
-if __name__ == "__main__":
-    entry.run(main)

@@ -1,4 +1,4 @@
-"""Trains runs again, from their first step: python scripts/train_again.py NAME [NAME …] -- --profile profiles/local
+"""relay train-again NAME [NAME …] -- --profile profiles/local
 
 NAME is a strategy, a setting or a run of the plan, as `--list` shows them. What they have trained is moved aside. It is
 deleted once the new training has a result; until then `--undo` takes it back. All that follows `--` is Snakemake's: it
@@ -7,13 +7,14 @@ then trains what is missing. Without `--`, the next call of Snakemake does.
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from relay.base import entry, options
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
+from relay.base.options import add
 from relay.driver.claim import claim
 from relay.run_folder import replaced
 from relay.run_folder.places import Places
@@ -24,15 +25,15 @@ from relay.training.runs_table import runs_table
 DRY = {"-n", "--dry-run", "--dryrun"}
 
 
-def main() -> int:
+def train_again(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line, put aside what was trained, and start Snakemake."""
-    own, snakemake = divided(sys.argv[1:])
-    parser = options.parser(__doc__, "results")
+    own, snakemake = divided(words)
+    parser.epilog = __doc__
     parser.add_argument("names", nargs="*", metavar="NAME", help="a strategy, a setting or a run")
     parser.add_argument("--list", action="store_true", help="only show the runs, their ids, and how far they have come")
     parser.add_argument("-n", "--dry-run", action="store_true", help="only say what would be put aside")
     parser.add_argument("--undo", action="store_true", help="take back what was moved aside")
-    given = parser.parse_args(own)
+    given = add(parser, "results").parse_args(own)
     if given.list:
         print(runs_table(given.results))
         return 0
@@ -98,7 +99,3 @@ def _runs(results: Path) -> Iterator[Run]:
     for path in sorted(results.glob("runs/*/run.json")):
         with suppress(UserError):  # of another version
             yield Run.read(path)
-
-
-if __name__ == "__main__":
-    entry.run(main)

@@ -16,7 +16,7 @@ from relay.spec.setting import Shape
 MORE = 2  # times the memory of a job that was killed for it
 
 
-class Asked:
+class JobRequests:
     """The requests of a call that is under way. `plan` is the newest: a killed job makes another one."""
 
     def __init__(self, plan: Plan) -> None:

@@ -1,11 +1,11 @@
-"""Compares two folders of results: python scripts/compare_results.py BEFORE AFTER
+"""Before and after a maintenance, or cluster A and cluster B. Each folder is a `results/` with its plan and runs.
 
-Before and after a maintenance, or cluster A and cluster B. Each folder is a `results/` with its plan and runs. Printed
-is a line for each setting: the ratio of its speeds (after / before) with its 95 % interval. --csv writes the table.
+Printed is a line for each setting: the ratio of its speeds (after / before) with its 95 % interval.
 """
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 from rich import box
@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay.base import entry, options
 from relay.base.errors import UserError
 from relay.comparison.between import COLUMNS, Changed, between, counts, made_otherwise
 from relay.comparison.columns import write_csv
@@ -22,14 +21,14 @@ from relay.comparison.wording import MISSING, number
 STYLES = {"faster": "green", "slower": "red", "unclear": "yellow"}
 
 
-def main(arguments: list[str] | None = None) -> int:
+def compare_results(parser: ArgumentParser, words: list[str]) -> int:
     """Exit status 0, whatever has changed. Raises UserError."""
-    parser = options.parser(__doc__)
+    parser.epilog = __doc__
     parser.add_argument("before", type=Path, help="a folder of results")
     parser.add_argument("after", type=Path, help="the folder to compare with it")
     parser.add_argument("--margin", type=float, help="speeds within this fraction are the same (default: the plan's)")
     parser.add_argument("--csv", type=Path, help="write the table into this file as well")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(words)
     if given.margin is not None and not 0 <= given.margin < 1:
         raise UserError(f"--margin: {given.margin} is not allowed; allowed: from 0 to below 1")
     found = between(given.before, given.after, given.margin)
@@ -68,7 +67,3 @@ def _ratio(value: float | None, low: float | None, high: float | None) -> str:
     if value is None:
         return MISSING
     return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
-
-
-if __name__ == "__main__":
-    entry.run(main)

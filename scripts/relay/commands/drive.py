@@ -1,6 +1,6 @@
-"""Runs the driver, the Snakemake process that submits jobs and waits for them, so that it lasts.
+"""The driver is the Snakemake process that submits jobs and waits for them.
 
-    python scripts/drive.py [here|tmux|job] [options] -- --profile profiles/slurm ddp
+    relay drive [here|tmux|job] [options] -- --profile profiles/slurm ddp
 
 here: in this terminal. tmux: in a session of its own that outlives the login. job: as a small Slurm job; when its time
 is up, it makes way and is queued again, and the next one carries on. All that follows `--` is Snakemake's.
@@ -8,7 +8,6 @@ is up, it makes way and is queued again, and the next one carries on. All that f
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -17,13 +16,14 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from relay.base import entry
+from relay.base.entry import MAIN, ROOT
 from relay.base.errors import UserError
 from relay.config.reading import read_config
 from relay.driver.claim import claim
@@ -33,7 +33,7 @@ from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
 from relay.spec.user_limits import DRIVER_JOB
 
-ROOT = Path(__file__).resolve().parent.parent
+DRIVE = (sys.executable, str(ROOT / MAIN), "drive")
 USUAL_MINUTES = 1440
 TMUX_TRIES = 20
 TMUX_PAUSE_SECONDS = 0.1
@@ -64,7 +64,7 @@ def in_tmux(arguments: Sequence[str]) -> int:
     A server that runs already would lend the session its own, old environment.
     """
     if shutil.which("tmux") is None:
-        raise UserError("tmux: no such command on PATH; load its module, or use `drive.py job` or `drive.py here`")
+        raise UserError("tmux: no such command on PATH; load its module, or use `relay drive job` or `… drive here`")
     parsed(arguments)
     folder = Path.cwd()
     name = f"relay-{re.sub('[^A-Za-z0-9_-]', '_', folder.name)}-{sha256(bytes(folder)).hexdigest()[:6]}"
@@ -75,7 +75,7 @@ def in_tmux(arguments: Sequence[str]) -> int:
         if panes.stdout.split() == ["0"]:
             raise UserError(f"{folder}: a driver runs here in tmux already; look at it with: {attach}")
         subprocess.run([*tmux, "kill-server"], check=False)  # it only shows how the last one ended
-    program = [sys.executable, str(Path(__file__).resolve()), "here", "--", *arguments]
+    program = [*DRIVE, "here", "--", *arguments]
     # What the driver said last stays to be read after its end.
     keep = ["start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"]
     # tmux takes a word that ends in a semicolon for the end of a command.
@@ -120,12 +120,13 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--time={minutes}"]
     flags += [] if partition and not partition.asks_memory else [f"--mem={site.memory_mb_per_cpu}"]
     if partition and partition.whole_nodes:
-        print(f"warning: the driver needs one CPU, and {partition.shown} gives whole nodes: `drive.py tmux` takes none")
+        told = f"{partition.shown} gives whole nodes: `relay drive tmux` takes none"
+        print(f"warning: the driver needs one CPU, and {told}")
     # The name must not look like one of the driver's own jobs, which start with "relay_".
     flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
     flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]
     claim(Path.cwd()).release()  # refused here where a driver is at work, and not in the job's log
-    program = [sys.executable, str(Path(__file__).resolve()), "inside", "--", *arguments]
+    program = [*DRIVE, "inside", "--", *arguments]
     job_id = commands.submit(f"#!/bin/sh\nexec {shlex.join(program)}\n", flags)
     print(f"The driver is job {job_id}; it writes to relay-driver-{job_id}.log. End it with: scancel {job_id}")
     return 0
@@ -183,21 +184,17 @@ def site_of(arguments: Sequence[str]) -> str:
     return str(config.get("site") or site_of_profile(given.default_resources or {}) or "generic")
 
 
-def main() -> int:
+def drive(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line and start the driver."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = __doc__
     parser.add_argument("where", nargs="?", choices=("here", "tmux", "job", "inside"), default="here")
     parser.add_argument("--site", help="job: whose account and partition are used (that of the config or profile)")
     parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
-    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    given, arguments = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    cut = words.index("--") if "--" in words else len(words)
+    given, arguments = parser.parse_args(words[:cut]), words[cut + 1 :]
     if given.where == "tmux":
         return in_tmux(arguments)
     if given.where == "job":
         parsed(arguments)
         return as_job(arguments, load_site(given.site or site_of(arguments), ROOT), given.minutes)
     return inside(arguments) if given.where == "inside" else here(arguments)
-
-
-if __name__ == "__main__":
-    entry.run(main)

@@ -1,13 +1,11 @@
-"""Every strategy of a config through its equivalence gate on this machine: a table, and status 1 if one fails.
+"""Writes a table, results/proof/table.csv and table.md; the status is 1 if a strategy fails.
 
-    python scripts/prove.py config/proof/strategies.yaml
-
-writes results/proof/table.csv and table.md. With `--passes 20 --steps 20 --precision fp64 --limit-seconds 300` it does
-so twenty times, briefly: does a process abort, or hang?
+With `--passes 20 --steps 20 --precision fp64 --limit-seconds 300` it does so twenty times, briefly: does a process
+abort, or hang?
 """
 
-import argparse
 import os
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from relay.base import entry, lifeline
+from relay.base import lifeline
+from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.config import config
 from relay.config.reading import read_config
@@ -27,8 +26,6 @@ from relay.planning.planner import plan
 from relay.proof.campaign import Proof, markdown
 from relay.run_folder.raised import refusing
 from relay.spec.messages import unknown
-
-ROOT = Path(__file__).resolve().parents[1]  # the locks of the stacks are below it
 
 
 def read(path: Path, precision: str | None, steps: int | None, task: str | None = None) -> config.Config:
@@ -45,7 +42,7 @@ def read(path: Path, precision: str | None, steps: int | None, task: str | None 
     return config.load(changed)
 
 
-def proofs(given: argparse.Namespace) -> Iterator[Proof]:
+def proofs(given: Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
     sharing = gpus.of_this_machine(cache(count_gpus)) if given.share_gpu else gpus.ALONE
     plans = [
@@ -72,9 +69,9 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
         yield Proof(chosen, given.folder, given.limit_seconds, root, made.config.dataset_mirror)
 
 
-def main() -> int:
+def prove(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line, judge, print progress, and write the table after every cell."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = __doc__
     parser.add_argument("configs", type=Path, nargs="+", help="config files: what to prove")
     parser.add_argument("--steps", type=int, help="steps of the fp64 training (default: the config's)")
     parser.add_argument("--precision", choices=["fp64", "fp32"], help="instead of the config's")
@@ -84,7 +81,7 @@ def main() -> int:
     parser.add_argument("--strategy", action="append", help="only this strategy (may be repeated)")
     parser.add_argument("--share-gpu", action="store_true", help="on one GPU, ranks take turns on it")
     parser.add_argument("--folder", type=Path, default=Path("results/proof"), help="where everything goes")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     if given.passes < 1:
         raise UserError(f"--passes: {given.passes} is not allowed; allowed: at least 1")
     if given.limit_seconds is not None and given.limit_seconds <= 0:
@@ -103,8 +100,8 @@ def main() -> int:
         found = "equivalent" if row["equivalent"] else refusing([row["problems"]])
         if why := row["not proven because"]:
             found = f"not proven, because {why}"
-        words = (row[name] for name in ("task", "strategy", "options", "precision"))
-        what = f"{', '.join(filter(None, words))} on {row['processes']}"
+        named = (row[name] for name in ("task", "strategy", "options", "precision"))
+        what = f"{', '.join(filter(None, named))} on {row['processes']}"
         print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
         table = pd.DataFrame(rows)
         table.to_csv(given.folder / "table.csv", index=False)
@@ -112,7 +109,3 @@ def main() -> int:
     failed = sum(not row["equivalent"] for row in rows)
     print(f"{len(rows)} cells, {failed} failed: {given.folder / 'table.md'}")
     return int(failed > 0)
-
-
-if __name__ == "__main__":
-    entry.run(main)

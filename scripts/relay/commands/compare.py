@@ -1,0 +1,62 @@
+"""Makes the comparison, and shows it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from rich.console import Console
+
+from relay.base.files import read_json_or
+from relay.base.options import add
+from relay.comparison.columns import COMPARISON, RUNS, read_csv, write_csv, write_whole
+
+USAGE = """\
+Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, .parquet and .md, runs.csv,
+scaling.csv, scaling.md), the pictures (pictures/*.svg) and the page (comparison.html) into the results folder. With
+--partial it does so whatever has failed, and a run without a result becomes a row `failed` with its error."""
+
+
+def compare(parser: ArgumentParser, words: list[str]) -> int:
+    """Exit status 0. Raises UserError; then nothing was written unless a file cannot be."""
+    parser.epilog = USAGE
+    parser.add_argument("--plan", type=Path, default=Path("results/plan.json"), help="the plan of all runs")
+    parser.add_argument("--partial", action="store_true", help="report what there is though runs failed")
+    given = add(parser, "results").parse_args(words)
+    from relay.comparison import answer_files, exports, libtorch, made_of
+    from relay.comparison.answer import answers
+    from relay.comparison.grid import grids
+    from relay.comparison.html import Report
+    from relay.comparison.inputs import read_inputs
+    from relay.comparison.scaling import COLUMNS, markdown, scaling_rows
+    from relay.comparison.table import comparison_rows, run_rows
+
+    inputs = read_inputs(given.plan, given.results, partial=given.partial)
+    rows = comparison_rows(inputs)
+    found = answers(inputs, rows)
+    scaled = scaling_rows(rows)
+    report = Report(inputs, rows, found, given.results, libtorch.found(given.results))
+    page = report.render()
+    write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
+    write_csv(given.results / "comparison.csv", COMPARISON, rows)
+    exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
+    write_whole(given.results / "comparison.md", exports.markdown(rows, found))
+    write_csv(given.results / "scaling.csv", COLUMNS, scaled)
+    write_whole(given.results / "scaling.md", markdown(scaled, grids(rows)))
+    answer_files.write(found, given.results, inputs.margin)
+    exports.write_pictures(given.results / "pictures", report.pictures)
+    write_whole(given.results / "comparison.html", page)
+    made_of.note(given.plan, given.results)
+    print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
+    return 0
+
+
+def show_comparison(parser: ArgumentParser, words: list[str]) -> int:
+    """Exit status 0. Raises UserError where there is no comparison."""
+    given = add(parser, "results").parse_args(words)
+    from relay.comparison.terminal import show
+
+    rows = read_csv(given.results / "comparison.csv", COMPARISON)
+    answers = (read_json_or(given.results / "answer.json", None) or {}).get("answers", [])
+    show(Console(highlight=False), rows, given.results / "comparison.html", answers)
+    return 0
