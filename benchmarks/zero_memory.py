@@ -175,9 +175,9 @@ def measured(strategy: str, held: str, shape: tuple[int, int], ranks: int) -> di
 
 def _in_stack() -> None:
     """Go on in the Python of the stack, which has DeepSpeed."""
-    from relay.environments import overlay
+    from relay.environments import overlay, versioned
 
-    if (Path(sys.prefix) / overlay.MARKER).exists():
+    if (Path(sys.prefix) / versioned.MARKER).exists():
         return
     with redirect_stdout(sys.stderr):  # stdout is for the figures alone
         python = overlay.interpreter(overlay.make(ROOT / "envs" / f"{STACK}.txt"))

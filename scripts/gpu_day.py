@@ -46,19 +46,14 @@ print(f"{one}, Python {platform.python_version()}, torch {torch.__version__}, CU
 STACKS = """
 import importlib.util, subprocess, sys
 from pathlib import Path
-from relay.base.files import write_json
-from relay.environments import overlay
-from relay.environments.node_folder import new_version, point
+from relay.environments import overlay, versioned
+def install(folder, lock):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    paths = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (overlay.site_packages(folder) / overlay.SEES_DRIVER).write_text("\\n".join(paths) + "\\n")
 for lock in map(Path, sys.argv[1:]):
     if importlib.util.find_spec(lock.stem):
-        link = overlay.place(lock)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        folder = new_version(link)
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        paths = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-        (overlay.site_packages(folder) / overlay.SEES_DRIVER).write_text("\\n".join(paths) + "\\n")
-        write_json(folder / overlay.MARKER, {"stack": lock.stem, "parts": overlay._optional_parts(lock)})
-        point(link, folder)
+        versioned.have(overlay.place(lock), install, stack=lock.stem, parts=overlay._optional_parts(lock))
         print(lock.stem)
 """
 

@@ -17,6 +17,10 @@ from pathlib import Path
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 OLDEST_PYTHON = "3.11"
 
+# These leave no machine's paths, mirrors or hosts in a lock.
+PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
+OPTIONS = ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes", *PLAIN]
+
 # Needed only by the registry's CUDA build of torch: gigabytes that a CPU installation can spare. NVML's binding is
 # small, and belongs to every build.
 CUDA_ONLY = re.compile(r"(?:nvidia-(?!ml-py\b)|cuda-|triton\b)")
@@ -97,24 +101,8 @@ def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -
     Raises subprocess.CalledProcessError when uv finds no solution; it has then printed why.
     """
     output = scratch / f"{source}.txt"
-    command = [
-        str(Path(sys.executable).with_name("uv")),
-        "pip",
-        "compile",
-        f"{source}.in",
-        "--output-file",
-        str(output),
-    ]
-    # The options leave no machine's paths, mirrors or hosts in a lock.
-    command += [
-        "--universal",
-        "--python-version",
-        OLDEST_PYTHON,
-        "--generate-hashes",
-        "--no-header",
-        "--no-annotate",
-    ]
-    command += ["--no-emit-index-url", "--no-emit-find-links", "--quiet"]
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", *OPTIONS, f"{source}.in"]
+    command += ["--output-file", str(output)]
     for constraint in constraints:
         command += ["--constraint", str(scratch / f"{constraint}.txt")]
     if upgrade:

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or gone: the reason comes first, and is recorded where there is room."""
+"""A disk that is full, read-only or gone: the reason comes first, and is told in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from chain_runs import Bench, finish, wait_until
 from local_driver import LocalDriver
-from relay.base import ending, room
+from relay.base import ending
 from relay.base.ending import FREE_SPACE, LOG
 from relay.base.errors import UserError
 from relay.driver.full_disk import unwritable
@@ -30,12 +30,8 @@ def mount() -> Iterator[Mount]:
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job's log, and a home and a temporary folder of the test's own."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(room.tempfile, "tempdir", str(tmp_path / "tmp"))
-    for name in ("home", "tmp", "logs"):
-        (tmp_path / name).mkdir(mode=0o755)
+    """A job's log."""
+    (tmp_path / "logs").mkdir()
     monkeypatch.setenv(LOG, str(tmp_path / "logs" / "job.log"))
     return tmp_path / "logs" / "job.log"
 
@@ -81,25 +77,12 @@ def test_a_folder_that_vanishes_is_an_error_and_no_fresh_start(bench: Bench, log
 # Without processes
 
 
-def test_another_users_folder_is_neither_written_nor_read(tmp_path: Path, log: Path) -> None:
-    """A file there would be taken for what a job has said."""
-    places = list(room.places(tmp_path / "results"))[1:]
-    for place in places:
-        place.mkdir(parents=True)
-        (place / "a.json").write_text("{}")
-        place.chmod(0o777)
-    assert room.found(tmp_path / "results", "*.json") == []
-    for place in places:
-        place.chmod(0o700)
-    assert len(room.found(tmp_path / "results", "*.json")) == 2
-    room.forget(tmp_path / "results", "*.json")
-    assert room.found(tmp_path / "results", "*.json") == []
-
-
-def test_a_fault_on_a_full_disk_is_kept_at_home(tmp_path: Path, mount: Mount, log: Path) -> None:
-    """The job finds it there, a retry too, and the next start clears it away."""
+def test_a_fault_on_a_full_disk_ends_the_job_with_the_disks_reason(
+    tmp_path: Path, mount: Mount, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No process can record its own there. With room, nothing of it is left."""
     work = tmp_path / "small" / "run-1"
-    small(work.parent, mount, 40)
+    small(work.parent, mount, 200)
     faults.forget(work)
     work.mkdir()
     filler = fill(work.parent)
@@ -107,14 +90,27 @@ def test_a_fault_on_a_full_disk_is_kept_at_home(tmp_path: Path, mount: Mount, lo
         raise ArithmeticError("as planted " + "x" * 8000)
     except ArithmeticError as error:
         faults.record(work, error)
+    assert "-0.json: cannot be written: No space left on device" in capsys.readouterr().err
+    assert faults.concluded(work, "run run-1", 1) == 1
+    told = ending.Ending(1, f"run run-1 failed: {work}: No space left on device", FREE_SPACE)
+    assert ending.read(log) == told
     assert list(work.iterdir()) == []
-    assert len(list((tmp_path / "home").rglob("fault-*.json"))) == 1
-    assert faults.collect(work)
-    assert "as planted" in (faults.recorded(work) or {"error": ""})["error"]
-    assert [path.name for path in (tmp_path / "home").rglob("*.json")] == ["fault.json"]
     filler.unlink()
-    faults.forget(work)
+    assert faults.concluded(work, "run run-1", 1) == ending.INTERRUPTED  # its processes ended without a word
     assert faults.recorded(work) is None
+
+
+def test_an_ending_that_cannot_be_written_is_a_line_in_the_log(
+    tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver then looks at the disk itself."""
+    small(tmp_path / "full", mount, 40)
+    fill(tmp_path / "full")
+    monkeypatch.setenv(LOG, str(tmp_path / "full" / "job.log"))
+    assert ending.fault("as planted", "mend it") == 1
+    told = capsys.readouterr().err
+    assert "job.ending.json: cannot be written: No space left on device" in told
+    assert told.endswith("remedy: mend it\nas planted\n")
 
 
 # A folder that takes no writing, from the start or midway: the call ends with one line, and no traceback.

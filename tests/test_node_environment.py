@@ -14,7 +14,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments import node
+from relay.environments import node, versioned
 from tiny_stack import PREPARE, ROOT, fetched, needs_root, prepared, project, python, told
 
 
@@ -68,7 +68,7 @@ def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> N
     if fault == "a lost file":
         module.unlink()
     else:
-        (place / node.MARKER).unlink()
+        (place / versioned.MARKER).unlink()
     said, interpreter = prepared(told(tiny), disk)
     assert "is incomplete; it is installed again" in said
     subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)

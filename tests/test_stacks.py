@@ -20,7 +20,7 @@ import pytest
 import lock as lock_script
 import stacks
 from relay.base.errors import UserError
-from relay.environments import built, login_node, node, overlay
+from relay.environments import built, login_node, node, overlay, versioned
 from relay.environments.recipes import RECIPES, Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +92,7 @@ def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
         offline.setenv("PIP_FIND_LINKS", "/nowhere")
         assert overlay.make(lock).resolve() == first
     assert "is there" in capsys.readouterr().out
-    (first / overlay.MARKER).unlink()
+    (first / versioned.MARKER).unlink()
     with pytest.raises(UserError, match=r"no environment at .*forcerun environment"):
         node.interpreter(asked(lock), tmp_path)
     second = overlay.make(lock).resolve()

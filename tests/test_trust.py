@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,6 +106,8 @@ def test_a_folder_above_into_which_others_can_write_is_refused(
     with pytest.raises(UserError) as caught:
         checkpoints.resume(training.strategy, 0, 10)
     assert told in str(caught.value)
+    with pytest.raises(UserError, match=re.escape(str(caught.value))):  # nor adopted, nor exported
+        next(sealed.sound(work, 0, 10))
     if harm is not give_away:
         assert f"chmod g-w,o-w {(work, *work.parents)[level]}, or write `checkpoint_writers: " in str(caught.value)
     (tmp_path / "mine").mkdir(mode=0o755)

@@ -42,7 +42,7 @@ def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
     mine = project(tmp_path / "project", spoil=True)
     with pytest.raises(UserError, match="could not be fetched: THESE PACKAGES DO NOT MATCH THE HASHES"):
         fetched(mine, tmp_path)
-    assert os.listdir(tmp_path / wheelhouse.FOLDER) == [".lock"]  # noqa: PTH208
+    assert os.listdir(tmp_path / wheelhouse.FOLDER) == ["fetching.lock"]  # noqa: PTH208
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import stacks  # noqa: E402
 from relay.base import lock  # noqa: E402
 from relay.base.clock import duration  # noqa: E402
 from relay.base.errors import UserError  # noqa: E402
-from relay.environments import overlay  # noqa: E402
+from relay.environments import overlay, versioned  # noqa: E402
 
 FIRST_TIME = (
     "These are packages of other frameworks, which the tests of their strategies use. They are fetched, and DeepSpeed "
@@ -54,7 +54,7 @@ def main(names: list[str]) -> int:
 
 def _is_there(stack: str) -> bool:
     place = overlay.place(stacks.ENVS / f"{stack}.txt")
-    return place is not None and (place / overlay.MARKER).exists()
+    return place is not None and (place / versioned.MARKER).exists()
 
 
 if __name__ == "__main__":

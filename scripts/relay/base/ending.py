@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relay.base import room
-from relay.base.files import read_json_or
+from relay.base.files import read_json_or, write_json_or_say
 from relay.base.printable import printable
 
 LOG = "TORCH_RELAY_JOB_LOG"  # the job's log; the workflow sets it
@@ -53,8 +52,8 @@ def beside(log: Path) -> Path:
 def begin() -> None:
     """Remove what an earlier attempt of this job has told."""
     if log := os.environ.get(LOG):
-        path = beside(Path(log))
-        room.forget(path.parent, path.name)
+        with suppress(OSError):
+            beside(Path(log)).unlink()
 
 
 def fault(what: str, remedy: str = "") -> int:
@@ -77,10 +76,10 @@ def say(ending: Ending) -> int:
 
 
 def record(ending: Ending, log: Path | None = None) -> None:
-    """Write down how the job with this log, or this very job, ended, where there is room for it."""
+    """Write down how the job with this log, or this very job, ended."""
     if log := log or (Path(os.environ[LOG]) if os.environ.get(LOG) else None):
         told = asdict(ending) | {"what": printable(ending.what)}  # all who look at the results are shown it
-        room.write(beside(log), told)
+        write_json_or_say(beside(log), told)
 
 
 def of_a_disk(error: BaseException | None) -> OSError | None:
@@ -100,13 +99,7 @@ def remedy_of(error: BaseException | None) -> str:
 
 def read(log: Path) -> Ending | None:
     """How the last attempt of the job with this log ended; None where it left no word."""
-    path = beside(log)
-    for place in room.found(path.parent, path.name):
-        try:
-            found = Ending(**read_json_or(place, None))
-        except TypeError:
-            continue
-        if place != path:  # told once: nobody else clears it away
-            place.unlink(missing_ok=True)
-        return found
-    return None
+    try:
+        return Ending(**read_json_or(beside(log), None))
+    except TypeError:
+        return None

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -49,6 +50,31 @@ def write_json_over(path: Path, value: Any) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     write_json(path, value)
+
+
+def write_json_or_say(path: Path, value: Any) -> None:
+    """Write JSON, all of it or none; a line on stderr where it cannot be written, as on a full disk."""
+    try:
+        write_json(path, value)
+    except OSError as error:
+        with suppress(OSError):  # the log may be on the same disk
+            print(f"{path}: cannot be written: {error.strerror or error}", file=sys.stderr, flush=True)
+
+
+def disk_refusal(folder: Path, size_bytes: int = 2**20) -> OSError | None:
+    """What the folder's disk says to a file of this size; None where it takes it, and nothing is left of it then."""
+    path = folder / f".room-{os.getpid()}"
+    try:
+        with path.open("wb") as stream:
+            stream.write(bytes(size_bytes))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            path.unlink()
+    return None
 
 
 def read_json(path: Path) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relay.base import ending, room
+from relay.base import ending
+from relay.base.files import disk_refusal
 
 NOTE_BYTES = 2**16  # Snakemake's notes and the plan's files are smaller, each
 NOT_YOURS = (errno.EACCES, errno.EPERM)
@@ -27,8 +28,8 @@ def unwritable(folder: Path) -> str:
     notes = folder / ".snakemake"
     if os.path.lexists(notes) and not notes.is_dir():
         return f"{notes}: is in the place of the folder where Snakemake keeps its notes: move it away"
-    refused = room.refused(notes if notes.is_dir() else folder, NOTE_BYTES)
-    return _line(folder, refused) if refused else ""
+    error = disk_refusal(notes if notes.is_dir() else folder, NOTE_BYTES)
+    return _line(folder, error) if error else ""
 
 
 def show_no_tracebacks_of_logs() -> None:
@@ -77,7 +78,7 @@ class _Complaints(logging.Filter):
         if record.levelno < logging.WARNING or number is None:
             return True
         # Snakemake's own notes are in the folder; a job may have written elsewhere.
-        if "/relay/" in record.pathname and room.refused(self.folder, NOTE_BYTES) is None:
+        if "/relay/" in record.pathname and disk_refusal(self.folder, NOTE_BYTES) is None:
             return True
         self.refused = OSError(number, os.strerror(number))
         return False

@@ -14,8 +14,9 @@ from typing import Any
 
 from snakemake.logging import logger
 
-from relay.base import ending, killed_for_memory, lock, room
+from relay.base import ending, killed_for_memory, lock
 from relay.base.ending import QUOTED, Ending
+from relay.base.files import disk_refusal
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
@@ -95,7 +96,7 @@ class Retries:
         """What the job said of its end; else what can be found out."""
         if told := log and ending.read(log):
             return told
-        if (error := room.refused(RESULTS)) and ending.remedy_of(error):
+        if (error := disk_refusal(RESULTS)) and ending.remedy_of(error):
             return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
         what = self.terminal.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []

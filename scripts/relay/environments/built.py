@@ -7,7 +7,6 @@ finished wheel goes into this user's cache.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -18,20 +17,25 @@ import signal
 import subprocess
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from relay.base.clock import duration
 from relay.base.errors import UserError
-from relay.environments import nvcc, patience, pip
-from relay.environments.lock_text import ENTRY
+from relay.environments import nvcc, pip
+from relay.environments.locks import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
+from relay.environments.versioned import only_one
 from relay.spec import cuda
 
 # A login node is shared: a build takes no more of its CPUs.
 MOST_CPUS = 8
 ANY_GPU = (None, None)  # neither its name nor its generation is known
+TELL_SECONDS = 60.0
 ABOUT = """
 import importlib.util, json, sys, torch
 about = [sys.version, torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi()]
@@ -160,24 +164,19 @@ def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], 
         (folder / "tmp").mkdir()
         environment["TMPDIR"] = str(folder / "tmp")  # where compilers and pip leave files when they are ended
         (folder / "source.txt").write_text(entry, encoding="utf-8")
+        run = partial(_run, environment=environment, log=log, said=said, name=name)
         plainly = ["--no-deps", "--no-build-isolation"]
         source = ["--no-binary=:all:", "--require-hashes", "--requirement", str(folder / "source.txt")]
-        _run(
-            [*pip.program(python), "download", *plainly, *source, "--dest", str(folder / "sdist")],
-            environment,
-            log,
-            said,
-            name,
-        )
+        run([*pip.program(python), "download", *plainly, *source, "--dest", str(folder / "sdist")])
         unpacked = _unpacked(next((folder / "sdist").glob("*.tar.gz")), folder / "source")
         try:
             recipe.patch(unpacked)
         except (OSError, ValueError) as error:
             raise UserError(f"{name}: {error}") from None
         wheels = ["--wheel-dir", str(folder / "wheel"), str(unpacked)]
-        with patience.told(f"building {name}"):
-            _run([*pip.program(python), "wheel", *plainly, *wheels], environment, log, said, name)
-        _keep(next((folder / "wheel").glob("*.whl")), place)
+        with telling(f"building {name}"):
+            run([*pip.program(python), "wheel", *plainly, *wheels])
+        keep(next((folder / "wheel").glob("*.whl")), place)
     print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
 
 
@@ -205,8 +204,8 @@ def _unpacked(archive: Path, folder: Path) -> Path:
     return next(path for path in folder.iterdir() if path.is_dir())
 
 
-def _keep(built: Path, place: Path) -> None:
-    """Move a wheel into the cache; its folder is there with it, or not at all."""
+def keep(built: Path, place: Path) -> None:
+    """Copy what was built into the cache; its folder `place` is there with it, or not at all."""
     partial = place.with_name(f".{place.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -216,10 +215,18 @@ def _keep(built: Path, place: Path) -> None:
 
 
 @contextlib.contextmanager
-def only_one(place: Path) -> Iterator[None]:
-    """Let one process build this wheel; another one waits, then finds it. The kernel releases the lock."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_suffix(".lock").open("w") as stream:
-        with contextlib.suppress(OSError):  # a home folder without locks: nobody is waited for
-            fcntl.flock(stream, fcntl.LOCK_EX)
+def telling(what: str) -> Iterator[None]:
+    """While this lasts, a line a minute says how long it has lasted: also where nobody looks at a terminal."""
+    started, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(TELL_SECONDS):
+            print(f"  {what}: {duration(time.monotonic() - started)} so far", flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
         yield
+    finally:
+        over.set()
+        teller.join()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments.built import only_one
+from relay.environments.versioned import only_one
 
 CREATED = Path("results/conda")
 COMPLETE = "torch-relay-complete"  # written last, so only a whole environment has it
@@ -39,23 +39,20 @@ def folder_of(conda: str) -> Path | None:
 
 def create(file: Path, folder: Path) -> None:
     """Create the environment of a file in a folder, unless it is whole. Raises UserError where conda cannot."""
-    with only_one(folder):  # two stacks may name one file
-        _create(file, folder)
-
-
-def _create(file: Path, folder: Path) -> None:
-    if (folder / COMPLETE).is_file():
-        print(f"environment: {folder} is there")
-        return
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
-    if shutil.which("conda") is None:
-        raise UserError(f"{file}: this machine has no `conda` to create the environment with; create it {remedy}")
-    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted creation
-    words = ["conda", "env", "create", "--quiet", "--file", str(file), "--prefix", str(folder)]
-    if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
-        raise UserError(f"{file}: conda could not create the environment (its words are above); or create it {remedy}")
-    (folder / COMPLETE).touch()
+    with only_one(folder):  # two stacks may name one file
+        if (folder / COMPLETE).is_file():
+            print(f"environment: {folder} is there")
+            return
+        if shutil.which("conda") is None:
+            raise UserError(f"{file}: this machine has no `conda` to create the environment with; create it {remedy}")
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted creation
+        words = ["conda", "env", "create", "--quiet", "--file", str(file), "--prefix", str(folder)]
+        if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
+            failed = "conda could not create the environment (its words are above)"
+            raise UserError(f"{file}: {failed}; or create it {remedy}")
+        (folder / COMPLETE).touch()
 
 
 def activation(conda: str) -> str:

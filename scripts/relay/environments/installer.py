@@ -32,7 +32,6 @@ def install(wheels: Path, requirements: Path, python: Path, place: Path, locks: 
             f"node_disk: {place.parent.parent} is too small: {sizes}; name another folder in the site's file"
         )
     uv, cache = program(), place.with_name(f"{place.name}.uv")
-    shutil.rmtree(cache, ignore_errors=True)
     quietly = ["--quiet", "--no-config", "--offline", "--cache-dir", str(cache)]
     try:
         run([uv, "venv", *quietly, "--no-project", "--python", str(python), str(place)], locks, place=place)

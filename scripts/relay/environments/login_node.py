@@ -36,9 +36,9 @@ def asked(
     Raises UserError where the site's file has no entry for this stack.
     """
     lock = lock_of(root, stack)
-    described: dict[str, Any] = {"mode": "current", "stack": stack, "build": None, "python": None, "wheelhouse": None}
-    described |= {"overlay": None, "site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
-    described["stack_modules"] = []
+    described: dict[str, Any] = {"mode": "current", "stack": stack, "site_wheels": False}
+    described |= dict.fromkeys(("build", "python", "overlay", "wheelhouse", "conda", "image"))
+    described |= {name: [] for name in ("packages", "modules", "stack_modules")}
     described |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
     described |= {"arch_list": site.cuda_arch_list if site else None}
     if site is None or site.environment.mode == "current":
@@ -197,23 +197,11 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
 
 
 def _current(lock: Path, own: Path | None) -> dict[str, Any]:
-    """What the driver's environment has of a lock, with the overlay `own` above it. Raises UserError."""
-    described = describe(lock, own)
-    missing = [name for name in described["differs"] if described["installed"][name] is None]
-    if missing:
-        raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
-    for name in described["differs"]:
-        print(f"note: {name} is {described['installed'][name]}, the lock pins {' or '.join(described['pinned'][name])}")
-    return described
+    """The interpreter, and the versions pinned and installed of each package in the lock.
 
-
-def describe(lock: Path, own: Path | None = None) -> dict[str, Any]:
-    """The interpreter, the lock's hash, and the versions pinned and installed of each package in the lock.
-
-    `own` is the overlay of the driver's environment that the stack has, if it has one.
-
-    A package can have several pinned versions, one for each Python. Key `differs` names the packages whose installed
-    version is not pinned, or that are not installed. They are recorded here, not refused.
+    `own` is the overlay of the driver's environment that the stack has, if it has one. A package can have several
+    pinned versions, one for each Python. `differs` names the packages whose installed version is not pinned: these are
+    told. Raises UserError for those that are not installed.
     """
     pinned: dict[str, list[str]] = {}
     for line in lock_lines(lock):
@@ -221,17 +209,15 @@ def describe(lock: Path, own: Path | None = None) -> dict[str, Any]:
         pinned.setdefault(name, []).append(pin)
     path = [str(overlay.site_packages(own)), *sys.path] if own else sys.path
     installed = {name: _installed(name, path) for name in pinned}
+    if missing := sorted(name for name, version in installed.items() if version is None):
+        raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
     # "2.13.0+cpu" is a build of 2.13.0.
-    differs = sorted(name for name, v in installed.items() if v is None or v.split("+")[0] not in pinned[name])
-    return {
-        "lock": lock.name,
-        "lock_sha256": sha256(lock),
-        "python": platform.python_version(),
-        "executable": str(own / "bin" / "python") if own else sys.executable,
-        "pinned": pinned,
-        "installed": installed,
-        "differs": differs,
-    }
+    differs = sorted(name for name, version in installed.items() if str(version).split("+")[0] not in pinned[name])
+    for name in differs:
+        print(f"note: {name} is {installed[name]}, the lock pins {' or '.join(pinned[name])}")
+    executable = str(own / "bin" / "python") if own else sys.executable
+    told = {"python": platform.python_version(), "executable": executable}
+    return told | {"pinned": pinned, "installed": installed, "differs": differs}
 
 
 def _installed(name: str, path: list[str]) -> str | None:

@@ -15,32 +15,19 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import write_json
-from relay.environments import installer, overlay
+from relay.environments import installer, overlay, versioned
 from relay.environments.locks import is_recorded, lock_of
-from relay.environments.node_folder import (
-    clear,
-    in_one_line,
-    new_version,
-    node_disk,
-    only_one,
-    own_folder,
-    point,
-    use,
-    versions,
-)
-from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, python_version
-from relay.environments.whole import is_whole, packages
+from relay.environments.node_folder import in_one_line, node_disk, own_folder
+from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, version_of
 
 __all__ = ["interpreter", "needs_preparation", "node_disk", "own_folder", "prepare"]
 
-MARKER = "relay-environment.json"  # written last, so only a complete environment has it
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
 
 
@@ -61,10 +48,10 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
         return [overlay.interpreter(Path(place)) if place else sys.executable]
     if mode == "wheels":
         with in_one_line(disk):
-            version = use(place := _place(environment, disk))
-        if version is None or not (version / MARKER).exists():
+            python = versioned.interpreter(place := _place(environment, disk))
+        if python is None:
             raise UserError(f"no environment at {place} on node {os.uname().nodename}: it was not prepared there")
-        return [str(version / "bin" / "python")]
+        return [python]
     if mode == "conda" and (folder := environment.get("conda_folder")):
         return [_in_folder(Path(folder))]
     if mode in ("conda", "modules"):
@@ -77,36 +64,14 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
 def prepare(environment: Mapping[str, Any], disk: Path) -> None:
     """Install the environment of mode `wheels` on this node's disk, unless a complete one is there. No other mode acts.
 
-    Jobs on one node wait for each other. An incomplete environment is replaced by a new one in a folder beside it, so
-    that a job that still runs from the old one keeps its files.
     Raises UserError for a missing wheelhouse, an unfit Python, a full or broken disk, and a failed installer.
     """
     if not needs_preparation(environment):
         return
     _check_modules(environment)
-    with in_one_line(disk), only_one(place := _place(environment, disk)) as lock:
-        if whole := is_whole(place, MARKER):
-            print(f"environment: {place.resolve()} is there", flush=True)
-        elif place.is_symlink() or versions(place):
-            print(f"environment: {place} is incomplete; it is installed again", flush=True)
-        clear(place, but=place.resolve() if whole else None)
-        if not whole:
-            _make(environment, place, lock)
-
-
-def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
-    """Install a new version and point the link at it. A version that cannot be completed is removed."""
-    started = time.monotonic()
-    folder = new_version(place)
     install = _from_site if environment["site_wheels"] else _from_wheelhouse
-    try:
-        install(environment, folder, lock)
-        write_json(folder / MARKER, {"stack": environment["stack"], "packages": packages(folder)})
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    point(place, folder)
-    print(f"environment: {folder} made in {time.monotonic() - started:.1f} s", flush=True)
+    with in_one_line(disk):
+        versioned.have(_place(environment, disk), partial(install, environment), stack=environment["stack"])
 
 
 def _check_modules(environment: Mapping[str, Any]) -> None:
@@ -180,7 +145,7 @@ def _check_python(environment: Mapping[str, Any]) -> None:
     """Raise UserError for a Python that the wheels do not fit. uv's own message would fill a page."""
     fits = re.findall(rf"(?m)^{MADE_WITH} (\d+\.\d+)$", _requirements(environment).read_text(encoding="utf-8"))
     python = _python(environment)
-    version = python_version(python)
+    version = version_of(python)
     if fits and version not in fits:
         remedy = "name the Python that the wheels were fetched for"
         raise UserError(f"environment.python: {python} is Python {version}, the wheelhouse is for {fits[0]}; {remedy}")

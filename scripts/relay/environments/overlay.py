@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import distributions, version
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import read_json_or, write_json
-from relay.environments import built, installer, patience, pip
-from relay.environments.lock_text import exactly, without
-from relay.environments.node_folder import clear, new_version, only_one, point, use
+from relay.environments import built, installer, pip, versioned
+from relay.environments.locks import exactly, without
 from relay.environments.recipes import RECIPES
-from relay.environments.whole import is_whole, packages
 
 DRIVERS = "torch"  # the stack that the driver's own environment has
-MARKER = "relay-environment.json"  # written last, so only a complete environment has it
 SEES_DRIVER = "relay_driver.pth"
 
 
@@ -50,10 +43,10 @@ def interpreter(link: Path) -> str:
 
     Raises UserError where it was not made, or is gone.
     """
-    found = use(link)
-    if found is None or not (found / MARKER).exists():
+    python = versioned.interpreter(link)
+    if python is None:
         raise UserError(f"no environment at {link}; have it made: `snakemake --forcerun environment`")
-    return str(found / "bin" / "python")
+    return python
 
 
 def make(lock: Path, arch_list: str | None = None) -> Path:
@@ -64,34 +57,10 @@ def make(lock: Path, arch_list: str | None = None) -> Path:
     """
     link = place(lock)
     assert link is not None, "the driver's own environment is made by `make install`"
-    with built.in_the_cache(), _alone(link) as held:
-        parts = _optional_parts(lock)
-        marked = read_json_or(link / MARKER, {})
-        # An environment of before has no list of its packages.
-        whole = (link / MARKER).exists() and set(parts) <= set(marked.get("parts", []))
-        whole = whole and ("packages" not in marked or is_whole(link, MARKER))
-        clear(link, but=link.resolve() if whole else None)
-        if whole:
-            print(f"environment: {link} is there", flush=True)
-            return link
-        started, folder = time.monotonic(), new_version(link)
-        try:
-            _install(lock, folder, held, arch_list)
-            write_json(folder / MARKER, {"stack": lock.stem, "parts": parts, "packages": packages(folder)})
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        point(link, folder)
-        print(f"environment: {folder} made in {time.monotonic() - started:.1f} s", flush=True)
+    install = partial(_install, lock, arch_list)
+    with built.in_the_cache():
+        versioned.have(link, install, stack=lock.stem, parts=_optional_parts(lock))
     return link
-
-
-@contextmanager
-def _alone(link: Path) -> Iterator[int]:
-    """The lock of an environment's place, whose folder is made where it is missing."""
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(link) as held:
-        yield held
 
 
 def _optional_parts(lock: Path) -> list[str]:
@@ -107,7 +76,7 @@ def site_packages(environment: Path) -> Path:
     return next(environment.glob("lib/python3*/site-packages"))
 
 
-def _install(lock: Path, folder: Path, held: int, arch_list: str | None) -> None:
+def _install(lock: Path, arch_list: str | None, folder: Path, held: int) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     text = lock.read_text(encoding="utf-8")
     installer.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
@@ -116,13 +85,11 @@ def _install(lock: Path, folder: Path, held: int, arch_list: str | None) -> None
     python = folder / "bin" / "python"
     wanted = folder / "wanted.txt"
     wanted.write_text(exactly(without(text, _not_fetched)), encoding="utf-8")
-    checked = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    checked = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(wanted)]
     if wanted.stat().st_size:
         print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
-        with patience.told(f"fetching for stack {lock.stem}"):
-            installer.run(
-                [*pip.program(python), "install", *checked, "--requirement", str(wanted)], [held], place=folder
-            )
+        if words := pip.run(python, "install", *checked, locks=[held]):
+            raise UserError(f"the environment {folder} could not be made: {words}")
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for entry in built.entries(text).values():
         wheel = built.wheel(entry, python, build, arch_list)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from relay.base.errors import UserError
 from relay.base.printable import printable
 
 LONGEST_SECONDS = 900
+PROBE_SECONDS = 15
 
 
 @dataclass(frozen=True, order=True)
@@ -87,6 +89,33 @@ def would_install(
         if done.returncode or not report.is_file():
             raise UserError(complaint(done.stdout.splitlines()) or "pip ended without a word")
         return sorted(map(_taken, json.loads(report.read_text(encoding="utf-8"))["install"]))
+
+
+def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
+    """Run pip for a Python, and tell each file that it fetches; '' or pip's error on one line.
+
+    pip inherits the descriptors `locks`.
+    """
+    together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    said: list[str] = []
+    with subprocess.Popen([*program(python), *words, "--progress-bar=off"], pass_fds=locks, **together) as running:
+        for line in running.stdout or ():
+            if re.match(r"\s*(Downloading|Processing) ", line):
+                size = re.search(r"\([0-9.]+ .B\)", line)
+                print(f"  {line.split()[1].rpartition('/')[2]} {size[0] if size else ''}".rstrip(), flush=True)
+            else:
+                said.append(line)
+    return complaint(said) if running.returncode else ""
+
+
+def index_offers(index: str, name: str, version: str, *, python: Path | str) -> bool:
+    """Whether an index answers in time and has that version. pip asks, so that its proxy settings apply."""
+    ask = [*program(python), "index", "versions", name, "--index-url", index, "--retries=0"]
+    with suppress(subprocess.TimeoutExpired):
+        answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=PROBE_SECONDS)
+        listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
+        return listed is not None and version in listed[1].split(", ")
+    return False
 
 
 def with_modules(modules: Sequence[str], command: str) -> str:

@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
@@ -20,8 +21,7 @@ from packaging.markers import Marker
 from relay.base.errors import UserError
 from relay.base.files import write_text
 from relay.environments import pip
-from relay.environments.lock_text import ENTRY
-from relay.environments.locks import lock_of
+from relay.environments.locks import ENTRY, lock_of
 from relay.spec.identity import fingerprint
 
 LABEL = "locked"  # the local version label of the stand-ins
@@ -89,24 +89,20 @@ def record(asked: Asked) -> None:
 
 
 def _answered(asked: Asked) -> list[pip.Taken]:
+    """What pip answers by its own configuration; where it has no solution, with the further index."""
     with tempfile.TemporaryDirectory(prefix="torch-relay-locked-") as text:
         folder = Path(text)
         options = ["--no-index"] if asked.only_here else []
         if asked.held or asked.beside:
             (folder / "constraints.txt").write_text("\n".join(_constraints(asked, folder)) + "\n", encoding="utf-8")
             options += ["--constraint", str(folder / "constraints.txt"), "--find-links", str(folder)]
-        return _first_answer(asked, options)
-
-
-def _first_answer(asked: Asked, options: Sequence[str]) -> list[pip.Taken]:
-    """What pip answers by its own configuration; where it has no solution, with the further index."""
-    try:
-        return pip.would_install(asked.requirements, python=asked.python, options=options, modules=asked.modules)
-    except UserError:
-        if not asked.index:
-            raise
-    further = [*options, "--extra-index-url", asked.index]
-    return pip.would_install(asked.requirements, python=asked.python, options=further, modules=asked.modules)
+        ask = partial(pip.would_install, asked.requirements, python=asked.python, modules=asked.modules)
+        try:
+            return ask(options=options)
+        except UserError:
+            if not asked.index:
+                raise
+            return ask(options=[*options, "--extra-index-url", asked.index])
 
 
 def _constraints(asked: Asked, folder: Path) -> Iterator[str]:
@@ -175,20 +171,14 @@ def write_conda(asked: Asked, declared: Path) -> None:
         write_text(place, text)
 
 
-def gone(lock: Path) -> str | None:
-    """What a recorded lock of a folder of wheels holds and the folder has no more, in words; None where all is there.
+def checked(asked: Asked) -> None:
+    """Raise UserError where the folder of wheels has no more what a recorded lock holds.
 
     A folder that is not to be seen from here says nothing.
     """
-    text = lock.read_text(encoding="utf-8")
+    text = asked.lock.read_text(encoding="utf-8") if asked.lock.is_file() else ""
     for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", text):
         file = pip.Taken(name, version, "", url).file
         if file and file.parent.is_dir() and not file.exists():
-            return f"{name} {version} ({file.name}) is no more in {file.parent}"
-    return None
-
-
-def checked(asked: Asked) -> None:
-    """Raise UserError where a recorded lock holds a wheel that the site no longer has."""
-    if asked.lock.is_file() and (lacks := gone(asked.lock)):
-        raise UserError(f"{asked.lock}: {lacks}; delete this lock to begin again with what is there today")
+            lacks = f"{name} {version} ({file.name}) is no more in {file.parent}"
+            raise UserError(f"{asked.lock}: {lacks}; delete this lock to begin again with what is there today")

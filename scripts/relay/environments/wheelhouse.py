@@ -8,7 +8,6 @@ wheels, so that the user's own configuration of pip applies (mirrors, folders, p
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import platform
@@ -25,15 +24,15 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import built, installer, pip
-from relay.environments.lock_text import exactly, without
-from relay.environments.locks import is_recorded, lock_of
+from relay.environments.locks import exactly, is_recorded, lock_of, pinned, without
 from relay.environments.recipes import RECIPES
+from relay.environments.versioned import only_one
 from relay.spec import cuda
 
 FOLDER = Path("results/wheelhouses")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index: PyPI has no CPU-only builds for Linux
 CPU_BUILDS = ("torch", "torchvision")
-PROBE_SECONDS = 15
+CPU_REMEDY = "add a mirror to pip's configuration, or take the CUDA build (gigabytes): environment.torch: cuda"
 REQUIREMENTS = "requirements.txt"
 MADE_WITH = "# Python"  # the line of REQUIREMENTS that begins so names the Python version of the wheels
 SUMS = "SHA256SUMS"
@@ -41,7 +40,7 @@ SUMS = "SHA256SUMS"
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a wheelhouse must hold: a stack's locked wheels for one Python and one build of torch (cpu or cuda).
+    """What a wheelhouse must hold: a stack's locked wheels for one Python and one build of torch.
 
     `arch_list` is what the CUDA code that is built here is for, as TORCH_CUDA_ARCH_LIST takes it.
     """
@@ -54,10 +53,7 @@ class Order:
 
     @property
     def folder(self) -> Path:
-        """The folder of the wheels. Its name is a hash of everything that selects them: build, Python, machine, locks.
-
-        The path is relative to the working directory of the workflow.
-        """
+        """The folder of the wheels, relative to the workflow's. Its name is a hash of everything that selects them."""
         digest = hashlib.sha256(f"{self.build} {version_of(self.python)} {platform.machine()}\n".encode())
         for lock in self.locks:
             digest.update(lock.read_bytes())
@@ -91,11 +87,10 @@ def order(root: Path, stack: str, build: str, python: str | None = None, arch_li
         locks.append(root / "envs" / "torch-cuda.txt")  # the same for all stacks, for all have the same torch
     elif build != "cpu" and not is_recorded(stack):
         raise UserError(f"environment.torch: {build!r} has no locked wheels; allowed: cpu, cuda, or another mode")
-    absent = next((lock for lock in locks if not lock.is_file()), None)
-    if absent:
+    if absent := next((lock for lock in locks if not lock.is_file()), None):
         raise UserError(f"stack {stack!r}: the lock {absent} is missing: restore it, or run `make lock`")
-    python = python or base_python()
-    return Order(stack=stack, build=build, python=Path(python), locks=tuple(locks), arch_list=arch_list)
+    made_with = Path(python or base_python())
+    return Order(stack=stack, build=build, python=made_with, locks=tuple(locks), arch_list=arch_list)
 
 
 def base_python() -> str:
@@ -103,27 +98,21 @@ def base_python() -> str:
     return str(getattr(sys, "_base_executable", sys.executable))
 
 
-def python_version(python: Path) -> str:
-    """The version of a Python program, such as `3.11`. Raises UserError for a program that does not run as Python."""
-    ask = "import sys; print('{}.{}'.format(*sys.version_info))"
-    remedy = "name the path of one, such as /usr/bin/python3.12, in the site's file"
-    try:
-        answer = subprocess.run([str(python), "-I", "-c", ask], check=True, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise UserError(f"environment.python: {python} does not run as Python ({why}); {remedy}") from None
-    version = answer.stdout.strip()
-    if not re.fullmatch(r"\d+\.\d+", version):  # another program, which ends well whatever it is told
-        raise UserError(f"environment.python: {python} does not run as Python (it tells no version); {remedy}")
-    return version
-
-
 @lru_cache
 def version_of(python: Path) -> str:
-    """The version of a Python program, such as `3.11`, asked once. Raises UserError as `python_version` does."""
+    """The version of a Python program, such as `3.11`. Raises UserError for a program that does not run as Python."""
     if str(python) == base_python():
         return "{}.{}".format(*sys.version_info)
-    return python_version(python)
+    ask = "import sys; print('{}.{}'.format(*sys.version_info))"
+    remedy = "name the path of one, such as /usr/bin/python3.12, in the site's file"
+    why = "it tells no version"  # another program, which ends well whatever it is told
+    try:
+        done = subprocess.run([str(python), "-I", "-c", ask], check=True, capture_output=True, text=True, timeout=60)
+        if re.fullmatch(r"\d+\.\d+", version := done.stdout.strip()):
+            return version
+    except (OSError, subprocess.SubprocessError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+    raise UserError(f"environment.python: {python} does not run as Python ({why}); {remedy}")
 
 
 def fetch(wanted: Order) -> Path:
@@ -132,8 +121,7 @@ def fetch(wanted: Order) -> Path:
     Raises UserError where a wheel cannot be fetched, or its hash is not in the lock.
     """
     place = wanted.folder
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(place.parent):
+    with only_one(place.parent / "fetching"):
         bad = damaged(place)
         if bad == []:
             print(f"{place} is up to date", flush=True)
@@ -169,15 +157,6 @@ def _sums(place: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Let one call at a time fetch into `folder`. The kernel releases the lock, however the call ends."""
-    with (folder / ".lock").open("w") as stream:
-        with contextlib.suppress(OSError):  # some network filesystems have no locks; calls then do not wait
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
 def _partial(place: Path) -> Iterator[Path]:
     """An empty folder beside `place`, removed at the end. What a killed call left there is removed first."""
     partial = place.with_name(f".{place.name}.partial")
@@ -190,10 +169,7 @@ def _partial(place: Path) -> Iterator[Path]:
 
 
 def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None) -> None:
-    """Link the undamaged wheels into the new folder, so that pip finds them there and checks them again.
-
-    What was built comes from the cache again.
-    """
+    """Link the undamaged wheels, but not those built here, into the new folder, where pip finds and checks them."""
     for name in _sums(place):
         if name.endswith(".whl") and name not in (bad or ()) and name.partition("-")[0] not in wanted.built:
             os.link(place / name, partial / name)
@@ -211,13 +187,11 @@ def _download(wanted: Order, partial: Path) -> None:
         words = _pip_download(wanted, CPU_BUILDS, partial)
         where: tuple[str, ...] = ()
         if pip.lacks("torch", words):
-            torch = re.findall(r"(?m)^torch==([^\s;]+)", wanted.locked)[0] + "+cpu"
+            torch = f"{pinned(wanted.locked, 'torch')}+cpu"
             print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
-            if not _index_offers(wanted, torch):
-                remedy = (
-                    "add a mirror to pip's configuration, or take the CUDA build (gigabytes): environment.torch: cuda"
-                )
-                raise UserError(f"no torch {torch} for Python {python} there either, or it cannot be reached; {remedy}")
+            if not pip.index_offers(CPU_INDEX, "torch", torch, python=wanted.python):
+                lacks = f"no torch {torch} for Python {python} there either, or it cannot be reached"
+                raise UserError(f"{lacks}; {CPU_REMEDY}")
             where = ("--extra-index-url", CPU_INDEX)
             words = _pip_download(wanted, CPU_BUILDS, partial, *where)
         # Not every Python has a CPU build of torchvision; the registry's does beside that of torch.
@@ -229,32 +203,12 @@ def _download(wanted: Order, partial: Path) -> None:
 
 def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *options: str) -> str:
     """Download the wheels; of the packages `labelled`, their CPU builds. Returns '' or pip's error on one line."""
-    requirements = folder / "asked.txt"
-    requirements.write_text(wanted.requirements(labelled), encoding="utf-8")
-    safety = ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
-    place = ["--dest", str(folder), "--requirement", str(requirements)]
-    words: list[str] = []
-    command = [*pip.program(wanted.python), "download", *safety, *place, *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if re.match(r"\s*(Downloading|Processing) ", line):
-                size = re.search(r"\([0-9.]+ .B\)", line)
-                print(f"  {line.split()[1].rpartition('/')[2]} {size[0] if size else ''}".rstrip(), flush=True)
-            else:
-                words.append(line)
-    requirements.unlink()
-    return pip.complaint(words) if running.returncode else ""
-
-
-def _index_offers(wanted: Order, torch: str) -> bool:
-    """Whether PyTorch's index answers in time and has that version. pip asks, so that its proxy settings apply."""
-    ask = [*pip.program(wanted.python), "index", "versions", "torch", "--index-url", CPU_INDEX, "--retries=0"]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=PROBE_SECONDS)
-        listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
-        return listed is not None and torch in listed.group(1).split(", ")
-    return False
+    asked = folder / "asked.txt"
+    asked.write_text(wanted.requirements(labelled), encoding="utf-8")
+    what = ["--require-hashes", "--only-binary=:all:", "--dest", str(folder), "--requirement", str(asked)]
+    words = pip.run(wanted.python, "download", *what, *options)
+    asked.unlink()
+    return words
 
 
 def _build(wanted: Order, partial: Path) -> set[str]:
@@ -271,9 +225,9 @@ def _build(wanted: Order, partial: Path) -> set[str]:
 
 
 def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None:
-    """Write `requirements.txt`, with each wheel's version and hash, and `SHA256SUMS`.
+    """Write `requirements.txt`, with each wheel's version and hash, and `SHA256SUMS`. `made` are those built here.
 
-    `made` are the wheels that were built here. Raises UserError for another wheel whose hash is in no lock.
+    Raises UserError for another wheel whose hash is in no lock.
     """
     lines = [f"{MADE_WITH} {version_of(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
@@ -284,14 +238,13 @@ def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None
         lines.append(f"{package}=={version} --hash=sha256:{digest}")
     (folder / REQUIREMENTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     digests[REQUIREMENTS] = sha256(folder / REQUIREMENTS)
-    sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
-    (folder / SUMS).write_text(sums, encoding="utf-8")
+    (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8")
 
 
 def _move(partial: Path, place: Path) -> None:
     """Move the new folder to `place`. An existing one is updated file by file, because a job may be reading it."""
-    if not place.exists():
+    if place.exists():
+        for file in partial.iterdir():
+            file.replace(place / file.name)
+    else:
         partial.rename(place)
-        return
-    for file in partial.iterdir():
-        file.replace(place / file.name)

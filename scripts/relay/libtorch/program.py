@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import torch
 from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
+from relay.environments.versioned import only_one
 from relay.libtorch.failures import absent, explained
 from relay.spec.job import FLAG
 
@@ -67,7 +67,7 @@ def program(sources: Path, site_options: Sequence[str] = ()) -> Path:
     `site_options` are those of `cmake_options`. Raises UserError where the build fails.
     """
     place = built.cache() / "built" / f"libtorch-{_key(sources, site_options)}"
-    with built.in_the_cache(), built.only_one(place):
+    with built.in_the_cache(), only_one(place):
         if not (place / NAME).is_file():
             _build(sources, place, site_options)
     return place / NAME
@@ -112,12 +112,7 @@ def _build(sources: Path, place: Path, site_options: Sequence[str]) -> None:
         ):
             if subprocess.run(words, stdout=said, stderr=subprocess.STDOUT, check=False).returncode:
                 raise UserError(f"{NAME} could not be built: {_why(log)}; all that was said is in {log}")
-        partial = place.with_name(f".{place.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        shutil.copy2(Path(text) / NAME, partial)
-        shutil.rmtree(place, ignore_errors=True)
-        partial.rename(place)
+        built.keep(Path(text) / NAME, place)
 
 
 def _why(log: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import read_json
-from relay.environments import overlay
+from relay.environments import overlay, versioned
 from relay.environments.locks import lock_of
 from relay.planning.plan import Plan, Skipped
 from relay.process.one_gpu import VARIABLES
@@ -75,7 +75,7 @@ def _setting(gate: Gate) -> Setting:
 def _unmade(gate: Gate, root: Path) -> str:
     """Why a stack is not tested on this machine: making it takes minutes, which nobody has asked for."""
     place = overlay.place(lock_of(root, gate.stack))
-    if place is None or (place / overlay.MARKER).exists():
+    if place is None or (place / versioned.MARKER).exists():
         return ""
     return f"the environment of stack {gate.stack} is not made; `make gpu-check STACKS=all` makes it"
 

@@ -18,8 +18,7 @@ from packaging.utils import canonicalize_name
 from relay.base.errors import UserError
 from relay.config.config import Config
 from relay.environments import login_node, recorded, wheelhouse
-from relay.environments.lock_text import without
-from relay.environments.locks import lock_of, pinned, stacks
+from relay.environments.locks import lock_of, pinned, stacks, without
 from relay.environments.overlay import DRIVERS
 from relay.environments.recipes import RECIPES
 from relay.environments.recorded import Asked

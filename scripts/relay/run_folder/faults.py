@@ -17,16 +17,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from relay.base import ending, room
+from relay.base import ending
 from relay.base.ending import QUOTED, Ending
 from relay.base.errors import Busy, EndedItself, PeerFailed, Told, UserError
-from relay.base.files import read_json_or
+from relay.base.files import disk_refusal, read_json_or, write_json_or_say
 from relay.base.printable import printable
 from relay.run_folder import attempt_name, known_faults, peers, watchdog
 from relay.run_folder.known_faults import Kind, Known
 from relay.run_folder.trust import make_own
 
 FAULT = "fault.json"
+FAULT_BYTES = 2**16  # a recorded fault is smaller
 MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "kind": str}
 LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
@@ -59,7 +60,7 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
             record(work, error, rank)
             if known_faults.is_a(Kind.LOST_PEER, error) and (first := _first(_of_others(work, rank))):
                 _tell_follower(rank, first)  # its own traceback would only hide the one that matters
-            elif not isinstance(error, UserError) and _world_size() == 1:
+            elif not isinstance(error, UserError) and (_world_size() == 1 or not (work / _file(rank)).exists()):
                 traceback.print_exc()  # of several processes `collect` shows the first one's alone, once all have ended
             sys.stderr.flush()
         # At once: a collective's threads could keep the process, and so the whole job, waiting.
@@ -97,7 +98,7 @@ def _of_others(work: Path, rank: int) -> list[dict[str, Any]]:
 
 def told(work: Path) -> list[dict[str, Any]]:
     """The faults that the ranks of this attempt have recorded, in the order of ranks."""
-    found = (_read(path) for path in room.found(work, f"fault-{attempt_name.name()}-*.json"))
+    found = (_read(path) for path in work.glob(f"fault-{attempt_name.name()}-*.json"))
     return sorted((fault for fault in found if fault), key=lambda fault: int(fault["rank"]))
 
 
@@ -135,6 +136,10 @@ def _file(rank: int) -> str:
 
 def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> None:
     """Write an error down as this rank's fault; `where` it was, by default that of the error that is being handled."""
+    write_json_or_say(work / _file(rank), _shown(_fault(error, rank, where or traceback.format_exc())))
+
+
+def _fault(error: BaseException, rank: int, where: str) -> dict[str, Any]:
     # In one line, but for lines that it quotes: of a command's output.
     told, *quoted = str(error).split(QUOTED)
     line = QUOTED.join([" ".join(told.split()), *quoted])
@@ -142,7 +147,7 @@ def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> 
         "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}",
         "rank": rank,
         "world_size": _world_size(),
-        "traceback": where or traceback.format_exc(),
+        "traceback": where,
         "time": time.time(),
         "node": os.environ.get("SLURMD_NODENAME", ""),
     }
@@ -151,8 +156,14 @@ def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> 
         "mistake": isinstance(error, UserError),
         "kind": type(error).__name__,
     }
-    fault |= {"remedy": error.remedy if isinstance(error, Told) else ending.remedy_of(error)}
-    room.write(work / _file(rank), _shown(fault))
+    return fault | {"remedy": error.remedy if isinstance(error, Told) else ending.remedy_of(error)}
+
+
+def _of_the_disk(work: Path) -> list[dict[str, Any]]:
+    """That the folder's disk takes no writing, as a fault: no process could record its own there. Else nothing."""
+    error = disk_refusal(work, FAULT_BYTES)
+    remedy = ending.remedy_of(error)
+    return [_fault(Told(f"{work}: {error.strerror}", remedy), 0, "")] if error and remedy else []
 
 
 def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
@@ -163,19 +174,19 @@ def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
     They go to stderr, because nothing else says what happened. `came_further`: see `again`.
     """
-    left = told(work)
+    left = told(work) or _of_the_disk(work)
     flights = watchdog.dumps(work)
     first = _first(left) or _first(_of_watchdog(flights))
     if first and is_a(Kind.HANG, first) and not _all_alive(first, left, flights):
         first = None  # they waited for one that was killed
-    room.forget(work, f"fault-{attempt_name.name()}-*.json")
+    _discard(work, f"fault-{attempt_name.name()}-*.json")
     peers.forget(work)
     if first is None:
         for fault in left:
             print(f"rank {fault['rank']} lost its peers: {fault['error']}", file=sys.stderr)
         return None
     if not again(first, came_further=came_further):  # else not kept: the retry may find another place, or this one free
-        room.write(work / FAULT, first)
+        write_json_or_say(work / FAULT, first)
     if is_a(Kind.HANG, first):
         for fault in left:
             print(f"rank {fault['rank']} was here:\n{fault.get('traceback', '')}", file=sys.stderr)
@@ -270,16 +281,23 @@ def begin(work: Path, what: str, attempt: int) -> int | None:
 
 def recorded(work: Path) -> dict[str, Any] | None:
     """The fault that an earlier attempt left."""
-    return next((fault for path in room.found(work, FAULT) if (fault := _read(path))), None)
+    return _read(work / FAULT)
 
 
 def forget(work: Path) -> None:
     """A new attempt begins, by a name of its own; what earlier ones left is removed."""
     attempt_name.begin()
-    room.forget(work, FAULT)
+    _discard(work, FAULT)
     watchdog.forget(work, _log())
     peers.forget(work)
-    for path in room.found(work, "fault-*.json"):
+    for path in work.glob("fault-*.json"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OUTLIVED_SECONDS:
                 path.unlink()
+
+
+def _discard(work: Path, pattern: str) -> None:
+    """Remove the files of a name, as far as that can be done: the disk may only be read."""
+    for path in work.glob(pattern):
+        with suppress(OSError):
+            path.unlink()

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from relay.base.errors import UserError
 from relay.base.files import read_json, sha256, write_json
 from relay.chain.files import all_described, sync
-from relay.run_folder.trust import keep_to_owner, untrusted
+from relay.run_folder.trust import keep_to_owner, unsafe_above, untrusted
 from relay.spec.setting import Writers
 
 MANIFEST = "complete.json"
@@ -67,8 +68,11 @@ def sound(
 ) -> Iterator[int]:
     """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one.
 
-    `generation` is the start of the run that they have to be of, where that is known.
+    `generation` is the start of the run that they have to be of, where that is known. Raises UserError where another
+    user could have put one there.
     """
+    if complete(directory) and (problem := unsafe_above(directory, writers)):
+        raise UserError(problem)
     for step in complete(directory):
         if not first <= step <= last:
             continue

@@ -28,7 +28,8 @@ from unittest import mock
 import torch
 
 from relay.base.errors import UserError
-from relay.environments import built, nvcc, patience
+from relay.environments import built, nvcc
+from relay.environments.versioned import only_one
 
 _being_built = ContextVar("a strategy is being built", default=False)
 
@@ -59,7 +60,7 @@ def _load(builder: Any, verbose: bool = True) -> Any:
         raise UserError(f"DeepSpeed's operation {builder.name} is not in its wheel, and {problem}")
     place = _folder() / f"deepspeed-{builder.name}-{_key(builder)}"
     file = place / f"{builder.name}.so"
-    with built.in_the_cache(), built.only_one(place):
+    with built.in_the_cache(), only_one(place):
         made = _import(builder.name, file) if file.is_file() else _build(builder, file)
     builder._loaded_ops[builder.name] = made
     return made
@@ -118,7 +119,7 @@ def _build(builder: Any, file: Path) -> Any:
     print(f"Building DeepSpeed's operation {builder.name} on node {node}; this is done once", flush=True)
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
         try:
-            with mock.patch.dict(os.environ, _told(builder, folder)), patience.told(f"building {builder.name}"):
+            with mock.patch.dict(os.environ, _told(builder, folder)), built.telling(f"building {builder.name}"):
                 made = builder.compiled_by_deepspeed(False)
         except Exception as error:  # whatever a compiler or DeepSpeed's own look at the machine comes to
             raise UserError(

@@ -17,14 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from relay.base import room
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
-from relay.base.files import read_json_or, remove, write_json_over
+from relay.base.files import disk_refusal, read_json_or, remove, write_json_over
 from relay.chain.files import sync
 from relay.process.generators import generators, restore_generators
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name, attempts, chain, trust
+from relay.run_folder import attempt_name, attempts, chain
 from relay.run_folder.sealed import complete, seal, sound, steps
 from relay.spec.setting import Writers
 from relay.strategies.base import Strategy
@@ -172,7 +171,7 @@ class Checkpoints:
         if isinstance(error, CheckpointException):  # the same on all ranks: whose part failed it knows
             error = error.failures.get(self.ranks.rank, (None, None))[0]
         # torch's own words on a full disk tell nothing of it, and torch may have lost what led to them.
-        reason_here = error and (of_a_disk(error) or of_a_disk(room.refused(self.directory)) or error)
+        reason_here = error and (of_a_disk(error) or of_a_disk(disk_refusal(self.directory)) or error)
         told = self.ranks.gather(reason_here and f"{type(reason_here).__name__}: {reason_here}")
         rank, reason = next(((rank, line) for rank, line in enumerate(told) if line), (0, "no rank tells why"))
         if self.ranks.rank == 0:
@@ -221,8 +220,6 @@ class Checkpoints:
         for leftover in self.directory.glob("partial-*"):
             with suppress(OSError):  # what an orphan still writes goes with the next attempt
                 remove(leftover)
-        if complete(self.directory) and (problem := trust.unsafe_above(self.directory, self.writers)):
-            raise UserError(problem)
         start = (self._chain or {}).get("generation")
         newest = next(sound(self.directory, first, last, self.writers, generation=start), None)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
