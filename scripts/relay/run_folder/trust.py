@@ -118,8 +118,15 @@ def make_own(folder: Path) -> None:
 
 
 def _inside(place: Path) -> Iterator[Path]:
-    """All that lies in a folder, links not followed."""
-    return iter(()) if place.is_symlink() else place.rglob("*")
+    """All that lies in a folder, links not followed. Raises OSError where it cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    if place.is_symlink():
+        return
+    for folder, names, files in os.walk(place, onerror=refuse):
+        yield from (Path(folder, name) for name in (*names, *files))
 
 
 def _others(status: os.stat_result, writers: Writers) -> str:

@@ -136,7 +136,8 @@ def check_defaults(workflow: Any) -> None:
 
     So does a call in which another workflow has this one as a module: jobs are handed a copy of the whole project.
     """
-    if not (root := Path(__file__).resolve().parents[3]).samefile(workflow.basedir):
+    root, its = Path(__file__).resolve().parents[3], Path(workflow.basedir, "scripts")
+    if not (its.is_dir() and its.samefile(root / "scripts")):
         sys.exit(
             f"error: {workflow.main_snakefile}: Torch Relay is no module of another workflow; "
             f"give `snakemake -s {root / 'Snakefile'}` in your own folder, whose config and results it then uses"
