@@ -174,9 +174,9 @@ def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
     They go to stderr, because nothing else says what happened. `came_further`: see `again`.
     """
-    left = told(work) or _of_the_disk(work)
+    left = told(work)
     flights = watchdog.dumps(work)
-    first = _first(left) or _first(_of_watchdog(flights))
+    first = _first(left) or _first(_of_watchdog(flights)) or _first(_of_the_disk(work))
     if first and is_a(Kind.HANG, first) and not _all_alive(first, left, flights):
         first = None  # they waited for one that was killed
     _discard(work, f"fault-{attempt_name.name()}-*.json")
