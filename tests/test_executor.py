@@ -78,7 +78,11 @@ class Watched:
             ),
             executor_plugin=SimpleNamespace(common_settings=plugin.common_settings),
             remote_execution_settings=SimpleNamespace(
-                max_status_checks_per_second=10, jobname="{jobid}", jobscript=None, immediate_submit=False
+                max_status_checks_per_second=10,
+                seconds_between_status_checks=10,  # where its thread has not looked yet
+                jobname="{jobid}",
+                jobscript=None,
+                immediate_submit=False,
             ),
             storage_settings=SimpleNamespace(shared_fs_usage=[SharedFSUsage.SOURCES]),
             scheduler=SimpleNamespace(

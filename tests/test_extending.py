@@ -49,7 +49,7 @@ ADDED = {
         [
             "cpu (1 proc, 1 thread, resident, 1 toy) cpu (1 proc, 1 thread, resident, 2 toys)",
             "True True",
-            "config: comparisons[0].toys[0]: 0 is not allowed; allowed: at least 1",
+            "config: comparisons[0].toys[0]: 0 is not allowed; allowed: a whole number of at least 1",
         ],
     ),
     "a key of the config": (
