@@ -16,7 +16,8 @@ from plans import planned
 from relay.comparison.answer_files import own_script
 from relay.comparison.inputs import Record
 from relay.comparison.outliers import differing
-from relay.comparison.request import Request, memory
+from relay.comparison.request import Request
+from relay.run_folder.needed import memory
 from relay.spec.run import Run
 
 ASKED = Request(

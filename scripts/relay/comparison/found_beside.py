@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from relay.base.files import read_json, read_json_or
+from relay.run_folder.largest_model import LargestModel, of_record
 
 
 @dataclass(frozen=True)
@@ -62,40 +62,6 @@ def _line(each: InCpp) -> str:
     speeds = f"{each.cpp_samples_per_second:,.0f} samples/s in C++, {each.python_samples_per_second:,.0f} in Python"
     outputs = f"outputs {each.status} (largest difference {each.difference:.1e} of {each.limit:.0e} allowed)"
     return f"{each.task} [{each.run}]: {outputs}; {speeds} ({each.ratio:.2f} times as fast)"
-
-
-@dataclass(frozen=True)
-class LargestModel:
-    """The deepest network with which a setting trains within its budget, the bytes that a rank may use.
-
-    `depth` is in blocks. Where not even the shallowest network fits it is None, and `reason` says why. `state_bytes`
-    are those of the formula for each parameter, on a rank. Other figures are None where the search did not get so far.
-    """
-
-    setting: str
-    task: str
-    depth: int | None
-    limited_by: str
-    reason: str | None
-    state_bytes: float
-    parameters: int | None = None
-    predicted_depth: int | None = None
-    predicted_parameters: int | None = None
-    name: str = ""
-    budget_bytes: int | None = None
-
-    @property
-    def told_limit(self) -> str:
-        """What ended the search; '' for the memory, which is what it looks for."""
-        return {"most": "the most to try", "minutes": "the most tried in the time allowed"}.get(self.limited_by, "")
-
-
-def of_record(record: Mapping[str, Any], name: str) -> LargestModel:
-    """A search's record, of the setting with this name. A record that lacks something raises TypeError or KeyError."""
-    known = {each.name for each in fields(LargestModel)}
-    budgets = [one["budget_bytes"] for one in record.get("tried", ()) if one["budget_bytes"]]
-    told = {key: value for key, value in record.items() if key in known}
-    return LargestModel(**told | {"name": name, "budget_bytes": max(budgets, default=None)})
 
 
 def largest_models(results: Path, names: Mapping[str, str]) -> list[LargestModel]:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.requests import Sized
 from relay.run_folder import job_times
+from relay.run_folder.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.spec.job import Job
 from relay.spec.labels import counted
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
-from relay.comparison.found_beside import LargestModel, of_record
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
 from relay.planning import checks
 from relay.planning.checks import named
 from relay.planning.plan import Plan
+from relay.run_folder.largest_model import LargestModel, of_record
 from relay.spec import requirements
 from relay.spec.identity import fingerprint
 from relay.spec.probe import Limits
