@@ -7,22 +7,39 @@ their runs. Only one driver at a time works on a folder, and it waits for the jo
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from relay.base.errors import UserError
 from relay.base.files import remove
 from relay.config.config import Config
 from relay.planning.plan import Plan
-from relay.run_folder.trust import keep_to_owner, make_own, unsafe_above, untrusted
+from relay.run_folder.trust import keep_to_owner, make_own
+from relay.spec.site import read_from
 
 FOLDER = Path("results/code/call")  # where only the user may write: jobs run what lies there
-PLAN = "plan.pickle"
+PLAN = "plan.json"
 WORKFLOW = ("Snakefile", "workflow", "scripts", "config", "envs")
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What a job knows of its call: its plan, whether it is a self-test, and the site's file as messages name it."""
+
+    plan: Plan
+    selftest: bool
+    site_file: str = ""
+
+
+@cache
+def _json() -> TypeAdapter[Handed]:
+    return TypeAdapter(Handed)
 
 
 def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
@@ -33,7 +50,9 @@ def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
     if plan.site:
         for name in WORKFLOW:
             _copy(plan.root / name, partial / name)
-    (partial / PLAN).write_bytes(pickle.dumps((selftest, plan)))
+    told = Handed(plan, selftest, plan.site.file if plan.site else "")
+    # A config says what was given: a comparison may name some keys only where it has a command.
+    (partial / PLAN).write_bytes(_json().dump_json(told, exclude_unset=True))
     keep_to_owner(partial)
     remove(FOLDER)
     partial.rename(FOLDER)
@@ -51,23 +70,25 @@ def _copy(source: Path, place: Path) -> None:
 
 
 def handed() -> tuple[bool, Plan]:
-    """Whether this job's call is a self-test, and the plan of that call. Raises UserError where it is gone."""
+    """Whether this job's call is a self-test, and that call's plan. Raises UserError where it is gone or damaged."""
     try:
-        selftest, plan = pickle.loads((FOLDER / PLAN).read_bytes())
+        told = _json().validate_json((FOLDER / PLAN).read_bytes())
     except OSError as error:
         raise UserError(f"{FOLDER / PLAN}: cannot be read: {error.strerror}; give the same call again") from None
-    return selftest, plan
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise UserError(f"{FOLDER / PLAN}: {where}: damaged, or of another version; give the same call again") from None
+    plan = told.plan
+    return told.selftest, replace(plan, site=read_from(plan.site, told.site_file)) if plan.site else plan
 
 
 def last(config: Config, because: UserError) -> Plan:
     """The plan of the last call, for one that only reads and cannot plan, with `because` as its warning.
 
-    Raises `because` where the last call had another config, or where another user could have written its plan.
+    Raises `because` where the last call had another config, or where its plan cannot be read.
     """
-    trusted = config.checkpoint_writers
-    with suppress(Exception):  # gone, or of another version of this project
-        if not unsafe_above(FOLDER / PLAN, trusted) and not untrusted(FOLDER, trusted):
-            plan = handed()[1]
-            if plan.config == config:
-                return replace(plan, warnings=[f"{because}; shown is the plan of the last call"])
+    with suppress(UserError):
+        plan = handed()[1]
+        if plan.config == config:
+            return replace(plan, warnings=[f"{because}; shown is the plan of the last call"])
     raise because

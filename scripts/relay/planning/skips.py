@@ -194,7 +194,7 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
     if "samples" in needs.divides and needs.group and group == world_size > 1:
         yield f"{needs.group} {group} leaves one replica of {world_size} processes; nothing divides the samples"
     if needs.pipelined:
-        computed = (setting.computation.compile, setting.computation.channels_last)
+        computed = (setting.computation.compile, bool(setting.computation.channels_last))
         unfit = SCHEDULES[options["schedule"]].problems(group, options["micro_batches"], *computed)
         yield from (f"schedule {options['schedule']} {problem}" for problem in unfit)
     stages = group * needs.stages_per_process(options)

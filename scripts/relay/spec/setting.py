@@ -194,8 +194,8 @@ class Computation:
         bears_on="identity gate job",
         axis=Axis(),
     )
-    channels_last: bool = declare(
-        False,
+    channels_last: bool | None = declare(
+        False,  # None for a command, which nobody has asked
         means="whether the channels of each pixel lie side by side in memory, for networks with convolutions",
         label="channels last|channels first",
         axis=Axis(

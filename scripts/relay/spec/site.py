@@ -301,7 +301,11 @@ def load_site(name_or_path: str, root: Path) -> Site:
     else:
         what = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
         raise UserError(f"{what}, or the path of a file of your own")
-    site = _validated(yaml_file.read(file, shown), shown)
+    return read_from(_validated(yaml_file.read(file, shown), shown), shown)
+
+
+def read_from(site: Site, shown: str) -> Site:
+    """The site with its file's name, as messages show it."""
     site._file = shown
     return site
 

@@ -79,7 +79,7 @@ class BoundTask:
             run.length.steps_per_epoch,
             run.length.total_steps,
             compiled=run.computation.compile,
-            channels_last=run.computation.channels_last,
+            channels_last=bool(run.computation.channels_last),
             recompute=run.computation.activation_checkpointing,
             captured=run.computation.cuda_graph,
             folder=folder,
