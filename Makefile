@@ -60,16 +60,16 @@ demo: install  ## Compare strategies on a small real dataset: 2 minutes on 2 idl
 	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO) $(SNAKEMAKE_OPTIONS)
 
 new-task: install  ## Begin a task of your own: NAME=my_task makes my_task.py and my_task.yaml, which run as they are
-	@$(BIN)/relay new task '$(NAME)'
+	@$(BIN)/python scripts/main.py new task '$(NAME)'
 
 new-strategy: install  ## Begin a strategy of your own: NAME=my_ddp makes own_strategies/my_ddp.py and my_ddp.yaml
-	@$(BIN)/relay new strategy '$(NAME)'
+	@$(BIN)/python scripts/main.py new strategy '$(NAME)'
 
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
-	$(BIN)/relay prove config/proof/*.yaml
+	$(BIN)/python scripts/main.py prove config/proof/*.yaml
 
 prove-models: install  ## The same for models of one's own, tests/tasks/*.py: results/proof-models/table.md
-	$(BIN)/relay prove tests/tasks/every_strategy.yaml --folder results/proof-models \
+	$(BIN)/python scripts/main.py prove tests/tasks/every_strategy.yaml --folder results/proof-models \
 	  $(patsubst %,--task tests/tasks/%.py,table lstm vae unet)
 
 gpu-check: install $(if $(filter-out torch,$(STACKS)),stacks)  ## Does all of this work on these GPUs, or CPUs? results/selftest.md (STACKS=all: more of it)
@@ -108,7 +108,7 @@ schema: install  ## Make the configuration's schema and documented defaults anew
 	$(BIN)/python scripts/schema.py
 
 cards: install  ## Look at all built-in tasks anew (CARDS_OPTIONS="--root FOLDER": a copy of MNIST and CIFAR-10 lies there)
-	$(BIN)/relay cards $(CARDS_OPTIONS)
+	$(BIN)/python scripts/main.py cards $(CARDS_OPTIONS)
 
 clean:  ## Remove the environment and caches; results are kept
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

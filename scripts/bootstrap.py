@@ -202,10 +202,15 @@ def add_own(venv: Path) -> None:
     from editable import files  # needs this Python
 
     packages = next(venv.glob("lib/python3*/site-packages"))
-    wanted = {packages / name: text for name, text in files().items() if not name.endswith("RECORD")}
-    if all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in wanted.items()):
+    found = {packages / name: text for name, text in files().items()}
+    record = [*found][-1]  # pip writes it last, with another content
+    last = (record, venv / "bin/relay", venv / "bin/relay-chain")
+    del found[record]
+    there = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in found.items())
+    if there and all(path.is_file() for path in last):
         return
-    how = ["--no-deps", "--no-index", "--no-build-isolation"]
+    # Not by the user's configuration, which may want hashes or another folder.
+    how = ["--isolated", "--no-deps", "--no-index", "--no-build-isolation"]
     result = run_pip(pip_of(venv), "install", *how, "--editable", ROOT.as_uri())
     if result.returncode:
         raise InstallError(f"pip could not install this checkout:\n{result.stdout}".rstrip())
@@ -366,8 +371,8 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
         pip_install(venv, rest + (exactly(texts["torch-cuda.txt"]) if build == "registry" else ""))
     say("[4/4] Snakemake, the report's packages" + (", and what checks the project" if dev else ""))
     pip_install(venv, exactly(texts["driver.txt"] + texts.get("dev.txt", "")))
-    add_own(venv)
     stamp.write({**wanted, "device": device, "build": build})
+    add_own(venv)
     say(f"Installed in {time.monotonic() - started:.0f} s")
 
 

@@ -44,7 +44,7 @@ print(f"{one}, Python {platform.python_version()}, torch {torch.__version__}, CU
 """
 # An environment that has all packages that there are, for each further stack whose packages are among them.
 STACKS = """
-import importlib.util, subprocess, sys
+import contextlib, importlib.util, subprocess, sys
 from pathlib import Path
 from relay.environments import overlay, versioned
 def install(folder, lock):
@@ -53,7 +53,8 @@ def install(folder, lock):
     (overlay.site_packages(folder) / overlay.SEES_DRIVER).write_text("\\n".join(paths) + "\\n")
 for lock in map(Path, sys.argv[1:]):
     if importlib.util.find_spec(lock.stem):
-        versioned.have(overlay.place(lock), install, stack=lock.stem, parts=overlay._optional_parts(lock))
+        with contextlib.redirect_stdout(sys.stderr):
+            versioned.have(overlay.place(lock), install, stack=lock.stem, parts=overlay._optional_parts(lock))
         print(lock.stem)
 """
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from relay.base import entry
 from relay.config.reading import given_config
 from snakemake_calls import called
 
@@ -113,7 +114,7 @@ def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
     words = [word for option in options.items() for word in option]
     status, lines = dry_run(tmp_path, *wrong, *words[:4], file, *words[4:])
     assert (status, len(lines)) == (1, len(wrong) + len(options) + 1), lines
-    told = f"error: --forcerun: '{file}' is a file; allowed: rules. `relay train-again RUN` lets a "
+    told = f"error: --forcerun: '{file}' is a file; allowed: rules. `{entry.typed()} train-again RUN` lets a "
     assert [line for line in lines if line.startswith(told)]
     for line, start in zip(lines, wrong.values(), strict=False):
         assert line.startswith(f"error: {start}")

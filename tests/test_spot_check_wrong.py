@@ -86,7 +86,7 @@ def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
     (found,) = verdict(chain)
     told, *others = found["problems"]
     assert told.startswith("its strategy's code changed after the run had begun, which may be the reason; ")
-    assert told.endswith(f": relay train-again {places.run_id}")
+    assert told.endswith(f"relay train-again {places.run_id}")
     assert "differ" in others[0]
     monkeypatch.setattr("relay.training.changed_code.training_source", lambda run: "today's")
     assert edited_since(chain.run, places).startswith("its strategy's code and the code that trains changed ")

@@ -16,7 +16,8 @@ PAGES = [
 ]
 # The first words of commands. A block whose first word is none of them shows what is printed.
 SHELL = ("export", "source", "unset")
-PROGRAMS = ("snakemake", "python", "make", "pip", "apt-get", "scontrol", "cmake", "relay-chain", "build/relay_libtorch")
+PROGRAMS = ("snakemake", "python", "make", "pip", "apt-get", "scontrol", "cmake", "relay", "relay-chain")
+PROGRAMS += ("build/relay_libtorch",)
 PROGRAMS += ("RELAY/.venv/bin/snakemake", *SHELL)
 
 

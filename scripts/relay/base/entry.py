@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,11 @@ MAIN = "scripts/main.py"  # below it: the command line `relay`
 def words(python: str, root: Path, *command: str) -> list[str]:
     """How a command of a checkout is started. It imports from the folder of its script, as Snakemake must not."""
     return ["env", "-u", SAFE_PATH, python, str(root / MAIN), *command]
+
+
+def typed(*command: str) -> str:
+    """A command as the user can give it: by its name where the shell finds `relay`, else by its path."""
+    return " ".join(["relay" if shutil.which("relay") else str(Path(sys.executable).with_name("relay")), *command])
 
 
 def run(main: Callable[[], int]) -> None:

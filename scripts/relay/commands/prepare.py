@@ -42,9 +42,6 @@ def dataset(parser: ArgumentParser, words: list[str]) -> int:
 
         task, data = asked(given.spec)
         made = prepare_data(task, data, given.output, root=given.root, mirror=given.mirror)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("interrupted; nothing was kept", file=sys.stderr)
         return 130

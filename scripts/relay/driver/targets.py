@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from relay.run_folder import replaced
 from relay.spec.messages import near, show, unknown
 
 LISTS = "`snakemake --list`"
@@ -35,9 +36,8 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
             if not any(rule.is_producer(target) for rule in rules):
                 yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules], LISTS)
             elif option == "--forcerun":  # what follows from the file may be finished, and would not be made again
-                yield (
-                    f"{option}: {show(target)} is a file; allowed: rules. `relay train-again RUN` lets a run start anew"
-                )
+                anew = replaced.how_anew("RUN")
+                yield f"{option}: {show(target)} is a file; allowed: rules. `{anew}` lets a run start anew"
 
 
 def _of_no_rule(

@@ -99,12 +99,16 @@ def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     said: list[str] = []
     with subprocess.Popen([*program(python), *words, "--progress-bar=off"], pass_fds=locks, **together) as running:
-        for line in running.stdout or ():
-            if re.match(r"\s*(Downloading|Processing) ", line):
-                size = re.search(r"\([0-9.]+ .B\)", line)
-                print(f"  {line.split()[1].rpartition('/')[2]} {size[0] if size else ''}".rstrip(), flush=True)
-            else:
-                said.append(line)
+        try:
+            for line in running.stdout or ():
+                if re.match(r"\s*(Downloading|Processing) ", line):
+                    size = re.search(r"\([0-9.]+ .B\)", line)
+                    print(f"  {line.split()[1].rpartition('/')[2]} {size[0] if size else ''}".rstrip(), flush=True)
+                else:
+                    said.append(line)
+        except BaseException:  # a signal: `with` would wait for it
+            running.kill()
+            raise
     return complaint(said) if running.returncode else ""
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from relay.spec.setting import Optimization
 from relay.spec.tasks import TaskSpec
 
 OPTIONS = ("momentum", "weight_decay")
@@ -18,7 +17,7 @@ def applied(task: TaskSpec, axes: Mapping[str, Any]) -> TaskSpec:
     A value that the task has anyway changes nothing, so that it makes no other run.
     """
     known = of(task)
-    options = {name: axes[name] for name in OPTIONS if axes[name] not in (None, getattr(known, name))}
+    options = {name: axes[name] for name in OPTIONS if axes[name] not in (None, known[name])}
     return replace(task, optimizer_options={**task.optimizer_options, **options}, schedule=_schedule(task, axes))
 
 
@@ -33,17 +32,17 @@ def _schedule(task: TaskSpec, axes: Mapping[str, Any]) -> dict[str, Any]:
     return schedule | ({"warmup_epochs": warmup} if warmup else {})
 
 
-def of(task: TaskSpec) -> Optimization:
-    """The optimizer and the schedule of a task, as the fields that tables show."""
+def of(task: TaskSpec) -> dict[str, Any]:
+    """The optimizer and the schedule of a task, as fields of `Optimization`."""
     options, schedule = {**task.card.optimizer_options, **task.optimizer_options}, task.schedule
-    return Optimization(
-        momentum=options.get("momentum"),
-        weight_decay=options.get("weight_decay"),
-        learning_rate_schedule=schedule["kind"],
-        learning_rate_step_epochs=schedule.get("every_epochs"),
-        learning_rate_step_gamma=schedule.get("gamma"),
-        learning_rate_warmup_epochs=float(schedule.get("warmup_epochs", 0.0)),
-    )
+    return {
+        "momentum": options.get("momentum"),
+        "weight_decay": options.get("weight_decay"),
+        "learning_rate_schedule": schedule["kind"],
+        "learning_rate_step_epochs": schedule.get("every_epochs"),
+        "learning_rate_step_gamma": schedule.get("gamma"),
+        "learning_rate_warmup_epochs": float(schedule.get("warmup_epochs", 0.0)),
+    }
 
 
 def problems(task: TaskSpec, axes: Mapping[str, Any], epochs: float) -> Iterator[str]:

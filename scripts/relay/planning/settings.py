@@ -158,7 +158,7 @@ def resolve(
         computation=_computation(axes, shape, task.card, needs, options, captured=config.cuda_graph),
         feeding=_group(Feeding, axes, loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
         batch=_group(Batch, axes, global_batch_size=batch, learning_rate_scaling=scaling),
-        optimization=_group(Optimization, axes, **vars(optimization.of(trained))),
+        optimization=_group(Optimization, axes, **optimization.of(trained)),
         length=_length(config, task, dataset.train_count // batch),
         spot_checks=SpotChecks(**config.spot_checks.model_dump()),
     )

@@ -298,6 +298,6 @@ def forget(work: Path) -> None:
 
 def _discard(work: Path, pattern: str) -> None:
     """Remove the files of a name, as far as that can be done: the disk may only be read."""
-    for path in work.glob(pattern):
-        with suppress(OSError):
+    with suppress(OSError):
+        for path in work.glob(pattern):
             path.unlink()

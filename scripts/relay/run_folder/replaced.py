@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from relay.base import entry
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, write_json
 from relay.base.lock import exclusive
@@ -38,7 +39,7 @@ class _Aside(Places):
 
 def how_anew(*names: str) -> str:
     """The command after which the next call trains these runs, or all of these strategies', from the start."""
-    return f"relay train-again {' '.join(names)}"
+    return entry.typed("train-again", *names)
 
 
 def trained(places: Places) -> str:
