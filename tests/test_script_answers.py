@@ -59,10 +59,10 @@ def test_the_line_that_starts_a_script_has_its_launcher_and_its_values() -> None
     assert re.fullmatch(f"{meeting}{where}<--nproc-per-node><2><train.py><1>", line)
 
 
-@pytest.mark.parametrize("value", ["a b*", "'", "$(id)", "\\", "{x}"])
+@pytest.mark.parametrize("value", ["a b*", "'", "$(id)", "\\", "{x}", "a\n\nb"])
 def test_nothing_of_a_value_is_read_by_the_shell(value: str) -> None:
     run = run_of("python train.py --name={name} {address}:{port}:{name}", options={"name": value})
-    assert printed(run) == [f"<train.py><--name={value}><node1:29500:{value}>"]
+    assert "\n".join(printed(run)) == f"<train.py><--name={value}><node1:29500:{value}>"
 
 
 def test_on_several_nodes_torchrun_gets_where_they_meet() -> None:

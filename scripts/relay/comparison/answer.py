@@ -1,6 +1,6 @@
 """The answer of a comparison: what to ask Slurm for, why, how sure it is, and what was not measured.
 
-It is decided here and nowhere else. The page, the terminal, `answer.json` and `recommendation.sbatch` show it.
+It is decided in `decision` and `choice`. The page, the terminal, `answer.json` and `recommendation.sbatch` show it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 
 from relay.base.entry import MAIN, ROOT
 from relay.base.files import write_json
+from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import SCRIPT, Answer
 from relay.comparison.candidates import Candidate, cores, gpus
@@ -93,7 +94,7 @@ def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
             write_whole(results / answer.script, found.script.render())
     if not any(made):
         says_why = words.lines("nothing.sbatch.j2", answers=answers)
-        write_whole(results / SCRIPT, "\n".join(says_why) + "\n")
+        write_whole(results / SCRIPT, "".join(f"{printable(line)}\n" for line in says_why))
 
 
 def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
@@ -116,7 +117,7 @@ def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
         run=run,
         places=Places(results, run.id),
         export=shlex.join(map(str, export)),
-        own_script=own_script(run, answer.request),
+        own_script=[line or words.EMPTY for line in own_script(run, answer.request)],
     )
 
 
@@ -191,7 +192,7 @@ def own_script(run: Run, asked: Request) -> list[str]:
     if begin is not None:
         arguments[begin:begin] = _meeting(arguments, begin, run)
     of_job = {**OF_JOB, "seed": str(run.seed), "repeat": "0"}
-    command = " ".join(_in_shell(word, of_job) for word in arguments)
+    command = re.sub("(?m)^$", words.EMPTY, " ".join(_in_shell(word, of_job) for word in arguments))
     return words.lines("own_script.sh.j2", run=run, asked=asked, command=command, folder=str(Path.cwd()))
 
 

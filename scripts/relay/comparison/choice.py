@@ -136,7 +136,8 @@ def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
     for each in results:
         if not may_be_recommended(each.row):
             what = "not timed" if each.category == "done" else each.category
-            found.append(LeftOut(each.name, what, each.row["reason"] or "no step after the warm-up"))
+            reason = " ".join((each.row["reason"] or "no step after the warm-up").split())  # an item of a list
+            found.append(LeftOut(each.name, what, reason))
     return found
 
 

@@ -41,7 +41,7 @@ class SlowerPart:
 
     name: str
     share: float
-    share_of_other: float
+    share_of_other: float | None
     whole_seconds: float
 
 
@@ -50,13 +50,13 @@ def slower_by(quick: Candidate, slow: Candidate) -> SlowerPart | None:
     shares = [{part: each.row[name] for part, name in COLUMNS.items()} for each in (slow, quick)]
     if any(each["compute"] is None for each in shares):
         return None
-    its, others = ({part: share or 0.0 for part, share in each.items()} for each in shares)
+    its, others = ({part: share or 0.0 for part, share in each.items()} for each in shares)  # not observed is little
     longer = {
         part: slow.seconds_per_piece.value * its[part] - quick.seconds_per_piece.value * others[part] for part in its
     }
     whole = sum(longer.values())
     part = max(longer, key=lambda each: longer[each])
-    return SlowerPart(part, its[part], others[part], whole) if whole > 0 and longer[part] >= MOST * whole else None
+    return SlowerPart(part, its[part], shares[1][part], whole) if whole > 0 and longer[part] >= MOST * whole else None
 
 
 def beside_computing(candidate: Candidate) -> Iterator[tuple[str, float]]:
@@ -125,7 +125,12 @@ class Doubt:
 
     @property
     def disturbed(self) -> bool:
-        """Whether repeats of one setting are so far apart that something has disturbed them."""
+        """Whether something has disturbed a repeat of one setting."""
+        return self.spread >= DISTURBED
+
+    @property
+    def far_apart(self) -> bool:
+        """Whether repeats of one setting are so far apart that nothing can be told by them."""
         return self.spread >= FAR_APART
 
     @property
@@ -151,6 +156,7 @@ def _spread(candidate: Candidate) -> float:
 
 
 TEMPLATES = ROOT / "workflow" / "report"
+EMPTY = "\0"  # an empty line of a command, which is a part of it
 
 
 def sentence(answer: Answer) -> str:
@@ -200,8 +206,9 @@ def _paragraphs(template: str, macro: str, *about: Any) -> list[str]:
 
 
 def lines(template: str, **about: Any) -> list[str]:
-    """The lines of a text that a template makes, without empty ones."""
-    return [line for line in environment().get_template(template).render(**about).splitlines() if line.strip()]
+    """The lines of a text that a template makes, without empty ones but for those that are marked as `EMPTY`."""
+    text = environment().get_template(template).render(**about)
+    return [line.replace(EMPTY, "") for line in text.split("\n") if line.strip()]
 
 
 @cache
@@ -213,12 +220,13 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,  # one comparison is told in the words of one version
     )
     figures = (*wording.FIGURES, counted, size, doubt, ends_first, beside_itself,
                first_and_last_day, slower_by, beside_computing)  # fmt: skip
     told = (sentence, certainty, in_short, why_not_the_fastest, reasons, not_measured, not_recommended, jobs)
     made.filters |= {function.__name__: function for function in (*figures, *told)} | {"quote": shlex.quote}
-    made.globals |= {"quality": quality, "disturbed": DISTURBED, "most_repeats": MOST_REPEATS}
+    made.globals |= {"quality": quality, "most_repeats": MOST_REPEATS}
     made.globals |= {"most_named": wording.MOST_NAMED, "missing": wording.MISSING}
     return made
 
