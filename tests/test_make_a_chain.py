@@ -507,10 +507,10 @@ def test_what_slurm_refuses_at_the_end_is_told_and_the_trainings_status_stands(
 
 @pytest.mark.slow
 def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for() -> None:
-    """A shell would die at once of SIGTERM; a job that is ended signals both of them."""
-    inner = "trap 'sleep 0.5; touch saved; exit 75' TERM; kill -TERM $RELAY; while :; do sleep 0.1; done"
-    Path("both.sh").write_text(f"kill -TERM $PPID; {inner}")
-    Path("inner.sh").write_text(inner)
+    """A shell would die at once of SIGTERM; a job that is ended signals both of them, the shell sometimes first."""
+    saves, ended = "trap 'sleep 0.5; touch saved; exit 75' TERM;", "kill -TERM $RELAY; while :; do sleep 0.1; done"
+    Path("both.sh").write_text(f"{saves} kill -TERM $PPID; sleep 0.3; {ended}")
+    Path("inner.sh").write_text(f"{saves} {ended}")
     for script, after in (("inner.sh", True), ("both.sh", False)):
         words = f"RELAY={os.getpid()} sh {script}; touch after; exit 3"
         assert chain_command.main(["sh", "-c", words]) == 75

@@ -138,8 +138,11 @@ def _status(
     started.append(command)
     pass_on()  # a signal that came before there was a command
     last = math.inf
-    while (status := _ended(command, MEANWHILE_SECONDS)) is None or (signalled and _listening(command.pid)):
-        if signalled and last == math.inf:
+    # A shell may die of the signal before this process is told, and leave a script that saves.
+    while (status := _ended(command, MEANWHILE_SECONDS)) is None or (
+        (signalled or -status in SIGNALS) and _listening(command.pid)
+    ):
+        if (signalled or status is not None) and last == math.inf:
             last = max(time.time() + MOST_SECONDS + MEANWHILE_SECONDS, end_time(told=environment) or 0)
         if time.time() > last:
             os.killpg(command.pid, signal.SIGKILL)
