@@ -29,6 +29,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ADDED, ids=lambda row: row["what"])
 def test_one_place_is_changed(copy: Path, row: dict[str, Any]) -> None:
     path = copy / "scripts/relay" / row["file"]

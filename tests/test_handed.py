@@ -71,6 +71,7 @@ def test_a_plan_is_the_same_when_a_job_reads_it(kind: str, tmp_path: Path, monke
         told, found = handed.handed()
         assert told is selftest
         assert content(found) == content(made)
+        assert repr(content(handed.as_read(made))) == repr(content(found))  # to a number's kind
     assert found.site == made.site
     assert (found.site and found.site.file) == (made.site and made.site.file)
     assert [found.job(run) for run in found.runs] == [made.job(run) for run in made.runs]

@@ -50,9 +50,7 @@ def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
     if plan.site:
         for name in WORKFLOW:
             _copy(plan.root / name, partial / name)
-    told = Handed(plan, selftest, plan.site.file if plan.site else "")
-    # A config says what was given: a comparison may name some keys only where it has a command.
-    (partial / PLAN).write_bytes(_json().dump_json(told, exclude_unset=True))
+    (partial / PLAN).write_bytes(_written(plan, selftest))
     keep_to_owner(partial)
     remove(FOLDER)
     partial.rename(FOLDER)
@@ -78,8 +76,23 @@ def handed() -> tuple[bool, Plan]:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise UserError(f"{FOLDER / PLAN}: {where}: damaged, or of another version; give the same call again") from None
-    plan = told.plan
-    return told.selftest, replace(plan, site=read_from(plan.site, told.site_file)) if plan.site else plan
+    return told.selftest, _plan_of(told)
+
+
+def as_read(plan: Plan) -> Plan:
+    """The plan as its jobs read it, for the driver: a whole number may be a float there, and be written as one."""
+    return _plan_of(_json().validate_json(_written(plan, selftest=False)))
+
+
+def _written(plan: Plan, selftest: bool) -> bytes:
+    told = Handed(plan, selftest, plan.site.file if plan.site else "")
+    # A config says what was given: a comparison may name some keys only where it has a command.
+    return _json().dump_json(told, exclude_unset=True)
+
+
+def _plan_of(told: Handed) -> Plan:
+    site = told.plan.site
+    return replace(told.plan, site=read_from(site, told.site_file)) if site else told.plan
 
 
 def last(config: Config, because: UserError) -> Plan:

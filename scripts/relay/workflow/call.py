@@ -219,7 +219,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
     here.check(plan)
     if plan.looks and "status" in words:
         raise cards.NotKnown(*table.unknown(plan))
-    return Call(workflow, plan, chosen, held, partial(planned, config), count)
+    return Call(workflow, handed.as_read(plan), chosen, held, partial(planned, config), count)
 
 
 def _site(config: Config, workflow: Any, root: Path) -> Site | None:
