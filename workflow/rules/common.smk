@@ -1,4 +1,4 @@
-# Has a file made anew that is there and not finished; and says what is to be said when a call ends.
+# Makes a file anew that is there but not finished. Says at the end of a call what has come of it.
 wildcard_constraints:
     dataset=r"[^/]+",
     file=r"results/.+",
