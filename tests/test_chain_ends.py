@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from relay.chain import ChainError, Stopped, note, reached, resume, saving, signals, workers
+from chain_here import fitted
+from relay.chain import ChainError, note, reached, resume, saving, signals, workers
 from relay.chain.launched import VARIABLES
 from relay.chain.ranks import Ranks
 from relay.chain.signals import SIGNALS, Interruption
@@ -188,21 +189,7 @@ def trained(layers: nn.Sequential, *, stop: int | None = None, again: bool = Fal
     if again and reached() >= 9:
         unfreeze()
     run = resume(model=layers, optimizer=optimizer)
-    try:
-        for step, x in run.steps([torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(16)]):
-            if step == 9:
-                unfreeze()
-            optimizer.zero_grad()
-            (layers(x) - x.flip(1)).square().mean().backward()
-            optimizer.step()
-            if step == stop:
-                signal.raise_signal(signal.SIGTERM)
-            run.after(step)
-    except Stopped:
-        pass
-    finally:
-        run._lock and run._lock.close()
-    return [each.detach().clone() for each in layers.parameters()]
+    return fitted(run, layers, optimizer, 16, stop, before=lambda step: unfreeze() if step == 9 else None)
 
 
 @pytest.mark.slow

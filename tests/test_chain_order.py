@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, DistributedSampler
 
+from chain_here import fitted
 from pages import blocks
-from relay.chain import ChainError, Stopped, resume
+from relay.chain import ChainError, resume
 from relay.chain.place import batches
 from relay.chain.state import State
 
@@ -33,18 +33,7 @@ def trained(order: Order, stop: int | None = None) -> list[torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(6)))
     optimizer = torch.optim.AdamW(order(list(model.parameters())), lr=0.05)
-    run = resume(model=model, optimizer=optimizer)
-    try:
-        for step, x in run.steps([torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(STEPS)]):
-            optimizer.zero_grad()
-            (model(x) - x.flip(1)).square().mean().backward()
-            optimizer.step()
-            if step == stop:
-                signal.raise_signal(signal.SIGTERM)
-            run.after(step)
-    except Stopped:
-        run._lock and run._lock.close()
-    return [each.detach().clone() for each in model.parameters()]
+    return fitted(resume(model=model, optimizer=optimizer), model, optimizer, STEPS, stop)
 
 
 def with_a_stranger(given: list[nn.Parameter]) -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_runs import until
+from living import until
 from mini_slurm import UNFINISHED, MiniSlurm
 from pages import block, blocks, masked
 

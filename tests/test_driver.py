@@ -13,27 +13,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from driver_runs import HELD, JOBS, ROOT, Workplace, until
-from mini_slurm import MiniSlurm
+from driver_runs import HELD, JOBS, ROOT, Workplace
+from living import until
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.commands import drive as drive_command
 from relay.driver.claim import claim
 from relay.slurm import commands
 
-
-@pytest.fixture
-def place(cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
-    """Slurm's commands of the cluster for this process, too; no driver outlives the test."""
-    monkeypatch.setenv("PATH", cluster.environment["PATH"])
-    place = Workplace(cluster, tmp_path)
-    yield place
-    place.end()
-
+pytest_plugins = ["driver_runs"]
 
 # Slurm's commands
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pytest
 
 from chain_results import assert_same, result
 from chain_runs import Bench
-from living import words
+from living import until, words
 from relay.base.lifeline import DRIVER, LAUNCHER
 from relay.launch import fork_server
 from relay.spec import arithmetic
@@ -112,13 +112,6 @@ def is_over(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def soon(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
-
-
 @pytest.mark.slow
 def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
     found = here.found(environment={"RANK": "3"})
@@ -156,7 +149,7 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
     fork = first_line(worker)["pid"]
     assert fork != worker.pid
     worker.kill()
-    assert soon(lambda: is_over(fork))
+    until(lambda: is_over(fork), "the fork is over", 30)
     killed = here.worker("os.kill(os.getpid(), signal.SIGKILL)")
     assert killed.wait(100) == -signal.SIGKILL, "and it ends as its fork"
 
@@ -195,7 +188,7 @@ def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: 
     assert worker.poll() is None
     worker.terminate()
     assert worker.wait(30) == 7
-    assert soon(lambda: is_over(server))
+    until(lambda: is_over(server), "the server is over", 30)
 
 
 def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
@@ -208,7 +201,7 @@ def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
         fork = subprocess.Popen(["true"])
         server.forks[fork.pid] = ours
         server.selector.register(ours, selectors.EVENT_READ, fork.pid)
-        assert soon(lambda: is_over(fork.pid))
+        until(lambda: is_over(fork.pid), "the fork is over", 30)
         workers.close()
         assert server.serve() is None
     finally:
@@ -224,7 +217,7 @@ def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.M
     other = multiprocessing.get_context("fork").Process(target=squat, args=(here.server_name(monkeypatch),))
     other.start()
     try:
-        assert soon(lambda: here.server_name(monkeypatch) in names_taken())
+        until(lambda: here.server_name(monkeypatch) in names_taken(), "its name is taken", 30)
         worker = here.worker()
         found = json.loads(worker.communicate(timeout=100)[0])
     finally:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import debian_packages
 from chain_results import assert_same, result
-from chain_runs import Bench, Chain, finish, wait_until
+from chain_runs import Bench, finish, wait_until
 from gate_runs import FEW_STEPS, Gates
-from living import words
+from library_runs import CUT, STEPS, begun
+from living import until, words
 from own_tasks import OWN, spec
 from preloaded import spawned
 from relay import strategies
@@ -66,48 +65,14 @@ def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> No
 
 # The chain of segments
 
-STEPS, CUT = 8, 5  # an epoch has more
-STOPPED = """
-from pathlib import Path
-import os
-import signal
-import time
-from relay.strategies import horovod
-from relay.training import agreement
-
-agreement.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
-
-
-class Made(horovod.Horovod):
-    requirements = horovod.Horovod.requirements
-
-    def train_steps(self, batches):
-        for step, loss in enumerate(super().train_steps(batches), 1):
-            if step == {cut} and self.ranks.rank == 1 and not Path({flag!r}).exists():
-                Path({flag!r}).touch()
-                os.kill(os.getpid(), signal.{signal})
-            time.sleep({pause})
-            yield loss
-"""
-
-
-def begun(
-    bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, pause: float = 0.0, **values: Any
-) -> Chain:
-    """A run on two processes; the second of them gets a signal once, when it has trained `cut` steps."""
-    path = bench.folder / "strategies" / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    text = STOPPED.format(cut=cut, signal=number, pause=pause, flag=str(bench.folder / f"{name} stopped"))
-    path.write_text(text)
-    chosen = {"strategy": name, "strategy_file": str(path), "stack": "horovod", "launcher": "torchrun"}
-    return bench.chain(name, **(chosen | {"devices_per_node": 2, "total_steps": STEPS} | values))
+STRATEGY = "horovod.Horovod"
 
 
 @pytest.mark.slow
 def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
     """Dropout draws masks: a step that was replayed, or a batch that was skipped, would show."""
-    uncut = result(begun(bench, "uncut").train(forked=True))
-    cut = begun(bench, "cut", "SIGTERM", cut=CUT)
+    uncut = result(begun(bench, STRATEGY, "uncut", stack="horovod").train(forked=True))
+    cut = begun(bench, STRATEGY, "cut", "SIGTERM", cut=CUT, stack="horovod")
     ended = cut.forked()
     assert ended.status == 75, ended.errors
     assert f"stopped at step {CUT} of {STEPS}" in ended.errors
@@ -130,13 +95,10 @@ def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
 @pytest.mark.long
 def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
     """Only this kills horovodrun."""
-    long = begun(bench, "long", total_steps=4000, pause=0.02, launcher="horovodrun")
+    long = begun(bench, STRATEGY, "long", total_steps=4000, pause=0.02, stack="horovod", launcher="horovodrun")
     job = long.begin()
     wait_until(long.checkpoints, job)
     (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
     runner.kill()
     assert finish(job).status == 75
-    deadline = time.monotonic() + 60
-    while bench.processes() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert bench.processes() == []
+    until(lambda: not bench.processes(), "no process is left", 60)

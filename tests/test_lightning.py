@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from chain_results import assert_same, result
-from chain_runs import Bench, Chain
+from chain_runs import Bench
 from gate_runs import FEW_STEPS, Gates
+from library_runs import CUT, STEPS, begun
 from relay import strategies
 from stacks import provide
 
@@ -35,36 +35,7 @@ def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
 
 # The chain of segments
 
-STEPS, CUT = 8, 5  # an epoch has more
-STOPPED = """
-from pathlib import Path
-import os
-import signal
-from relay.strategies import lightning_ddp
-from relay.training import agreement
-
-agreement.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
-
-
-class Made(lightning_ddp.LightningDDP):
-    requirements = lightning_ddp.LightningDDP.requirements
-
-    def train_steps(self, batches):
-        for step, loss in enumerate(super().train_steps(batches), 1):
-            if step == {cut} and self.ranks.rank == 1 and not Path({flag!r}).exists():
-                Path({flag!r}).touch()
-                os.kill(os.getpid(), signal.{signal})
-            yield loss
-"""
-
-
-def begun(bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, **values: Any) -> Chain:
-    """A run on two processes; the second of them gets a signal once, when it has trained `cut` steps."""
-    path = bench.folder / "strategies" / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(STOPPED.format(cut=cut, signal=number, flag=str(bench.folder / f"{name} stopped")))
-    chosen = {"strategy": name, "strategy_file": str(path), "launcher": "torchrun", "devices_per_node": 2}
-    return bench.chain(name, **(chosen | {"total_steps": STEPS} | values))
+STRATEGY = "lightning_ddp.LightningDDP"
 
 
 @pytest.mark.long
@@ -74,14 +45,14 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
     Dropout draws masks: a step that was replayed or skipped would show.
     """
     options = dict(strategies.load("lightning_ddp").requirements.options) | {"model_checkpoint": True}
-    chain = begun(bench, "uncut", options=options).train(forked=True)
+    chain = begun(bench, STRATEGY, "uncut", options=options).train(forked=True)
     uncut = result(chain)
     weights = torch.load(chain.work / f"step-{STEPS}" / "strategy" / "lightning.ckpt", weights_only=True)["state_dict"]
     ours = uncut["state"]["model"]
     assert set(weights) == {f"network.{name}" for name in ours}
     assert_same({name: weights[f"network.{name}"] for name in ours}, ours)
     for number, told in (("SIGTERM", f"stopped at step {CUT} of {STEPS}"), ("SIGKILL", "status -9")):
-        cut = begun(bench, number.lower(), number, cut=CUT, options=options)
+        cut = begun(bench, STRATEGY, number.lower(), number, cut=CUT, options=options)
         ended = cut.forked()
         assert ended.status == 75, ended.errors
         assert told in ended.errors

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from living import words
-from local_driver import LocalDriver, until
+from living import until, words
+from local_driver import LocalDriver
 
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
 

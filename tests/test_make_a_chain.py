@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,32 +21,26 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from local_driver import until
+from living import until
 from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
-from relay.chain.signals import SIGNALS, Interruption
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAIN = ROOT / "scripts" / "relay" / "chain"
 
 
+pytest_plugins = ["chain_here"]
+pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
+
+
 @pytest.fixture(autouse=True)
-def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A script of its own in an empty folder, under no job; handlers of signals and of errors are put back."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "WAIT_SECONDS", 1.0)
-    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME, "WORLD_SIZE"):
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME):
         monkeypatch.delenv(name, raising=False)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)  # it would end the tests' own process
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def model(width: int = 4) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -22,7 +22,7 @@ import pytest
 
 import preloaded
 from gate_runs import FEW_STEPS, Gates, planned
-from living import words
+from living import until, words
 from relay import strategies
 from relay.process import mps_daemon
 
@@ -111,14 +111,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         process.kill()
 
 
-def until(holds: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(("shown", "said"), [("2,3", "0,1"), ("GPU-8f,GPU-9a", "0,1"), ("0", "0")])
 def test_clients_count_the_gpus_that_the_daemon_was_shown(
     monkeypatch: pytest.MonkeyPatch, shown: str, said: str
@@ -141,7 +133,7 @@ def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node)
     daemon = int((Path(pipe) / "daemon").read_text())
     assert psutil.pid_exists(daemon)
     assert [replica.ends() for replica in replicas] == [None, None]
-    until(lambda: not psutil.pid_exists(daemon) and not node.processes())
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone", 30)
     assert not Path(pipe).parent.exists()
 
 
@@ -150,7 +142,7 @@ def test_killed_replicas_leave_no_daemon(node: Node) -> None:
     first = node.with_program().replica(0)
     daemon = int((Path(first.said()[1][0]) / "daemon").read_text())
     first.process.kill()
-    until(lambda: not psutil.pid_exists(daemon) and not node.processes())
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone", 30)
 
 
 @pytest.mark.slow
@@ -162,7 +154,7 @@ def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node:
     time.sleep(0.5)
     assert psutil.pid_exists(int((pipe / "daemon").read_text()))
     first.ends()
-    until(lambda: not node.processes())
+    until(lambda: not node.processes(), "no process is left", 30)
 
 
 @pytest.mark.slow
@@ -175,7 +167,7 @@ def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
     assert (seen, other) == ([None, None], ("", [None, None]))
     for replica in (first, second):
         replica.ends()
-    until(lambda: not node.processes())
+    until(lambda: not node.processes(), "no process is left", 30)
 
 
 def test_replicas_share_a_device_and_divide_its_batch() -> None:

@@ -15,14 +15,9 @@ import pytest
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import node, versioned
-from tiny_stack import PREPARE, ROOT, fetched, needs_root, prepared, project, python, told
+from tiny_stack import PREPARE, ROOT, needs_root, prepared, python, told
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheelhouse of the stack `tiny`; to be left as it is."""
-    folder = tmp_path_factory.mktemp("tiny")
-    return folder / fetched(project(folder), folder)
+pytest_plugins = ["tiny_stack"]
 
 
 @pytest.mark.slow

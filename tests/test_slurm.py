@@ -6,8 +6,6 @@ import csv
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from living import until
 from mini_slurm import MiniSlurm
 from recommended import answer_of, recommended, submit, trained
 from relay.comparison.answer_files import own_script
@@ -62,13 +61,6 @@ def ranks_of(folder: Path, run: str) -> list[dict[str, Any]]:
     """What each rank of a run's first attempt recorded of itself."""
     ranks: list[dict[str, Any]] = attempts.read(folder / f"results/checkpoints/{run}", 1)[0]["ranks"]
     return ranks
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 180) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.2)
 
 
 def read(path: Path) -> Any:
@@ -125,6 +117,14 @@ def test_two_nodes_train_the_same_as_one_process(
         assert min(summary["startup_seconds"], summary["loading_seconds"], summary["cpu_utilisation"]) > 0
         looked_at = {path.name for path in (folder / f"results/checkpoints/{run.id}/usage").glob("attempt-0001-*")}
         assert len(looked_at) == run.shape.nodes, "one file for each node"
+
+
+@pytest.mark.slow
+def test_a_second_call_finds_nothing_to_do(cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]) -> None:
+    folder, config, _ = compared
+    status, printed = slurm_snakemake(cluster, folder, config, site=folder / "mini.yaml")
+    assert status == 0, printed
+    assert "Nothing to be done" in printed
 
 
 @pytest.mark.slow
@@ -279,10 +279,10 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
         return [line for node in ("c1", "c2") for line in cluster.processes(node).values() if program in line]
 
     try:
-        wait_until(lambda: bool(on_nodes("scripts/main.py preflight")))
+        until(lambda: on_nodes("scripts/main.py preflight"), "the preflight runs")
         assert len(on_nodes("-m snakemake")) >= 2
         cluster.run("scancel", *(job["JobId"] for job in submitted(cluster, before).values()))
-        wait_until(lambda: not on_nodes("-m snakemake"), 60)
+        until(lambda: not on_nodes("-m snakemake"), "no job is left on the nodes", 60)
     finally:
         driver.kill()
         driver.wait()

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from driver_runs import Workplace
-from mini_slurm import MiniSlurm
 from relay.driver.waiting import News
 from relay.slurm.commands import ListedJob
 
+pytest_plugins = ["driver_runs"]
+
 LOGGER = logging.getLogger("relay.tests")
-
-
-@pytest.fixture
-def place(cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
-    monkeypatch.setenv("PATH", cluster.environment["PATH"])
-    place = Workplace(cluster, tmp_path)
-    yield place
-    place.end()
 
 
 class Clock:

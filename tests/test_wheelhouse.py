@@ -10,16 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from living import until
 from relay.base.errors import UserError
 from relay.environments import wheelhouse
-from tiny_stack import FETCH, ROOT, fetched, offline, project, python, wait_for
+from tiny_stack import FETCH, ROOT, fetched, offline, project, python
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheelhouse of the stack `tiny`; to be left as it is."""
-    folder = tmp_path_factory.mktemp("tiny")
-    return folder / fetched(project(folder), folder)
+pytest_plugins = ["tiny_stack"]
 
 
 @pytest.mark.slow
@@ -51,7 +47,7 @@ def test_a_fetch_that_is_killed_leaves_no_wheelhouse(tmp_path: Path, tiny: Path)
     command = python(FETCH, mine)
     child = subprocess.Popen(**command, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: any((tmp_path / wheelhouse.FOLDER).glob(".tiny-*.partial")))
+        until(lambda: any((tmp_path / wheelhouse.FOLDER).glob(".tiny-*.partial")), "a part is there")
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

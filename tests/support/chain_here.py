@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from relay.chain import Run, Stopped
 from relay.chain.launched import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
 
@@ -32,3 +35,29 @@ def in_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that is told to end in the tests' own process ends nothing but itself."""
     monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)
+
+
+def fitted(
+    run: Run,
+    layers: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    stop: int | None,
+    before: Callable[[int], None] = lambda step: None,
+) -> list[torch.Tensor]:
+    """The weights after a job that turns points round; it is told to end after step `stop`. `before` each step."""
+    points = [torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(steps)]
+    try:
+        for step, x in run.steps(points):
+            before(step)
+            optimizer.zero_grad()
+            (layers(x) - x.flip(1)).square().mean().backward()
+            optimizer.step()
+            if step == stop:
+                signal.raise_signal(signal.SIGTERM)
+            run.after(step)
+    except Stopped:
+        pass
+    finally:
+        run._lock and run._lock.close()
+    return [each.detach().clone() for each in layers.parameters()]

@@ -1,4 +1,4 @@
-"""The toy workflow of `driver_workflow/`, driven on a cluster."""
+"""The toy workflow of `driver_workflow/`, driven on a cluster: a plugin of pytest for its fixture."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 from mini_slurm import UNFINISHED, MiniSlurm
 
@@ -20,13 +21,6 @@ OPTIONS = (
 )
 HELD = 600  # seconds of jobs that sleep until they are released
 JOBS = ["first.0.txt", "first.1.txt", "first.2.txt", "last.txt"]
-
-
-def until(seen: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
-        time.sleep(0.1)
 
 
 def as_in_a_terminal() -> None:
@@ -99,3 +93,12 @@ class Workplace:
 
     def left(self) -> list[str]:
         return [job["JobId"] for job in self.submitted() if job["JobState"] in UNFINISHED]
+
+
+@pytest.fixture
+def place(cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    """Slurm's commands of the cluster for this process, too; no driver outlives the test."""
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
+    place = Workplace(cluster, tmp_path)
+    yield place
+    place.end()

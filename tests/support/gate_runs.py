@@ -97,21 +97,9 @@ class Gates:
         place = self.session / "datasets" / of.dataset.directory_name
         return once(place, lambda folder: prepare_at_hand(of.task, of.dataset, folder))
 
-    def verdict(
-        self,
-        strategy: str,
-        devices: int | None = None,
-        *,
-        steps: int | None = None,
-        start: Start = preloaded.start,
-        attempt: int = 1,
-        **comparison: Any,
-    ) -> Any:
-        """The strategy's verdict after so many steps (None: as many as the gate has); `task` and axes by name.
-
-        `start` starts its processes: as forks that have torch imported, where nothing else is said.
-        """
-        status, output = self.judge(strategy, devices, steps=steps, start=start, attempt=attempt, **comparison)
+    def verdict(self, strategy: str, devices: int | None = None, **chosen: Any) -> Any:
+        """The strategy's verdict, `chosen` as in `judge`."""
+        status, output = self.judge(strategy, devices, **chosen)
         assert status == 0
         return read_json(output)
 
@@ -125,7 +113,11 @@ class Gates:
         attempt: int = 1,
         **comparison: Any,
     ) -> tuple[int, Path]:
-        """The exit status of the gate's job, and where its verdict goes."""
+        """The exit status of the gate's job, and where its verdict goes.
+
+        It has so many steps (None: as many as the gate has); `task` and axes by name. `start` starts its processes: as
+        forks that have torch imported, where nothing else is said.
+        """
         gate, reference = planned(strategy, devices, **comparison)
         if steps is not None:
             gate, reference = shortened(gate, steps), shortened(reference, steps)

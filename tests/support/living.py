@@ -1,6 +1,9 @@
-"""Processes that a test finds: they may end at any moment."""
+"""Processes that a test finds, which may end at any moment; and waiting for what they do."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 import psutil
 
@@ -19,3 +22,11 @@ def children(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 240) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
+        time.sleep(0.05)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -138,11 +137,3 @@ def as_in_a_terminal() -> None:
     """The signals' usual meaning, whatever pytest was started under."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-
-
-def until(holds: Callable[[], object], what: str, seconds: float = 240) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
-        time.sleep(0.05)

@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +105,8 @@ def needs_root() -> None:
         pytest.skip("needs root: network namespaces and mounts")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheelhouse of the stack `tiny`; to be left as it is."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return folder / fetched(project(folder), folder)
