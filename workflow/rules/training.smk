@@ -19,15 +19,12 @@ rule start:
     conda:
         driver.no_environment
     params:
-        put_aside=driver.put_aside,
-        begun=driver.begun,
+        command=driver.start,
         words=jobs.of_run,
     message:
         "Starting {params.words}"
     shell:
-        "{params.put_aside}begun={params.begun:q};"
-        ' printf \'{{"generation": "%s", "run": "%s"}}\\n\' "${{begun:-$(date +%s%N)-$$}}" {wildcards.run:q}'
-        " > {output:q} 2> {log:q}"
+        "{params.command} > {output:q} 2> {log:q}"
 
 
 use rule look as segment with:

@@ -92,14 +92,13 @@ class BesideDriver:
         folders = {run.id: RESULTS / "runs" / run.id for run in runs}
         return {id: chain.begun(folder) for id, folder in folders.items() if chain.declared_there(folder) is None}
 
-    def begun(self, job: Any) -> str:
-        return self._begun.get(job.run) or ""
-
-    def put_aside(self, job: Any) -> str:
-        """The command that puts aside what an older start of the run has trained, where there is such a thing."""
-        if self._begun.get(job.run) or not replaced.trained(Places(RESULTS, job.run)):
-            return ""
-        return f"{words(*relay(self.call, 'start', '--run', job.run))} >&2; "
+    def start(self, job: Any) -> str:
+        """The command that names a start of a run, after it has put aside what an older one has trained."""
+        begun = self._begun.get(job.run)
+        aside = f"{words(*relay(self.call, 'start', '--run', job.run))} >&2; "
+        name = words(begun) if begun else "$(date +%s%N)-$$"
+        named = f"printf '{{\"generation\": \"%s\", \"run\": \"%s\"}}\\n' {name} {words(job.run)}"
+        return named if begun or not replaced.trained(Places(RESULTS, job.run)) else aside + named
 
     # Files
 

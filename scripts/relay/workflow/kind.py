@@ -33,17 +33,23 @@ class Kind:
     of: OfJob
     words: OfJob
     options: OfJob = lambda wildcards: []
-    beside: OfJob = lambda wildcards: []
+    beside: OfJob | None = None
     written: OfJob | None = None
     output: bool = True
     measured: Any = 1
     turns: Mapping[str, OfJob] = field(default_factory=dict)
 
     @property
-    def params(self) -> dict[str, Callable[..., Any]]:
-        memory = {"memory": lambda wildcards: Late(lambda: self._memory(wildcards))} if self.call.site else {}
-        params: dict[str, Callable[..., Any]] = {"before": self._before, "program": self._program, "words": self.words}
-        return params | {"beside": lambda wildcards: Late(lambda: words(*self.beside(wildcards)))} | memory
+    def params(self) -> dict[str, Any]:
+        """Snakemake asks each function for each job, also in a dry run of thousands: a text where one is enough."""
+        site, beside = self.call.site, self.beside
+        return {
+            "before": self._before if site or self.written else "",
+            "program": self._program,
+            "words": self.words,
+            "beside": (lambda wildcards: Late(lambda: words(*beside(wildcards)))) if beside else "",
+            **({"memory": lambda wildcards: Late(lambda: self._memory(wildcards))} if site else {}),
+        }
 
     @property
     def resources(self) -> dict[str, Any]:
