@@ -97,7 +97,7 @@ class BesideDriver:
         begun = self._begun.get(job.run)
         aside = f"{words(*relay(self.call, 'start', '--run', job.run))} >&2; "
         name = words(begun) if begun else "$(date +%s%N)-$$"
-        named = f"printf '{{\"generation\": \"%s\", \"run\": \"%s\"}}\\n' {name} {words(job.run)}"
+        named = f'printf \'{{"generation": "%s", "run": "%s"}}\\n\' {name} {words(job.run)}'
         return named if begun or not replaced.trained(Places(RESULTS, job.run)) else aside + named
 
     # Files
