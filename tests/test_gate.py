@@ -78,6 +78,7 @@ WRONG = [
     Planted("Clipping", fails=SCALED, passes={*ALGORITHM, "own precision: losses"}),
     # What only the run's own precision sees
     Planted("FP16Compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
+    Planted("Noise", fails=SMOOTH, passes=ALGORITHM | SCALED),
     # What no number shows: who did the work
     Planted(
         "WholeBatch",

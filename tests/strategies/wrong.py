@@ -17,8 +17,8 @@ class Wrong(ByHand):
 
     requirements = Requirements(
         least_devices=2, divides=("samples",), options={"fault": "SingleBias"}, choices={"fault": (
-            "SingleBias", "Clipping", "FP16Compression", "WholeBatch", "SamplesTwice", "NoSchedule", "EvaluationRounds",
-            "EvaluationLowered",
+            "SingleBias", "Clipping", "FP16Compression", "Noise", "WholeBatch", "SamplesTwice", "NoSchedule",
+            "EvaluationRounds", "EvaluationLowered",
             "LoweredMomentum", "ResumeWithoutMomentum", "MomentumRoundedWhenLoaded", "SavingDisturbs",
             "CheckpointOfItsOwn", "ScaleLost", "DropoutLeftOut", "DropoutRepeats", "DropoutAlike",
             "PredictsInTrainingMode", "WorkForward",
@@ -57,6 +57,16 @@ class FP16Compression(Wrong):
         sent = tensor.to(torch.float16) if tensor.dtype == torch.float32 else tensor.clone()
         super().average(sent)
         tensor.copy_(sent)
+
+
+class Noise(Wrong):
+    """Wrong: float32 gradients are off by a ten-thousandth of themselves, each step otherwise."""
+
+    def exchange(self) -> None:
+        super().exchange()
+        for gradient in self.gradients():
+            if gradient.dtype == torch.float32:
+                gradient.mul_(1 + 1e-4 * torch.randn_like(gradient))
 
 
 class WholeBatch(Wrong):

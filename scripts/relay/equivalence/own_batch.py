@@ -23,7 +23,7 @@ STEPS = 2  # the second one has momentum, and another learning rate where a sche
 LEFT_OUT = ("scaled", "own optimizer")
 # Of an update of one or two steps. A strategy that averages parameters rounds them in each step: 8e-5 of it in LeNet,
 # which 20 steps make small. Products in bf16 give 2e-3 or more; what is sent in fewer bits shows at the small batch.
-SMOOTH: dict[str, Any] = {"limit": 5e-4, "rounding_margin": 10, "most_limit": 1e-3}
+SMOOTH: dict[str, Any] = {"limit": 5e-4, "least_limit": None, "rounding_margin": 10, "most_limit": 1e-3}
 
 
 def at(run: Gate, own: OwnBatch) -> Training:
