@@ -204,7 +204,6 @@ def _planned(workflow: Any, words: list[str]) -> Call:
         held=(held := None if site else Held.here()),
         arithmetic=Arithmetic.here(),
         record=True,
-        look=True,
         prepare=not first_look.dry(words),
         reading=first_look.only_reads(words),
     )
