@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
-from relay.driver.first_look import parsed
+from relay.driver.first_look import check, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "workflow" / "plugins"
@@ -61,6 +62,23 @@ def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFi
 def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) -> None:
     given = parsed(["ddp", "-n", "--configfile", "mine.yaml", "--config", "gate={steps: 20}"])
     assert (given.targets, given.dryrun, given.config) == (["ddp"], True, ["gate={steps: 20}"])
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        ("-n -- ddp", ["--logger=torch-relay"]),
+        ("status", ["--logger=torch-relay", "--cores=1"]),
+        ("-n ddp --logger torch-relay", []),
+    ],
+)
+def test_a_call_writes_to_the_terminal_by_the_projects_logger(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, added: list[str]
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", True)  # which `check` sets
+    monkeypatch.setattr(sys, "argv", ["snakemake", *words.split()])
+    check(words.split())
+    assert sys.argv == ["snakemake", *added, *words.split()]
 
 
 @pytest.mark.slow

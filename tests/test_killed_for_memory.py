@@ -9,7 +9,6 @@ import pytest
 
 from relay.base import killed_for_memory
 from relay.driver.retries import Retries
-from relay.driver.terminal import Terminal
 
 
 def test_words_that_say_so(tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ class Killed:
     def __init__(self, folder: Path, asks: int | None) -> None:
         self.asks = asks
         self.log = folder / "gate.log"
-        self.retries = Retries(Terminal(), lambda job, had_mb: self.asks)
+        self.retries = Retries(more_memory=lambda job, had_mb: self.asks)
 
     def tried_again(self, attempt: int, had_mb: int) -> bool:
         self.log.write_text("slurmstepd: error: Exceeded job memory limit\n")

@@ -9,7 +9,7 @@ import pytest
 
 from relay.base import lock
 from relay.driver.retries import SAVING_ATTEMPTS, Retries
-from relay.driver.terminal import SEGMENT, Terminal
+from relay.driver.terminal import SEGMENT
 from relay.run_folder.sealed import MANIFEST
 
 
@@ -26,9 +26,9 @@ def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch
     checkpoint.mkdir(parents=True)
     (checkpoint / MANIFEST).write_text("{}")
     monkeypatch.chdir(tmp_path)
-    retries, jobs = Retries(Terminal()), attempts(5)
+    retries, jobs = Retries(), attempts(5)
     assert [retries.times(job) >= job.attempt for job in jobs[:2]] == [True, False]
-    retries = Retries(Terminal())
+    retries = Retries()
     for job in jobs:  # more than the retries of its rule: it comes further each time
         checkpoint = checkpoint.rename(checkpoint.with_name(f"step-{20 + job.attempt}"))
         assert retries.times(job) >= job.attempt
@@ -37,6 +37,6 @@ def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch
 def test_a_run_whose_processes_still_save_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed job has left holds the run: each further attempt waits for it, and goes on from what it saves."""
     monkeypatch.chdir(tmp_path)
-    retries, jobs = Retries(Terminal()), attempts(SAVING_ATTEMPTS)
+    retries, jobs = Retries(), attempts(SAVING_ATTEMPTS)
     with lock.exclusive(tmp_path / "results/checkpoints/run-1"):
         assert [retries.times(job) >= job.attempt for job in jobs] == [*[True] * (SAVING_ATTEMPTS - 1), False]

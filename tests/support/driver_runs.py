@@ -16,7 +16,7 @@ from mini_slurm import UNFINISHED, MiniSlurm
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "relay"
 OPTIONS = (
-    "--executor torch-relay --jobs 20 --torch-relay-no-requeue --nolock --rerun-incomplete"
+    "--logger=torch-relay --executor torch-relay --jobs 20 --torch-relay-no-requeue --nolock --rerun-incomplete"
     f" --torch-relay-jobname-prefix {PREFIX} --torch-relay-init-seconds-before-status-checks 1 --latency-wait 10"
 )
 HELD = 600  # seconds of jobs that sleep until they are released

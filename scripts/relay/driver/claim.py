@@ -22,7 +22,7 @@ LOCK = Path(".snakemake/relay-driver.lock")
 def say(line: str) -> None:
     """Print a line of the driver's own, at once."""
     with suppress(OSError):  # a terminal that was closed
-        print(line, file=sys.stderr, flush=True)
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # at one stroke: other threads print, too
 
 
 @dataclass

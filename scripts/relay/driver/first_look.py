@@ -35,7 +35,7 @@ SEEN = "snakemake --help lists Snakemake's options"
 def check(arguments: Sequence[str]) -> None:
     """End the process with one line where Snakemake would not take these arguments, or could not read what they name.
 
-    For the process of Snakemake's command line itself.
+    For the process of Snakemake's command line itself, whose `sys.argv` gets what this project adds to each call.
     """
     full_disk.show_no_tracebacks_of_logs()
     try:
@@ -45,7 +45,9 @@ def check(arguments: Sequence[str]) -> None:
     if any(map(LISTING.fullmatch, arguments)):
         print(*TARGETS.findall(SNAKEFILE.read_text(encoding="utf-8")), "all rules:", sep="\n", flush=True)
     if given.targets == ["status"] and given.cores is None and given.jobs is None:
-        sys.argv += ["--cores", "1"]  # it runs nothing, and Snakemake asks for a number all the same
+        sys.argv.insert(1, "--cores=1")  # it runs nothing, and Snakemake asks for a number all the same
+    if not given.logger:
+        sys.argv.insert(1, "--logger=torch-relay")
 
 
 def dry(arguments: Sequence[str]) -> bool:

@@ -101,8 +101,7 @@ class _Guarded:
 
     def __init__(self, workflow: Any, rules: Rules) -> None:
         self.workflow, self.rules, self.execute = workflow, rules, workflow.execute
-        # Snakemake tells of no job whether its rule is a local one where all run on this machine.
-        self.terminal = Terminal(getattr(workflow, "_localrules", ()), rules.cluster, rules.meanwhile)
+        self.terminal = Terminal.of_this_call()
         # In a job, Snakemake's executor begins by removing SLURM_CONF.
         self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
         workflow.onstart(lambda log: [act() for act in self.at_start])
@@ -165,20 +164,26 @@ class _Guarded:
     def _run_alone(
         self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None
     ) -> None:
-        rules, terminal, output = self.rules, self.terminal, self.workflow.output_settings
-        terminal.progress.told = not submitting and not _asked_to_be_quiet(output)
+        rules = self.rules
         # Jobs inherit it: their `python -m snakemake` would import from the folder of the config first.
         os.environ[SAFE_PATH] = "1"
         jobs = _take_over(self.workflow, submitting, prefix, rules.poll_seconds)
         rules.before()
-        ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
+        ending = EndOnSignals(jobs)
         self.at_start.append(ending.install)
         if rules.held:
             self.at_start.append(partial(end_before, rules.held))
-        shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
+        shown = self.terminal.driving(
+            rules.view,
+            # Snakemake tells of no job whether its rule is a local one where all run on this machine.
+            local=getattr(self.workflow, "_localrules", ()),
+            site=rules.cluster,
+            meanwhile=rules.meanwhile,
+            submitting=submitting,
+        )
         try:
-            retries = Retries(terminal, rules.more_memory, rules.leave_out)
-            with shown, patches.replaced_restart_times(retries.times), terminal.progress.shown():
+            retries = Retries(self.terminal.said_of, rules.more_memory, rules.leave_out)
+            with shown, patches.replaced_restart_times(retries.times):
                 run()
             self._show(targets)
         finally:
@@ -211,19 +216,6 @@ def _end_with(*wrong: str) -> None:
     """End the call where something is wrong."""
     if told := [f"error: {line}" for line in wrong if line]:
         sys.exit("\n".join(told))
-
-
-def _asked_to_be_quiet(settings: Any) -> bool:
-    """Whether Snakemake was asked to say nothing of what is done (`--quiet`, `--quiet progress`)."""
-    from snakemake.settings.enums import Quietness
-
-    return bool({Quietness.ALL, Quietness.PROGRESS} & set(settings.quiet or ()))
-
-
-def _may_be_drawn(settings: Any) -> bool:
-    """Whether a view may take the place of Snakemake's lines: not where these are asked for, or nothing at all."""
-    asked_for = settings.verbose or settings.printshellcmds or settings.debug_dag
-    return not asked_for and not _asked_to_be_quiet(settings)
 
 
 def _say_all(*lines: str) -> None:

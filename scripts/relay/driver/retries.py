@@ -7,7 +7,7 @@ ends with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from snakemake.logging import logger
 from relay.base import ending, killed_for_memory, lock
 from relay.base.ending import QUOTED, Ending
 from relay.base.files import disk_refusal
-from relay.driver.terminal import SEGMENT, Terminal
+from relay.driver.terminal import SEGMENT
 from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 
@@ -34,12 +34,13 @@ LOOK_AT_LOG = "the log says more; the same call tries again"
 class Retries:
     """What is known of the jobs that failed in this call.
 
+    `said_of`: what the executor said of each, by Snakemake's number of the job.
     `more_memory` has a job ask for more than the memory in MB that it had, when it is tried again. It gives what the
     job then asks for: as much as before where no node has more, None where none is asked for.
     `leave_out` has a job avoid a node from now on; False where no other node could take it.
     """
 
-    terminal: Terminal
+    said_of: Mapping[int, str] = field(default_factory=dict)
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
     leave_out: Callable[[Any, str], bool] = lambda job, node: False
     enlarged: set[int] = field(default_factory=set)  # jobs that were tried again after they were killed for memory
@@ -98,13 +99,13 @@ class Retries:
             return told
         if (error := disk_refusal(RESULTS)) and ending.remedy_of(error):
             return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
-        what = self.terminal.said_of.get(job.jobid) or NO_WORD
+        what = self.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
         return Ending(ending.INTERRUPTED, "\n".join([what, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
 
     def _for_memory(self, job: Any, log: Path | None) -> bool:
         """Whether Slurm or the kernel has killed a job's processes for memory."""
-        return killed_for_memory.told(self.terminal.said_of.get(job.jobid, "")) or killed_for_memory.told_in(log)
+        return killed_for_memory.told(self.said_of.get(job.jobid, "")) or killed_for_memory.told_in(log)
 
     def _enlarged(self, job: Any, told: Ending) -> tuple[Ending, str | None]:
         """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from relay.slurm.held import Held
 
 # Slurm sends SIGUSR1 or SIGUSR2 where `--signal` asks for it, as a warning before the end of a job's time.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+SAY_SECONDS = 0.5  # that a line may take which is said while another one is
 _received: list[str] = []  # names, in the order of arrival
 
 
@@ -92,11 +92,10 @@ class EndOnSignals:
 
     Snakemake alone ends on SIGINT, of jobs in a queue, what it knows of (not what it is just submitting), and no local
     job; it lets jobs run to their end on SIGTERM, and dies of the others, leaving them. Here all of them end all jobs,
-    until the process ends. A second signal ends it at once. `before_words` is called before the user is told.
+    until the process ends. A second signal ends it at once.
     """
 
     jobs: Jobs
-    before_words: Callable[[], None] = lambda: None  # takes no lock
     _thread: threading.Thread | None = None
     _hurry: threading.Event = field(default_factory=threading.Event)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -116,15 +115,13 @@ class EndOnSignals:
         name = signal.Signals(number).name
         if self._thread:
             if not self._hurry.is_set():
-                self.before_words()
-                _write(f"{name}: {self.jobs.on_second}")
+                _say_soon(f"{name}: {self.jobs.on_second}")
             self._hurry.set()
             return
         _received.append(name)
         self._thread = threading.Thread(target=self._until_the_end, args=[128 + number], daemon=True)
         self._thread.start()
-        self.before_words()
-        _write(f"{name}: {self.jobs.on_first}")
+        _say_soon(f"{name}: {self.jobs.on_first}")
         raise KeyboardInterrupt
 
     def _until_the_end(self, status: int) -> None:
@@ -154,7 +151,7 @@ def end_before(held: Held) -> None:
         raise UserError(f"{held.words}: too short to begin; give the same command in the next one")
 
     def end() -> None:
-        _write(f"{held.words}; the same command goes on in the next one")
+        say(f"{held.words}; the same command goes on in the next one")
         os.kill(os.getpid(), signal.SIGTERM)
 
     timer = threading.Timer(seconds, end)
@@ -162,6 +159,8 @@ def end_before(held: Held) -> None:
     timer.start()
 
 
-def _write(line: str) -> None:
-    with suppress(OSError):  # a terminal that was closed
-        os.write(2, f"{line}\n".encode())  # print could be in the midst of a line
+def _say_soon(line: str) -> None:
+    """Say a line from another thread: a signal may have come while this one writes, and holds what writers wait for."""
+    thread = threading.Thread(target=say, args=[line], daemon=True)
+    thread.start()
+    thread.join(SAY_SECONDS)

@@ -1,23 +1,35 @@
-"""What Snakemake says on the terminal: less than in its log file, where everything stays."""
+"""What the driver's terminal shows: less than Snakemake's log file has, and the jobs under way by rich's live view.
+
+The logger plugin in `workflow/plugins` puts it in the place of Snakemake's own handler.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from snakemake.logging import logger
+from rich.console import Console
+from rich.live import Live
+from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter, logger
+from snakemake.settings.enums import Quietness
+from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from relay.base.clock import clock, duration
-from relay.driver.progress import Progress, Training
+from relay.driver.claim import say
 from relay.driver.refused import Refused
-from relay.driver.view import Job, View
+from relay.driver.view import Job, View, described
 
 SEGMENT = "segment"  # the rule of the jobs that train
-STREAM = "DefaultStreamHandler"
+VIEW_SECONDS = 3.0  # between two views on a terminal. Measured jobs run beside the driver: it does not do more
+LINE_SECONDS = 60.0  # between two lines on each training elsewhere
 # A failed shell command, in words for Snakemake's developers: the block of `retries` says it for the user.
 COMMAND_FAILED = ("RuleException", "CalledProcessError")
 LEFT_OUT = (
@@ -35,52 +47,99 @@ LEFT_TO_SLURM = {
     "No SLURM account given, ": "account: the file of site {!r} names none, so Slurm takes yours (docs/sites.md)",
     "No partition was given ": "partition: the file of site {!r} names none, so Slurm takes its own (docs/sites.md)",
 }
-# Beside a view: what Snakemake says of itself and of each job, and the rules that only keep books.
-OF_EACH_JOB = (LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.RESOURCES_INFO)
+# Beside a view: what Snakemake says of itself, and the rules that only keep books.
 OF_THE_GRAPH = ("Select jobs to execute", "Execute ", "Touching output file ", "Removing temporary output ")
 STILL_SAID = ("Nothing to be done", "Complete log")
 BOOKKEEPING = ("start", "summary", "record_plan", "all")
 
 
-class Terminal(logging.Filter):
-    """Keeps from the terminal what `retries` says in its own words, and knows from Snakemake's events what runs.
+class Terminal(ColorizingTextHandler):
+    """Snakemake's handler, which also keeps from the terminal what is said in other words, while this driver works.
 
-    `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest;
-    its view, if it has one, or short lines in a log take the place of Snakemake's lines about each job. `refused` tells
-    of gates that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run; they
-    may be added later. `site`: the cluster that the jobs are planned for. `meanwhile` is called after each job that has
-    ended well, with how many of how many are done.
+    `settings` are Snakemake's of its output. `said_of`: what the executor said of each job that failed, by Snakemake's
+    number of it. `jobs` are under way, by the same number. `done`: how many of how many jobs are done, None where that
+    is not known yet. `view`: what takes the place of Snakemake's lines about each job, drawn on a terminal, short lines
+    elsewhere; None: these lines are shown.
     """
 
-    def __init__(
-        self,
-        local: Collection[str] = (),
-        site: str | None = None,
-        meanwhile: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        super().__init__()
-        self.local, self.site, self.meanwhile = local, site, meanwhile
+    def __init__(self, settings: OutputSettings | None = None) -> None:
+        asked = self.asked = settings or OutputSettings()
+        colourless = asked.nocolor or bool(os.environ.get("NO_COLOR"))
+        stream = sys.stdout if asked.stdout else sys.stderr
+        shown = DefaultFilter(asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds)
+        super().__init__(colourless, stream, DefaultFormatter(asked.quiet, asked.show_failed_logs), shown)
+        self.console = Console(
+            file=stream,
+            force_terminal=stream.isatty(),
+            no_color=colourless,
+            soft_wrap=True,  # lines are left whole: who copies a path gets all of it
+            markup=False,  # names from a config may have brackets
+            emoji=False,
+            highlight=False,
+        )
         self.said_of: dict[int, str] = {}
-        self.progress = Progress()
-        self.refused = Refused()
+        self.jobs: dict[int, Job] = {}
+        self.done: tuple[int, int] | None = None
+        self.view: View | None = None
+        self._live: Live | None = None
 
-    def filter(self, record: logging.LogRecord) -> bool:
+    @classmethod
+    def of_this_call(cls) -> Terminal:
+        """The one that Snakemake writes to; without the logger plugin, one that nothing is written to."""
+        return next((handler for handler in logger.handlers if isinstance(handler, cls)), None) or cls()
+
+    @contextmanager
+    def driving(
+        self,
+        view: View | None,
+        *,
+        local: Collection[str],
+        site: str | None,
+        meanwhile: Callable[[int, int], None],
+        submitting: bool,
+    ) -> Iterator[None]:
+        """While this lasts, it shows what this driver does; `view`, where Snakemake's own lines are not asked for.
+
+        `local`: the names of rules that run on this machine wherever the jobs run. `site`: the cluster that the jobs
+        are planned for. `meanwhile` is called after each job that has ended well, with how many of how many are done.
+        `submitting`: whether jobs go elsewhere, where no lines are printed on each training.
+        """
+        quiet = bool({Quietness.ALL, Quietness.PROGRESS} & set(self.asked.quiet or ()))
+        own_lines = self.asked.verbose or self.asked.printshellcmds or self.asked.debug_dag
+        self.view = None if quiet or own_lines else view
+        self.local, self.site, self.meanwhile, self.refused = local, site, meanwhile, Refused()
+        over = threading.Event()
+        thread = threading.Thread(target=self._show, args=[over, not submitting and not quiet], daemon=True)
+        self.addFilter(self._is_said)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._take_away()
+            self.removeFilter(self._is_said)
+
+    # What Snakemake says
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(BrokenPipeError):  # Ctrl-C has ended the `tee` that read it, and jobs are still to be ended
+            super().emit(record)
+
+    def _is_said(self, record: logging.LogRecord) -> bool:
+        """Whether a line of Snakemake's is shown; what its event tells of jobs is kept."""
         told: dict[str, Any] = vars(record)
-        self.progress.clear()
-        said = not self.progress.short
+        said = self.view is None
         match told.get("event"):
             case LogEvent.JOB_INFO:
                 self._begun(told)
-                return said
             case LogEvent.JOB_FINISHED:
                 self._ended(told["job_id"], done=True)
                 self.refused.tell()
-                return said
             case LogEvent.PROGRESS:
-                self.progress.done = (told["done"], told["total"])
+                self.done = (told["done"], told["total"])
                 with suppress(OSError):  # what a full disk means is told by the jobs
-                    self.meanwhile(*self.progress.done)
-                return said
+                    self.meanwhile(*self.done)
             case LogEvent.JOB_ERROR:
                 self._ended(told["jobid"])
                 self.said_of[told["jobid"]] = _first_sentences(told.get("rule_msg") or "")
@@ -88,62 +147,101 @@ class Terminal(logging.Filter):
             case LogEvent.ERROR:
                 return told.get("exception") not in COMMAND_FAILED
             case LogEvent.RUN_INFO:  # how many jobs there are: a log has it
-                return not self.progress.drawn
-            case event if event in OF_EACH_JOB:
-                return said
+                return not self._draws
+            case LogEvent.JOB_STARTED | LogEvent.SHELLCMD | LogEvent.RESOURCES_INFO:
+                pass
             case None:
-                for beginning, line in LEFT_TO_SLURM.items():
-                    if str(record.msg).startswith(beginning):
-                        logger.info(line.format(self.site))
-                        return False
-                return self._still_said(record) and not str(record.msg).startswith(LEFT_OUT)
-        return True
+                return self._is_said_besides(record)
+            case _:
+                return True
+        return said
 
-    def _still_said(self, record: logging.LogRecord) -> bool:
-        """Whether a line is shown beside a view: warnings, the driver's own lines, and Snakemake's last ones."""
-        if self.progress.short and str(record.msg).startswith(OF_THE_GRAPH):
+    def _is_said_besides(self, record: logging.LogRecord) -> bool:
+        """The same of a line without an event. Beside a view: warnings, the driver's own lines, and the last ones."""
+        words = str(record.msg)
+        for beginning, line in LEFT_TO_SLURM.items():
+            if words.startswith(beginning):
+                logger.info(line.format(self.site))
+                return False
+        if words.startswith(LEFT_OUT) or (self.view and words.startswith(OF_THE_GRAPH)):
             return False
         own = "/relay/" in record.pathname
-        if not self.progress.drawn or record.levelno > logging.INFO or own:
-            return True
-        return str(record.msg).startswith(STILL_SAID)
+        return not self._draws or record.levelno > logging.INFO or own or words.startswith(STILL_SAID)
 
     def _begun(self, told: dict[str, Any]) -> None:
         """A job was started or submitted. Of a local rule's, which may print by itself, a line says so."""
-        words = (told.get("rule_msg") or told["rule_name"]).splitlines()[0]
-        run = told["wildcards"]["run"] if told["rule_name"] == SEGMENT else None
-        if run:
-            self.progress.training[told["jobid"]] = Training(run, int(told["wildcards"]["end"]), words)
-        local = told["rule_name"] in (*self.local, *BOOKKEEPING)
-        job = self.progress.jobs[told["jobid"]] = Job(words, time.time(), local, run)
-        shown = job.local or not self.progress.drawn
-        if self.progress.short and shown and told["rule_name"] not in BOOKKEEPING:
-            self.progress.say(f"{clock(job.since)} {words}")
+        rule = told["rule_name"]
+        words = (told.get("rule_msg") or rule).splitlines()[0]
+        run, end = (told["wildcards"]["run"], int(told["wildcards"]["end"])) if rule == SEGMENT else (None, 0)
+        job = Job(words, time.time(), rule in (*self.local, *BOOKKEEPING), run, end)
+        self.jobs[told["jobid"]] = job
+        if job.local:
+            self._take_away()
+        if self.view and rule not in BOOKKEEPING and (job.local or not self._draws):
+            say(f"{clock(job.since)} {words}")
 
     def _ended(self, number: int, *, done: bool = False) -> None:
         """A job has ended. Beside a view a line says so, of a job that is not a local rule's."""
-        self.progress.training.pop(number, None)
-        job = self.progress.jobs.pop(number, None)
-        if done and job and not job.local and self.progress.short:
+        job = self.jobs.pop(number, None)
+        if not self.jobs:  # what is shown at the end may come now
+            self._take_away()
+        if done and job and not job.local and self.view:
             now = time.time()
-            self.progress.say(f"{clock(now)} done after {duration(now - job.since)}: {job.words}")
+            say(f"{clock(now)} done after {duration(now - job.since)}: {job.words}")
 
-    @contextmanager
-    def installed(self, view: View | None = None) -> Iterator[None]:
-        """While this lasts, Snakemake's own handler of the terminal is filtered; a logger plugin's is left alone.
+    # What is under way
 
-        `view` is what a terminal shows; without Snakemake's own handler there is none.
-        """
-        handlers = [handler for handler in logger.handlers if handler.name == STREAM]
-        self.progress.view = view if handlers else None
-        for handler in handlers:
-            handler.addFilter(self)
+    @property
+    def _draws(self) -> bool:
+        """Whether a view is drawn, not told in lines."""
+        return self.view is not None and self.console.is_interactive
+
+    def _is_quiet(self) -> bool:
+        """Whether there are jobs, and none of them prints by itself."""
+        jobs = list(self.jobs.values())
+        return bool(jobs) and not any(job.local for job in jobs)
+
+    def _show(self, over: threading.Event, in_lines: bool) -> None:
+        with suppress(OSError):  # a terminal that was closed
+            while not over.wait(VIEW_SECONDS if self._draws else LINE_SECONDS):
+                if self._draws:
+                    self._draw()
+                elif in_lines and not self.console.is_interactive:
+                    for line in filter(None, map(described, list(self.jobs.values()))):
+                        say(line)
+
+    def _draw(self) -> None:
+        """Draw the view again, while nothing but jobs with logs of their own is under way: local rules may print."""
+        if not self.view or not self._is_quiet():
+            return
         try:
-            yield
-        finally:
-            self.progress.view = None
-            for handler in handlers:
-                handler.removeFilter(self)
+            lines = self.view.lines(self.console, list(self.jobs.values()), self.done)
+        except OSError:  # of a network's disk, for a moment: it is looked at again
+            return
+        except Exception:  # without the view, Snakemake's own lines are printed again
+            self.view = None
+            self._take_away()
+            traceback.print_exc()
+            return
+        with self.lock:
+            if self._is_quiet():  # as it still is
+                if not self._live:
+                    self._live = Live(
+                        console=self.console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()
+                    )
+                    self._live.start()
+                    self.console.show_cursor()  # so that one who kills the driver has it
+                    self.setStream(sys.stderr)  # which is rich's now: what is printed comes above the view
+                self._live.update(lines, refresh=True)
+
+    def _take_away(self) -> None:
+        """Take the view away, so that others can print."""
+        with self.lock:
+            if self._live:
+                live, self._live = self._live, None
+                with suppress(OSError):  # a terminal that was closed
+                    live.stop()
+                self.setStream(sys.stderr)
 
 
 def _first_sentences(message: str) -> str:

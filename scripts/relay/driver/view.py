@@ -1,21 +1,25 @@
-"""What a terminal shows while a driver works: the runs under way, other jobs, and how much is done."""
+"""What is told of jobs under way: on a terminal a view of the runs, and how much is done; elsewhere a line on each."""
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group
+from rich.segment import SegmentLines
 from rich.text import Text
 
 from relay.base.clock import clock
-from relay.status import page
+from relay.base.errors import UserError
+from relay.run_folder import pace
+from relay.run_folder.places import Places
+from relay.spec.run import Run
+from relay.status import page, runs
 from relay.status.runs import Standing, State
 
+RESULTS = Path("results")
 STYLES: dict[State, str] = {"running": "green", "queued": "yellow", "begun": "cyan", "failed": "bold red"}
 
 # What a terminal of at least so many columns shows of a run, beside its name: that needs room as well.
@@ -39,6 +43,7 @@ class Job:
     since: float
     local: bool = False
     run: str | None = None  # that it trains
+    end: int = 0  # the step at which that training ends
 
 
 @dataclass
@@ -47,10 +52,10 @@ class View:
 
     watch: Watched
     proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    results: Path = Path("results")
+    results: Path = RESULTS
 
-    def lines(self, jobs: Sequence[Job], done: tuple[int, int] | None, width: int, height: int) -> list[str]:
-        """At most `height` lines of at most `width`, with colours unless NO_COLOR is set.
+    def lines(self, console: Console, jobs: Sequence[Job], done: tuple[int, int] | None) -> SegmentLines:
+        """At most as many lines as the terminal has. The last one is empty: there the cursor stands.
 
         `jobs` are under way. `done`: how many of how many jobs are done, None where that is not known yet.
         """
@@ -62,15 +67,37 @@ class View:
         below += [*page.verdicts(self.proofs, self.results), page.whole(standings)]
         below += [self.watch.news] if self.watch.news else []
         below += [f"jobs: {done[0]} of {done[1]} done, {len(jobs)} under way"] if done else []
+        height = console.height - 1
         most = max(1, height - 1)  # the page's last lines tell most, so that they are kept
-        foot = _drawn([Text(line, no_wrap=True, overflow="ellipsis") for line in below], width)[-most:]
+        texts = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in below[-most:]))
+        foot = console.render_lines(texts, pad=False)[-most:]
         room = height - len(foot)
-        shown = sorted(shown, key=lambda each: page.ORDER.index(each.state))
-        columns = next(names for least, names in COLUMNS if width >= least)
-        while shown and len(rows := _drawn([page.table(shown, columns, STYLES)], width)) > room:
-            left_out = max(1, len(rows) - room)
-            shown = shown[: max(0, len(shown) - left_out)]
-        return [*(rows if shown else []), *foot]
+        rows = []
+        if shown and room > 1:  # a run, and the names of the columns
+            shown = sorted(shown, key=lambda each: page.ORDER.index(each.state))[:room]
+            columns = next(names for least, names in COLUMNS if console.width >= least)
+            rows = console.render_lines(page.table(shown, columns, STYLES), pad=False)[:room]
+        return SegmentLines([*rows, *foot, []], new_lines=True)
+
+
+def described(job: Job, results: Path = RESULTS) -> str:
+    """Epoch, speed and expected end of a training; '' while nothing is known, and of other jobs."""
+    if not job.run:
+        return ""
+    try:
+        run = Run.read(results / "runs" / job.run / "run.json")
+        known = pace.newest(results / "checkpoints" / job.run)
+    except (OSError, UserError):
+        return ""
+    if run.strategy.script:  # nobody knows its epochs, nor its end
+        told = runs.silent(Places(results, job.run)) or (f"step {known.step:,}" if known else "")
+        return f"{told}: {job.words}" if told else ""
+    if known is None:
+        return ""
+    epoch = f"epoch {known.step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
+    speed = f"{known.steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
+    end = clock(known.reached + known.seconds_to(job.end))
+    return f"{epoch}, {speed}, ends about {end}: {job.words}"
 
 
 def _waits(standings: Sequence[Standing]) -> Iterator[str]:
@@ -82,14 +109,3 @@ def _waits(standings: Sequence[Standing]) -> Iterator[str]:
     most = sorted(by_reason.items(), key=lambda item: -len(item[1]))
     for reason, names in most[:MOST_REASONS]:
         yield f"queued: {names[0] if len(names) == 1 else f'{len(names)} runs'}: {reason}"
-
-
-def _drawn(parts: Sequence[RenderableType], width: int) -> list[str]:
-    """The parts below each other, in lines with the codes of their colours."""
-    text = io.StringIO()
-    console = Console(
-        file=text, width=width, force_terminal=True, color_system="standard", no_color=bool(os.environ.get("NO_COLOR"))
-    )
-    for part in parts:
-        console.print(part)
-    return [line.rstrip() for line in text.getvalue().splitlines()]

@@ -1,19 +1,43 @@
-"""Lets this project look at a call before Snakemake reads its options and its config files.
+"""What this project says on the terminal in Snakemake's place: `--logger torch-relay`, which it adds to its own calls.
 
-Snakemake imports each package of such a name before it reads the command line. That is its interface for logger
-plugins, and its only one that early. What it answers to a mistake there is a traceback, or its whole list of options;
-our own line is made by `relay.driver.first_look`. A job's Snakemake (`--mode`), and one of another workflow, go on as
-if this package were not there. `pip install -e .`, a part of `make install`, puts this folder on the path.
+Snakemake imports each package of such a name before it reads the command line, so that `relay.driver.first_look` looks
+at a call first: what Snakemake answers to a mistake there is a traceback, or its whole list of options. A job's
+Snakemake (`--mode`), and one of another workflow, go on as if this package were not there. `pip install -e .`, a part
+of `make install`, puts this folder on the path.
 """
 
 import argparse
 import os
 import sys
+from logging import LogRecord
 from pathlib import Path
 
-from snakemake_interface_logger_plugins.base import LogHandlerBase as LogHandler  # a plugin has one; nobody asks for it
+from snakemake_interface_logger_plugins.base import LogHandlerBase
 
 __all__ = ["LogHandler"]
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+class LogHandler(LogHandlerBase):
+    """Has `relay.driver.terminal` write to the terminal, as the process logs.
+
+    Snakemake hands its plugins what is logged through a queue, in another thread. There, lines would come after those
+    that local rules print, and the executor's word on a failed job after the decision on its retry.
+    """
+
+    writes_to_stream = True  # so that Snakemake does not
+    writes_to_file = has_filter = has_formatter = needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        sys.path.append(str(SCRIPTS))  # this project's Snakefile has put it first
+        from snakemake.logging import logger
+
+        from relay.driver.terminal import Terminal
+
+        logger.addHandler(Terminal(self.common_settings))
+
+    def emit(self, record: LogRecord) -> None:
+        """What the queue has was written before."""
 
 
 def _called() -> bool:
