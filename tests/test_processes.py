@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 
 from relay.base.errors import UserError
 from relay.config.config import load
-from relay.launch import direct, step
+from relay.launch import step
 from relay.launch.command_lines import PORT, Meeting, command, free_port
 from relay.planning.planner import plan
 from relay.process import cpus, machine
@@ -138,13 +136,3 @@ def test_no_secret_of_the_environment_is_recorded(monkeypatch: pytest.MonkeyPatc
     found = machine.facts(torch.device("cpu"))["environment"]
     assert {"SLURM_PROCID", "NCCL_DEBUG", "OMP_PLACES"} <= found.keys()
     assert not {"SLURM_JWT", "TORCH_HUB_TOKEN"} & found.keys()
-
-
-@pytest.mark.timeout(30)
-def test_a_process_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "PATIENCE_SECONDS", 0.1)
-    with subprocess.Popen(["sleep", "600"]) as deaf:
-        try:
-            assert direct.wait({0: deaf}, [signal.SIGTERM]) == (0, -signal.SIGKILL)
-        finally:
-            deaf.kill()

@@ -161,7 +161,7 @@ def test_a_rank_that_fails_after_the_others_have_ended_is_the_runs_fault() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
 def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: signal.Signals) -> None:
     made = commanded(
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +16,10 @@ from types import FrameType
 
 from . import note, sbatch
 from .errors import STOPPED, ChainError, say, tell_in_one_line
+from .family import children
 from .launched import end_with_parent
-from .signals import MOST_SECONDS, SIGNALS
+from .signals import EARLY, MOST_SECONDS, SIGNALS
+from .supervisor import Supervisor
 from .time_limit import END_TIME, end_time, seconds_of
 
 USAGE = """\
@@ -29,7 +29,6 @@ LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has
 """
 
 MEANWHILE_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model. They end by themselves.
 SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "86400")
 
@@ -58,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if following and _name(os.getppid()) != "slurmstepd":
         end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
-    status = run(words, environment, following.ask_again if following else None)
-    if following:
-        following.end(status)
+    with Command(words, environment, following.ask_again if following else None) as command:
+        status = command.run()
+        if following:
+            following.end(status)
     return status
 
 
@@ -73,84 +73,85 @@ def _limit(words: list[str]) -> tuple[float, list[str]]:
     return seconds_of(value), rest
 
 
-def run(words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[], None] | None = None) -> int:
-    """Run a command; its status, or 75 where the script in it has stopped, or the job had to before it began.
+class Command(Supervisor):
+    """A command, in a process group of its own, so that Ctrl-C comes to it once. `meanwhile` is called each minute.
 
-    `meanwhile` is called each minute.
+    Without a handler for SIGTERM, those below it get it that have one: a shell would die at once, and leave its script
+    alone. torchrun's ranks get it in its place. Who listens is waited for until the job's end, and a minute longer than
+    a save may take where none is known.
     """
-    folder = Path(tempfile.mkdtemp(prefix="relay-chain-"))
-    try:
-        environment[note.NOTE] = str(folder / "note.json")
+
+    def __init__(
+        self, words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self.words, self.environment, self._meanwhile = words, environment, meanwhile
+        self._called = time.monotonic()
+        self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
+        environment[note.NOTE] = str(self._note)
         environment.pop(note.HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0
             environment[note.HEARS] = "1"
         environment.setdefault(*SHUTDOWN)
-        status, signalled = _status(words, environment, meanwhile)
-        told = note.read(folder / "note.json")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if told:
-        if status == 0 and not told.get("quiet"):
-            say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
-        return STOPPED
-    # Slurm signals all of a job's processes: the command may have ended before this process was told.
-    ordered = signalled or status in [128 + number for number in SIGNALS]
-    return STOPPED if ordered and status else status
 
+    def run(self) -> int:
+        """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
+        try:
+            status = self._status()
+            told = note.read(self._note)
+        finally:
+            shutil.rmtree(self._note.parent, ignore_errors=True)
+        if told:
+            if status == 0 and not told.get("quiet"):
+                say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
+            return STOPPED
+        # Slurm signals all of a job's processes: the command may have ended before this process was told.
+        ordered = self.received or status in [128 + number for number in SIGNALS]
+        return STOPPED if ordered and status else status
 
-def _status(
-    words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[], None] | None
-) -> tuple[int, bool]:
-    """A command's status, as a shell tells it, and whether a signal came meanwhile.
+    def _status(self) -> int:
+        """The command's status, as a shell tells it."""
+        try:
+            self.start(self.words, self.environment, begin=_shield, process_group=0)
+        except OSError as error:
+            raise ChainError(f"{self.words[0]}: {error.strerror}") from None
+        status = self.wait()
+        return 128 - status if status < 0 else status
 
-    The first signal is passed on, as SIGTERM, which launchers know; they take a second one as an order to end at once.
-    Without a handler for it, those below it get it that have one: a shell would die at once, and leave its script
-    alone. torchrun's ranks get it in its place. Who listens is waited for until the job's end, and a minute longer than
-    a save may take where none is known.
-    The command has a process group of its own, so that Ctrl-C comes to it once.
-    """
-    signalled: list[int] = []
-    started: list[subprocess.Popen[bytes]] = []
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal, and tell the ranks where it comes before the job's end."""
+        if number in EARLY:
+            note.announce(self._note)
+        super().hear(number, frame)
 
-    def pass_on() -> None:
-        if signalled and started:
-            command = started.pop()
-            told = _listening(command.pid)
-            if command.pid in told:  # a launcher, which tells its own
-                told = (_is_torchrun(words) and _children(command.pid)) or [command.pid]
-            for process in told or [-command.pid]:  # the whole group
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGTERM)
+    def left(self) -> list[int]:
+        """The command; then those of its group that listen, which a shell that died of the signal has left alone."""
+        ended = [each.pid for each in self.processes if self.received or -(each.status() or 0) in SIGNALS]
+        return super().left() or [each for group in ended for each in _listening(group)]
 
-    def note_signal(number: int, _: FrameType | None) -> None:
-        signalled.append(number)
-        if number in (signal.SIGUSR1, signal.SIGUSR2):
-            note.announce(Path(environment[note.NOTE]))
-        pass_on()
+    def whom(self) -> list[int]:
+        """The launcher, which tells its own, or those that listen, or the whole group: once, after a signal."""
+        if self.told or not self.received or not self.processes:
+            return []
+        command = self.processes[0].pid
+        told = _listening(command)
+        if command in told:
+            told = (_is_torchrun(self.words) and children(command)) or [command]
+        return told or [-command]
 
-    for number in SIGNALS:
-        signal.signal(number, note_signal)
-    try:
-        # No thread is there, which could hold a lock at the fork.
-        command = subprocess.Popen(words, env=environment, process_group=0, preexec_fn=_shield)  # noqa: PLW1509
-    except OSError as error:
-        raise ChainError(f"{words[0]}: {error.strerror}") from None
-    started.append(command)
-    pass_on()  # a signal that came before there was a command
-    last = math.inf
-    # A shell may die of the signal before this process is told, and leave a script that saves.
-    while (status := _ended(command, MEANWHILE_SECONDS)) is None or (
-        (signalled or -status in SIGNALS) and _listening(command.pid)
-    ):
-        if (signalled or status is not None) and last == math.inf:
-            last = max(time.time() + MOST_SECONDS + MEANWHILE_SECONDS, end_time(told=environment) or 0)
-        if time.time() > last:
-            os.killpg(command.pid, signal.SIGKILL)
-        elif status is None:
-            meanwhile and meanwhile()
-        else:
-            time.sleep(_LOOK_SECONDS)
-    return (128 - status if status < 0 else status), bool(signalled)
+    def look(self) -> None:
+        """Call `meanwhile` when it is time."""
+        if self._meanwhile and time.monotonic() - self._called >= MEANWHILE_SECONDS:
+            self._meanwhile()
+            self._called = time.monotonic()
+
+    def patience(self) -> float:
+        """The seconds until the job's end, and those of a save at least."""
+        return max(MOST_SECONDS + MEANWHILE_SECONDS, (end_time(told=self.environment) or 0.0) - time.time())
+
+    def kill(self, left: Sequence[int]) -> None:
+        """Kill the whole group, and what has left it."""
+        super().kill([*left, -self.processes[0].pid])
 
 
 def _is_torchrun(words: Sequence[str]) -> bool:
@@ -165,31 +166,16 @@ def _name(process: int) -> str:
     return ""
 
 
-def _children(process: int) -> list[int]:
-    """A process's children; none where the system does not tell (Linux does)."""
-    with suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    return []
-
-
 def _listening(group: int) -> list[int]:
     """The processes of a group that have a handler for SIGTERM; none where the system does not tell."""
     found = []
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
-            told = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            told = dict(line.split(":", 1) for line in status.read_text(errors="replace").splitlines())
             process = int(told["Pid"])
             if int(told["SigCgt"], 16) >> signal.SIGTERM - 1 & 1 and os.getpgid(process) == group:
                 found.append(process)
     return found
-
-
-def _ended(command: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """A command's status, or None where it still runs after so many seconds."""
-    try:
-        return command.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def _shield() -> None:
@@ -197,6 +183,6 @@ def _shield() -> None:
 
     Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
     """
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
+    for number in EARLY:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()

@@ -22,7 +22,9 @@ from typing import Any
 from . import note
 from .errors import STOPPED, say
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+EARLY = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends one before the end of a job's time, where `--signal` asks for it
+# What stops a training, and what whoever starts processes passes on to them.
+SIGNALS = (signal.SIGTERM, *EARLY, signal.SIGINT)
 LEAST_MARGIN_SECONDS = 10.0
 NEARLY_OVER = "the job's time is nearly over"  # the reason of a stop in time
 LAST_SECONDS = 60.0  # from the order to end until the last resort, unless two saves and a step take longer
@@ -107,7 +109,7 @@ class Interruption:
         last = began + max(LAST_SECONDS, self.margin_seconds)
         if self.end_time is not None:
             end = began + self.end_time - time.time() - SPARE_SECONDS
-            last = end if reason in ("SIGUSR1", "SIGUSR2") or note.is_early() else last
+            last = end if reason in [number.name for number in EARLY] or note.is_early() else last
         while not self.ended and (left := min(last, end) - (now := time.monotonic())) > 0:
             last = max(last, now + LAST_SECONDS) if self.saving else last
             time.sleep(min(left, _LOOK_SECONDS))

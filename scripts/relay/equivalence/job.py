@@ -13,11 +13,11 @@ from relay.base import ending
 from relay.base.ending import Ending
 from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, read_json_or, write_json
+from relay.chain.signals import SIGNALS
 from relay.datasets import verified
 from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, all_problems, failed_at
 from relay.launch.job import Start, started
 from relay.launch.launcher import launch
-from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder

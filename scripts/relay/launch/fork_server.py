@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay.base import lifeline
+from relay.chain.signals import SIGNALS
 from relay.process import cpus
-from relay.process.interruption import SIGNALS
 
 if TYPE_CHECKING:
     from relay.spec.setting import Shape

@@ -3,8 +3,8 @@
     python -m relay.launch.horovodrun COUNT ROLE WORK [arguments of the role]
 
 On several nodes horovodrun would need ssh between them, which jobs do not have: there srun starts the processes.
-SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves. horovodrun itself would
-stop them at the first signal, and kill them after five seconds.
+It would stop them at the first signal, and kill them after five seconds. So it runs in a process of its own, which
+hears no signal, and the processes are told past it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from types import FrameType
+from functools import partial
 
 from relay.base import lifeline
 from relay.base.lifeline import LAUNCHER
+from relay.chain.launched import end_with_parent
+from relay.chain.signals import SIGNALS
+from relay.chain.supervisor import Supervisor
 from relay.launch import worker
 from relay.launch.command_lines import free_port
 from relay.process import meeting
-from relay.process.interruption import SIGNALS
 
 MODULE = "relay.launch.horovodrun"
-PROCESS = "process"  # the first argument of a process that horovodrun has started
+RUNNER = "runner"  # the first argument of the process that is horovodrun
+PROCESS = "process"  # and of one that it has started
 # What torchrun tells its processes, from what horovodrun tells its own.
 VARIABLES = {
     "RANK": "HOROVOD_RANK",
@@ -34,37 +37,50 @@ VARIABLES = {
 }
 
 
+class Past(Supervisor):
+    """Supervises horovodrun, and tells the processes past it."""
+
+    def whom(self) -> list[int]:
+        """The processes; between them and this one are shells, and processes of horovodrun's own."""
+        import psutil
+
+        found: list[int] = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                # A data worker, which is a fork of one, ignores signals only once it has begun.
+                if process.cmdline()[3:5] == [MODULE, PROCESS] and process.ppid() not in found:
+                    found.append(process.pid)
+        return found
+
+
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
+    lifeline.lead()
+    words = [sys.executable, "-u", "-m", MODULE, RUNNER, str(count), *program]
+    with Past() as supervisor, meeting.made():
+        supervisor.start(words, os.environ, begin=partial(end_with_parent, signal.SIGKILL))
+        return int(supervisor.wait() != 0)
+
+
+def runner(count: int, program: list[str]) -> int:
+    """Be horovodrun; its exit status."""
+    for number in SIGNALS:  # no more than that: what is ignored here would be ignored by the processes, too
+        signal.signal(number, lambda *_: None)
     from horovod.runner import gloo_run, launch
 
-    lifeline.lead()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    # Its handlers of signals would take the place of those below.
+    # Its own handlers would take the place of these.
     gloo_run.register_shutdown_event = threading.Event
-    for number in SIGNALS:
-        signal.signal(number, _pass_on)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     here = [f"--num-proc={count}", f"--hosts=localhost:{count}", "--gloo", "--disable-cache"]
     sys.argv = ["horovodrun", *here, sys.executable, "-u", "-m", MODULE, PROCESS, *program]
     try:
         meeting.horovod_listens_at("127.0.0.1")
-        with meeting.made():
-            launch.run_commandline()
+        launch.run_commandline()
     except RuntimeError as error:
         told = " ".join(str(error).split()).partition("The first process to do so was: ")[2] or str(error)
         print(f"horovodrun: a process ended early: {told}", file=sys.stderr)
         return 1
     return 0
-
-
-def _pass_on(number: int, _: FrameType | None) -> None:
-    """Send a signal to the processes; between them and this one are shells, and processes of horovodrun's own."""
-    import psutil
-
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if process.cmdline()[3:5] == [MODULE, PROCESS]:
-                process.send_signal(signal.SIGTERM if number == signal.SIGUSR2 else number)
 
 
 def process(program: list[str]) -> None:
@@ -77,5 +93,7 @@ def process(program: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == PROCESS:
         process(sys.argv[2:])
+    elif sys.argv[1] == RUNNER:
+        sys.exit(runner(int(sys.argv[2]), sys.argv[3:]))
     else:
         sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

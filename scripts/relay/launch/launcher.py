@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 
 from relay.base import killed_for_memory
 from relay.base.ending import INTERRUPTED
 from relay.base.entry import SAFE_PATH
 from relay.base.errors import Unavailable, UserError
-from relay.base.lifeline import LAUNCHER, end_with_parent
+from relay.base.lifeline import LAUNCHER
+from relay.chain.supervisor import Supervisor
 from relay.environments.login_node import asked
 from relay.environments.node import interpreter, needs_preparation, own_folder
 from relay.launch import fork_server
 from relay.launch.command_lines import COMPILED, PORT, command, free_port
 from relay.process import meeting, one_gpu
-from relay.process.interruption import SIGNALS
-from relay.process.usage import descendants
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
 from relay.slurm import allocation, commands
@@ -43,7 +38,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
 
     `specification` is the file of a run, gate, reference, probe or preflight. `role` is the module that a worker runs.
     Faults are recorded in `work`. `code` is the folder with the package `relay`.
-    SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
+    Signals are passed on, so that the processes can save and end by themselves.
     """
     commands.restore_configuration()
     run, job = Specification.read(specification), Job.read(specification)
@@ -107,50 +102,9 @@ def _launch_steps(specification: Path, job: Job, program: list[str], work: Path,
     return _wait_for([*tasks, *step, "start", str(specification), *program], launched)
 
 
-def _popen(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        words,
-        env=environment,
-        preexec_fn=end_with_parent,  # noqa: PLW1509  # safe, because this process has one thread
-    )
-
-
 def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command to its end, pass signals on to it, and return its exit status: -number of one that ended it."""
-    child: subprocess.Popen[bytes] | None = None
-    received: list[int] = []
-    last: threading.Timer | None = None
-
-    def pass_on() -> None:
-        nonlocal last
-        if child is not None and received and last is None:
-            last = threading.Timer(PATIENCE_SECONDS, _kill, [child.pid])
-            last.daemon = True
-            last.start()
-            # torchrun does not handle SIGUSR2, and srun only prints its tasks' state on SIGINT. Both forward SIGTERM.
-            direct = received[0] == signal.SIGINT and words[0] != "srun"
-            child.send_signal(received[0] if direct else signal.SIGTERM)
-
-    def receive(number: int, _: FrameType | None) -> None:
-        if not received:  # on a second signal, torchrun would not wait any longer for processes that save
-            received.append(number)
-            pass_on()
-
-    before = {number: signal.signal(number, receive) for number in SIGNALS}
-    try:
-        child = _popen(words, environment)
-        pass_on()
-        status = child.wait()
-        return -received[0] if received and status else status
-    finally:
-        if last:
-            last.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _kill(pid: int) -> None:
-    """Kill a child with all that it has started: they were told to end long ago."""
-    for each in [*descendants(pid), pid]:
-        with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+    with Supervisor(PATIENCE_SECONDS) as supervisor:
+        supervisor.start(words, environment)
+        status = supervisor.wait()
+        return -supervisor.received[0] if supervisor.received and status else status

@@ -6,6 +6,7 @@ python -m relay.launch.torchrun [arguments of torchrun] -m relay.launch.worker R
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from relay.base import lifeline
 from relay.base.errors import UserError
+from relay.chain.signals import EARLY
 from relay.launch.imports import importing
 from relay.process import meeting
 from relay.run_folder import faults
@@ -35,6 +37,8 @@ def main(arguments: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     lifeline.lead()
+    for number in EARLY:  # Slurm may send one to all of a job's processes: it would end torchrun before its ranks
+        signal.signal(number, signal.SIG_IGN)
     os.environ |= {**SHUTDOWN, **NO_PORT}
     if refusal := _refusal(arguments, run.parse_args):
         told = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, field
 
 from relay.base.lifeline import launcher
+from relay.chain.signals import SIGNALS
 
 LEAST_MARGIN_SECONDS = 10.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 @dataclass

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from relay.chain.family import descendants, parents
+
 PROC = Path("/proc")
 KNOWN = (PROC / "self" / "stat").exists()
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -19,7 +21,6 @@ _BUSY = (0, 1, 2, 5, 6, 7)
 
 
 class _Process(NamedTuple):
-    parent: int
     cpu_seconds: float
     resident_bytes: int
     started_seconds: float  # since the node was started
@@ -35,7 +36,7 @@ def _process(pid: int | str) -> _Process | None:
     if fields[0] in "ZX":
         return None
     ticks = int(fields[11]) + int(fields[12])
-    return _Process(int(fields[1]), ticks / _TICKS, int(fields[21]) * _PAGE, int(fields[19]) / _TICKS)
+    return _Process(ticks / _TICKS, int(fields[21]) * _PAGE, int(fields[19]) / _TICKS)
 
 
 def _of_node(name: str) -> list[int]:
@@ -48,20 +49,6 @@ def started() -> float | None:
     """When this process was started, in seconds since 1970; None where it is not known."""
     own = _process("self") if KNOWN else None
     return own and _of_node("btime")[0] + own.started_seconds
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started; none without Linux."""
-    found = {int(entry.name): _process(entry.name) for entry in _entries()} if KNOWN else {}
-    return [each for each, process in found.items() if process and process.parent == pid]
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have; none without Linux."""
-    if not KNOWN:
-        return []
-    parents = {int(entry.name): found.parent for entry in _entries() if (found := _process(entry.name))}
-    return [each for each in parents if pid in _ancestors(each, parents)]
 
 
 class Usage:
@@ -103,24 +90,8 @@ class Usage:
 
     def _find_workers(self) -> None:
         searched = [root for root, missing in self._workers.items() if missing > 0]
-        if not searched:
-            return
-        parents = {int(entry.name): found.parent for entry in _entries() if (found := _process(entry.name))}
-        for pid in parents:
-            root = next((root for root in searched if root in _ancestors(pid, parents)), None)
-            if root is not None and pid not in self._spent and pid not in self._held:
-                self._held.add(pid)
-                self._workers[root] -= 1
-
-
-def _entries() -> list[Path]:
-    return [entry for entry in PROC.iterdir() if entry.name.isdigit()]
-
-
-def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
-    """The processes above one, the nearest first."""
-    above: list[int] = []
-    while (parent := parents.get(pid)) and parent not in above:
-        above.append(parent)
-        pid = parent
-    return above
+        known = parents() if searched else {}
+        for root in searched:
+            new = {*descendants(root, known)} - self._spent.keys() - self._held
+            self._held |= new
+            self._workers[root] -= len(new)

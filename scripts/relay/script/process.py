@@ -13,22 +13,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.files import write_json_over
-from relay.base.lifeline import adopt_orphans, end_with_parent
+from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
 from relay.chain import note
+from relay.chain.family import children, descendants, program
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.process import cpus, gpus, meeting, usage
+from relay.chain.supervisor import Supervisor, send
+from relay.process import cpus, gpus, meeting
 from relay.process.usage import KNOWN, Usage
 from relay.process.watch import Watch
 from relay.run_folder import reached
@@ -42,16 +43,14 @@ from relay.script.output import Output
 from relay.script.outside import Outside
 from relay.spec.run import Run, Training
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
-PATIENCE_SECONDS = 600.0  # for a command that saves after a signal
 END_SECONDS = 5.0  # for the last output, once the command has ended
 DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
 # As torchrun's table, and torch's DataLoader, tell of a process that was killed.
 KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
-SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "busybox")
 MANY = 1_000_000  # children that are looked for: all
 
 
@@ -79,87 +78,74 @@ def main(arguments: list[str]) -> None:
             records.begin(run, here)
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
-        child = Child(line, folder, environment, observed, given.minutes)
-        with _watched(run, here, child, work, given.attempt):
-            child.wait(records)
-        if outside:
-            outside.warn()
-        told = note.read(Path(environment[note.NOTE]))
-        _conclude(child, observed, records, told, lambda how: why.failed(how, observed, script, folder))
+        with Child(observed, given.minutes, records) as child:
+            child.begin(line, folder, environment)
+            with _watched(run, here, child, work, given.attempt):
+                child.wait()
+            if outside:
+                outside.warn()
+            told = note.read(Path(environment[note.NOTE]))
+            _conclude(child, observed, records, told, lambda how: why.failed(how, observed, script, folder))
 
 
-class Child:
+class Child(Supervisor):
     """The command, as a process with a group of its own: a signal comes to it once, from here.
 
     `minutes` are its time limit, after which it is told to end; None where a scheduler keeps it.
-    `late` says that it was.
+    `late` says that it was. What is known of it goes to `records`, meanwhile.
     """
 
-    def __init__(
-        self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed, minutes: float | None
-    ) -> None:
-        self.observed, self.received, self._told, self.late = observed, list[int](), 0.0, False
-        self.minutes = minutes
-        self._shell = Path(line[0]).name in SHELLS
-        for number in SIGNALS:
-            signal.signal(number, self._note)
+    def __init__(self, observed: Observed, minutes: float | None, records: Records | None) -> None:
+        super().__init__()
+        self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
+        self._recorded = time.monotonic()
+
+    def begin(self, line: list[str], folder: Path, environment: dict[str, str]) -> None:
+        """Start the command. Raises UserError."""
         self.started = time.time()
+        own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
-            # Of this process's threads, none holds a lock that the few calls before `exec` need.
-            self.process = subprocess.Popen(
-                line,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-                preexec_fn=end_with_parent,  # noqa: PLW1509
-            )
+            self.process = self.start(line, environment, cwd=folder, process_group=0, **own)
         except OSError as error:
             raise UserError(f"the command's program '{line[0]}' cannot be started: {error.strerror}") from None
         assert self.process.stdout is not None
-        self.output = Output(self.process.stdout, observed.line)  # type: ignore[arg-type]  # buffered, and binary
+        self.output = Output(self.process.stdout, self.observed.line)  # type: ignore[arg-type]  # buffered, and binary
         self.output.start()
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.received.append(number)
-
-    def wait(self, records: Records | None) -> None:
-        """Wait for its end, record what is known meanwhile, and pass on the first signal, as SIGTERM."""
-        recorded = time.monotonic()
-        while self.process.poll() is None:
-            self.late |= bool(self.minutes) and time.time() - self.started > 60 * (self.minutes or 0)
-            if (self.received or self.observed.problem or self.late) and not self._told:
-                self._told = time.monotonic()
-                self._end()
-            if self._told and self._shell and not usage.descendants(self.process.pid):
-                self.process.terminate()  # before it goes on with its next line
-            if self._told and time.monotonic() - self._told > PATIENCE_SECONDS:
-                self._kill()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.1)
-            if records and time.monotonic() - recorded >= RECORD_SECONDS:
-                records.write()
-                recorded = time.monotonic()
+    def wait(self) -> int:
+        """Wait for its end, and end what it has left behind."""
+        status = super().wait()
         self.ended = time.time()
-        self._kill()  # what the command has left behind
+        self.kill()
         self.output.join(END_SECONDS)
+        return status
 
-    def _end(self) -> None:
-        """Tell the command to end: the launcher or the script itself, which a shell would leave alone."""
-        inner = usage.children(self.process.pid) if self._shell else []
-        for pid in inner or [self.process.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+    def look(self) -> None:
+        """Record what is known meanwhile."""
+        self.late |= bool(self.minutes) and time.time() - self.started > 60 * (self.minutes or 0)
+        if self.records and time.monotonic() - self._recorded >= RECORD_SECONDS:
+            self.records.write()
+            self._recorded = time.monotonic()
 
-    def _kill(self) -> None:
+    def must_end(self) -> bool:
+        """Whether the command is to end."""
+        return super().must_end() or bool(self.observed.problem) or self.late
+
+    def whom(self) -> list[int]:
+        """The launcher or the script itself, which a shell would leave alone; then the shell, before its next line."""
+        running = self.left()
+        # `./train.sh` is run by a shell, too, and `exec` puts another program in its place.
+        inner = children(running[0]) if running and program(running[0]) in SHELLS else []
+        if inner and self.told:  # they save, or are what the shell does at its own end
+            return []
+        return inner or running
+
+    def kill(self, left: Sequence[int] = ()) -> None:
         """End whatever the command has started, in whatever group or session: this process has adopted orphans."""
         deadline = time.monotonic() + END_SECONDS
-        while (left := usage.descendants(os.getpid())) and time.monotonic() < deadline:
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL)
             self.process.poll()
             with suppress(ChildProcessError):
                 while self.process.returncode is not None and os.waitpid(-1, os.WNOHANG)[0]:
@@ -169,7 +155,7 @@ class Child:
     @property
     def was_told(self) -> bool:
         """Whether a signal was passed on while it ran."""
-        return bool(self.received and self._told)
+        return bool(self.received and self.told)
 
     @property
     def status(self) -> int:

@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from relay.base.errors import UserError
+from relay.chain.signals import SIGNALS
 from relay.datasets import verified
 from relay.process import cpus
 from relay.process.devices import is_gpu
-from relay.process.interruption import SIGNALS
 from relay.process.ranks import Ranks
 from relay.task import batches, kept
 from relay.task.batches import Batch

@@ -1,0 +1,39 @@
+"""Which processes a process has started, as the kernel tells it in /proc. Elsewhere than on Linux, none is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+
+def program(pid: int) -> str:
+    """The name of the program that a process runs; '' for another user's process, and where there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, and that still run."""
+    return [each for each, parent in parents().items() if parent == pid]
+
+
+def descendants(pid: int, known: Mapping[int, int] | None = None) -> list[int]:
+    """The same, with those that they have started. `known` is what `parents` has told, where that is at hand."""
+    known, found = known or parents(), [pid]
+    for above in found:  # it grows meanwhile
+        found += [each for each, parent in known.items() if parent == above and each not in found]
+    return found[1:]
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process that runs; what is dead, and was not waited for, does not."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The program's name, which comes before, may have blanks and brackets.
+            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                found[int(path.parent.name)] = int(parent)
+    return found

@@ -1,0 +1,141 @@
+"""Supervises child processes: starts them, passes signals on to them, waits for them, and ends them together.
+
+Whatever starts processes and waits for them does it by this: `relay-chain`, the launchers of a run, and what runs a
+user's command. Each says only which commands, with which environment, and where it differs in whom it tells.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NamedTuple, Self
+
+from .family import descendants
+from .launched import end_with_parent
+from .signals import SIGNALS
+
+PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
+LOOK_SECONDS = 0.05  # between two looks at the processes
+ENDING_SECONDS = 0.2  # the same once they were told to end: to look whom to tell costs more
+
+
+class Process(NamedTuple):
+    """A process that was started. `status()` is None while it runs, and negative for one that a signal has ended."""
+
+    pid: int
+    status: Callable[[], int | None]
+
+
+class Supervisor:
+    """Processes that begin and end together.
+
+    Within `with`, SIGNALS are noted in `received`, also before there is a process. The first one is passed on to each
+    process once, as SIGTERM, which launchers and scripts know: on a second one, torchrun would not wait any longer for
+    processes that save. Who still runs `patience_seconds` after that, or after a failure, is killed.
+    `failed` has the place in `processes` and the status of the first that was seen to have failed.
+    """
+
+    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._patience_seconds = patience_seconds
+        self.processes: list[Process] = []
+        self.received: list[int] = []
+        self.failed: tuple[int, int] | None = None
+        self.told: set[int] = set()
+        self._deadline = math.inf
+
+    def __enter__(self) -> Self:
+        self._before: dict[int, Any] = {number: signal.signal(number, self.hear) for number in SIGNALS}
+        # Where a parent ignores it, the kernel keeps no status of a process that has ended.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def start(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        begin: Callable[[], None] = end_with_parent,
+        **options: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process, with `options` of Popen. `begin` is called in it first: it is told when this one dies.
+
+        Raises OSError.
+        """
+        # No thread of this process holds a lock that the few calls before `exec` need.
+        process = subprocess.Popen(words, env=environment, preexec_fn=begin, **options)  # noqa: PLW1509
+        self.processes.append(Process(process.pid, process.poll))
+        return process
+
+    def wait(self) -> int:
+        """Wait until all have ended, and end all once one has failed. Returns the status of that one; 0 if none has."""
+        while left := self.left():
+            self._note_failure()
+            if self.must_end():
+                self._end(left)
+            self.look()
+            time.sleep(LOOK_SECONDS if self._deadline == math.inf else ENDING_SECONDS)
+        self._note_failure()
+        return self.failed[1] if self.failed else 0
+
+    def hear(self, number: int, _: FrameType | None) -> None:
+        """Note a signal. The first is passed on at once: `look` may take its time."""
+        self.received.append(number)
+        if len(self.received) == 1:
+            self._tell()
+
+    def left(self) -> list[int]:
+        """The processes that are waited for."""
+        return [process.pid for process in self.processes if process.status() is None]
+
+    def whom(self) -> list[int]:
+        """The processes that are told to end. It is asked again at each look, as some may come later."""
+        return self.left()
+
+    def look(self) -> None:
+        """Whatever else is to be done at each look."""
+
+    def must_end(self) -> bool:
+        """Whether all are to end."""
+        return bool(self.received or self.failed)
+
+    def patience(self) -> float:
+        """The seconds for which those that were told to end are waited for."""
+        return self._patience_seconds
+
+    def kill(self, left: Sequence[int]) -> None:
+        """Kill processes with all that they have started: they were told to end long ago."""
+        for pid in [each for one in left for each in (*descendants(one), one)]:
+            send(pid, signal.SIGKILL)
+
+    def _note_failure(self) -> None:
+        ended = ((place, process.status()) for place, process in enumerate(self.processes))
+        self.failed = self.failed or next(((place, status) for place, status in ended if status), None)
+
+    def _end(self, left: Sequence[int]) -> None:
+        self._tell()
+        if self._deadline == math.inf:
+            self._deadline = time.monotonic() + self.patience()
+        if time.monotonic() > self._deadline:
+            self.kill(left)
+
+    def _tell(self) -> None:
+        for pid in self.whom():
+            if pid not in self.told:
+                self.told.add(pid)
+                send(pid, signal.SIGTERM)
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process, or to a group by its negative number; to none that is gone, or another user's."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
