@@ -93,6 +93,18 @@ def read_json_or(path: Path, otherwise: Any) -> Any:
     return otherwise
 
 
+def end_of(path: Path | None, most_bytes: int, after: int = 0) -> str:
+    """The last of a text file, without its first `after` bytes; '' where there is no file, or it cannot be read."""
+    if path is None:
+        return ""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(after, stream.seek(0, 2) - most_bytes))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def remove(path: Path) -> None:
     """Remove whatever lies there: a folder with its content, a file, or a link itself. Raises OSError."""
     if path.is_dir() and not path.is_symlink():

@@ -11,7 +11,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
     """Those with the same key, in the order of the first of each."""
+    return gathered((key(each), each) for each in things)
+
+
+def gathered(pairs: Iterable[tuple[Key, Thing]]) -> dict[Key, list[Thing]]:
+    """What stands behind the same key, in the order of the first of each."""
     groups: dict[Key, list[Thing]] = {}
-    for each in things:
-        groups.setdefault(key(each), []).append(each)
+    for key, each in pairs:
+        groups.setdefault(key, []).append(each)
     return groups

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from relay.base.files import end_of
+
 #: What a job's log says of it, when the kernel has counted a process that it killed.
 TOLD = "killed for memory: the kernel has killed {count} of this job's processes (oom_kill)"
 # Words of Slurm's status, of its daemon and of srun, and this project's own. Not those of torch on a GPU's memory.
@@ -21,14 +23,7 @@ def told(*texts: str) -> bool:
 
 def told_in(log: Path | None) -> bool:
     """Whether a job's log says it."""
-    if log is None:
-        return False
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - _LAST_BYTES))
-            return told(stream.read().decode(errors="replace"))
-    except OSError:
-        return False
+    return told(end_of(log, _LAST_BYTES))
 
 
 def kills(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:

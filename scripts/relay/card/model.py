@@ -24,6 +24,7 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.caches import emptied
+from relay.task.calls import names_of
 from relay.task.load import told
 from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread
@@ -111,10 +112,7 @@ def _small(bound: BoundTask, device: torch.device) -> Computable | None:
 
 def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     """The names of parameters that have several, each group in the model's order."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return tuple(tuple(group) for group in names.values() if len(group) > 1)
+    return tuple(tuple(group) for group in names_of(model).values() if len(group) > 1)
 
 
 def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> Watch | None:

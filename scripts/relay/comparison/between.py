@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base.errors import UserError
+from relay.base.grouped import gathered
 from relay.comparison.columns import Row, eligible
 from relay.comparison.inputs import Inputs, read_inputs
 from relay.comparison.measured import SettingResult, setting_results
@@ -130,10 +131,8 @@ def _speeds(measured: SettingResult) -> list[float]:
 
 def _days(measured: SettingResult) -> list[float]:
     """The mean speed of each day (UTC). Repeats of one day share what the day brings: they are no days of their own."""
-    days: dict[str, list[float]] = {}
-    for record in measured.records:
-        if record.speed and record.summary:
-            days.setdefault(record.summary["started_at"][:10], []).append(record.speed)
+    timed = [(each.summary, each.speed) for each in measured.records if each.summary and each.speed]
+    days = gathered((summary["started_at"][:10], speed) for summary, speed in timed)
     return [geometric_mean(speeds).value for speeds in days.values()]
 
 

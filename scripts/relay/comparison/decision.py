@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relay.base.clock import other_day
+from relay.base.clock import duration, other_day
 from relay.base.grouped import grouped
 from relay.comparison.answer import DISTURBED, Answer, Certainty
 from relay.comparison.candidates import Candidate, charged, rules_of
@@ -31,7 +31,7 @@ from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.quality import learns_more, stated_goal
 from relay.comparison.statistics import geometric_mean, oddest
-from relay.comparison.wording import listing, number, seconds
+from relay.comparison.wording import listing, number
 from relay.spec.job import Job
 from relay.spec.labels import counted, training_of
 
@@ -212,7 +212,7 @@ def hardly_timed(settings: Sequence[SettingResult]) -> str:
     if not short:
         return _unsteady(settings)
     time, steps, name = min(short)
-    return f"{name} was timed for {seconds(time)} ({counted(steps, 'step')}), which is too short"
+    return f"{name} was timed for {duration(time)} ({counted(steps, 'step')}), which is too short"
 
 
 def _unsteady(settings: Sequence[SettingResult]) -> str:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from relay.base.grouped import gathered
 from relay.comparison.inputs import Record
+from relay.run_folder.proofs import COMPUTING
 
-# What decides what is computed. Python's own version does not.
-LIBRARIES = ("torch", "cuda", "nccl")
-PROVEN = (*LIBRARIES, "dataset")
+PROVEN = (*COMPUTING, "dataset")
 ALL = (*PROVEN, "training code")
 DIGITS = 8  # of a digest, shown
 OTHER_CODE = "the code gated is not the code that ran"
@@ -49,10 +49,7 @@ def proven(group: Sequence[Record]) -> bool:
 
 def by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:
     """Each reason with the repeats that have it, such as 'repeats 1 and 3: …' or 'all 3 repeats: …'."""
-    repeats_of: dict[str, list[int]] = {}
-    for record in group:
-        if text := reason(record):
-            repeats_of.setdefault(text, []).append(record.run.repeat + 1)
+    repeats_of = gathered((text, record.run.repeat + 1) for record in group if (text := reason(record)))
     return [f"{_repeats(repeats, len(group))}{text}" for text, repeats in repeats_of.items()]
 
 
@@ -66,7 +63,7 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
 
 def made_with(told: Mapping[str, Any]) -> Made:
     """What a summary or a verdict says that it was made with; what it does not say is left out."""
-    found = {name: version for name, version in (told.get("versions") or {}).items() if name in LIBRARIES}
+    found = {name: version for name, version in (told.get("versions") or {}).items() if name in COMPUTING}
     digests = {"dataset": told.get("dataset"), "training code": told.get("training_source")}
     return found | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
 
@@ -93,10 +90,8 @@ def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 
     `groups` has the repeats of the settings.
     """
-    made: dict[str, list[Made]] = {}
-    for record in (each for group in groups.values() for each in group):
-        if record.summary:
-            made.setdefault(record.run.task.name, []).append(made_with(record.summary))
+    records = (each for group in groups.values() for each in group)
+    made = gathered((each.run.task.name, made_with(each.summary)) for each in records if each.summary)
     usual = {task: _most_common(of_task) for task, of_task in made.items()}
     found = {name: list(_differing(group, usual.get(group[0].run.task.name, {}))) for name, group in groups.items()}
     return {setting: "; ".join(lines) for setting, lines in found.items() if lines}
@@ -104,13 +99,10 @@ def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
 
 def _differing(group: Sequence[Record], usual: Made) -> Iterator[str]:
     """A text for each way in which repeats differ from what is usual in the table."""
-    repeats: dict[str, list[int]] = {}
-    for record in group:
-        if record.summary and (other := difference(made_with(record.summary), usual)):
-            repeats.setdefault(other, []).append(record.run.repeat + 1)
-    finished = sum(record.summary is not None for record in group)
+    finished = [(record.run.repeat + 1, made_with(record.summary)) for record in group if record.summary]
+    repeats = gathered((other, repeat) for repeat, made in finished if (other := difference(made, usual)))
     for other, numbers in repeats.items():
-        which = "" if len(numbers) == finished else f"repeat {', '.join(map(str, numbers))}: "
+        which = "" if len(numbers) == len(finished) else f"repeat {', '.join(map(str, numbers))}: "
         yield f"{which}of another version than other rows: {other}"
 
 

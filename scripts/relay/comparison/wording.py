@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relay.base.clock import duration
 from relay.comparison.columns import told_speed
 from relay.comparison.statistics import Estimate
+from relay.run_folder.needed import MEBIBYTE
 from relay.spec.labels import counted
 
 MISSING = "–"
-MEBIBYTE = 2**20
 MOST_NAMED = 3  # settings in a sentence
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
 USELESS = 10  # a factor: an interval that reaches so far to both sides says nothing
@@ -96,13 +97,6 @@ def _factor(value: float) -> str:
     return f"{value:.2f}" if 0.1 <= value < 100 else number(value, 2)
 
 
-def seconds(value: float) -> str:
-    """A duration in the unit that suits it, such as '4.2 s', '12 min' or '3.5 h'."""
-    if value < 120:
-        return f"{number(value, 2)} s"
-    return f"{number(value / 60, 2)} min" if value < 7200 else f"{number(value / 3600, 2)} h"
-
-
 def minutes(value: int) -> str:
     """Minutes in words."""
     return f"{counted(value, 'minute')}" if value < 180 else f"{number(value / 60, 2)} hours"
@@ -134,4 +128,4 @@ def margin(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-FIGURES = (number, small, percent, times, as_fast, between, seconds, minutes, listing, some, margin, mebibytes, whole)
+FIGURES = (number, small, percent, times, as_fast, between, duration, minutes, listing, some, margin, mebibytes, whole)

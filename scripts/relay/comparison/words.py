@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from relay.base.entry import ROOT
-from relay.base.grouped import grouped
+from relay.base.grouped import gathered, grouped
 from relay.comparison import wording
 from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, ends_first_from
@@ -94,10 +94,11 @@ def beside_itself(best: Candidate, margin: float) -> Mapping[str, Estimate | boo
 
 def first_and_last_day(best: Candidate) -> Iterator[tuple[str, str, Estimate]]:
     """The first and the last day of a setting's repeats, and the ratio of the last to the first, if these differ."""
-    days: dict[str, list[float]] = {}
-    for each in best.records:
-        if each.run.repeat in best.rates and each.summary:
-            days.setdefault(each.summary["started_at"][:10], []).append(best.rates[each.run.repeat])
+    days = gathered(
+        (each.summary["started_at"][:10], best.rates[each.run.repeat])
+        for each in best.records
+        if each.run.repeat in best.rates and each.summary
+    )
     if len(days) > 1:
         (first, before), (last, after) = min(days.items()), max(days.items())
         yield first, last, ratio_of_days(after, before)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.datasets.arrays import Arrays, split_by
 
 # The project's own prose, frozen on one day: the pages of its documentation, then every module's signatures and
 # docstrings. It is read when the dataset is prepared, in the checkout; jobs read the prepared arrays.
-TEXT = Path(__file__).parents[3] / "workflow" / "resources" / "relay_text.txt"
+TEXT = ROOT / "workflow" / "resources" / "relay_text.txt"
 TEXT_SHA256 = "4f00c156f3807a9d6a0ece4160edf98b1bef3cb6e7564a7c5a41de8f4c3e4700"
 TEST_EVERY = 8  # windows: both splits then have the same kinds of text
 TOKENS = 256  # a token is a byte

@@ -10,16 +10,16 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import sha256
+from relay.base.grouped import gathered
 from relay.environments import conda, overlay, wheelhouse
 from relay.environments.locks import RECORDED, base, is_recorded, lock_of
 from relay.spec.identity import lock_lines
 
 if TYPE_CHECKING:
     from relay.spec.site import Site
-
-ROOT = Path(__file__).resolve().parents[3]  # with the project's own locks
 
 
 def asked(
@@ -203,10 +203,7 @@ def _current(lock: Path, own: Path | None) -> dict[str, Any]:
     pinned versions, one for each Python. `differs` names the packages whose installed version is not pinned: these are
     told. Raises UserError for those that are not installed.
     """
-    pinned: dict[str, list[str]] = {}
-    for line in lock_lines(lock):
-        name, _, pin = line.partition("==")
-        pinned.setdefault(name, []).append(pin)
+    pinned = gathered((name, pin) for name, pin in (line.split("==") for line in lock_lines(lock)))
     path = [str(overlay.site_packages(own)), *sys.path] if own else sys.path
     installed = {name: _installed(name, path) for name in pinned}
     if missing := sorted(name for name, version in installed.items() if version is None):

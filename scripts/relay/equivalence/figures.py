@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from relay.base.grouped import grouped
 from relay.task import batches
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -43,12 +44,7 @@ def largest(pairs: Iterable[Pair]) -> float:
 
 def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
     """Names of an optimizer's state, such as "exp_avg_sq of conv1.weight", by kind; without those of parameters."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        kind, of, _ = name.partition(" of ")
-        if of:
-            found.setdefault(kind, []).append(name)
-    return found
+    return grouped((name for name in names if " of " in name), lambda name: name.partition(" of ")[0])
 
 
 def scales(tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from relay.base.grouped import gathered
 from relay.strategies.base import Replica
 from relay.task.draws import everywhere
 
@@ -105,11 +106,8 @@ def undivided(
     `staged`, one may do all that is counted: a stage of embeddings or norms has no matrix products. Then each has to
     hold a part of the model.
     """
-    groups: dict[int, list[int]] = {}
     keepers = _keepers(steps, optimizer_shares)
-    for rank, replica in enumerate(replicas):
-        if rank not in keepers:
-            groups.setdefault(replica.index, []).append(rank)
+    groups = gathered((replica.index, rank) for rank, replica in enumerate(replicas) if rank not in keepers)
     notes = [f"rank {rank} computes no samples: it keeps the optimizer's state for the others" for rank in keepers]
     for step, shares in enumerate(steps):
         for index, group in groups.items():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from relay.base.entry import ROOT
 from relay.base.files import read_json, write_json
 from relay.launch.job import Start, started
 from relay.launch.launcher import launch
 from relay.run_folder import chain, faults
 from relay.run_folder.places import Places
 
-SOURCES = Path(__file__).resolve().parents[3] / "workflow" / "libtorch"
+SOURCES = ROOT / "workflow" / "libtorch"
 
 
 def run_libtorch(

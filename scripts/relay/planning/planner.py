@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from relay.base.entry import ROOT
 from relay.config import shrink
 from relay.config.commands import Command
 from relay.config.config import Config
@@ -34,8 +35,6 @@ from relay.spec import requirements
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.setting import Device
 from relay.spec.site import Site
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def plan(

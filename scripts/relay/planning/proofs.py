@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from relay.base.grouped import grouped
 from relay.environments import overlay
 from relay.environments.locks import base
 from relay.planning import checks, settings
@@ -81,11 +82,7 @@ class _Proofs:
             shared = self._gated(planned.setting)
             sharing.setdefault(self._gate_identity(shared), []).append(planned)
         self._add_libtorch()
-        gates_of: dict[str, list[Gate]] = {}
-        for members in sharing.values():
-            gate = self._add_gate(members)
-            gates_of.setdefault(self._add_reference(gate), []).append(gate)
-        for name, gates in gates_of.items():
+        for name, gates in grouped(map(self._add_gate, sharing.values()), self._add_reference).items():
             self.references[name] = checks.with_cpus(self.references[name], gates, self.cpus)
             # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
             preflights = [self.preflight_of[gate.id] for gate in gates]

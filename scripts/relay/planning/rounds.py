@@ -22,6 +22,7 @@ from typing import Any
 
 from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
+from relay.base.grouped import grouped
 from relay.equivalence.verdict import of_batch
 from relay.planning import shapes, table
 from relay.planning.plan import Plan, PlannedSetting
@@ -71,9 +72,7 @@ def with_anchors(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]
     Also a line for each that is new.
     """
     best = _recommended(plan.results) if plan.config.anchor else []
-    repeats: dict[str, list[Run]] = {}
-    for run in plan.runs if best else ():
-        repeats.setdefault(run.setting_id, []).append(run)
+    repeats = grouped(plan.runs, lambda run: run.setting_id) if best else {}
     known = {name for each in plan.anchors.values() for name in each["beside"]}
     anchors, told = {**plan.anchors}, []
     for its in filter(None, map(repeats.get, best)):

@@ -16,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from relay.base.errors import UserError
+from relay.base.grouped import gathered
 from relay.config.config import Config
 from relay.environments import login_node, recorded, wheelhouse
 from relay.environments.locks import lock_of, pinned, stacks, without
@@ -220,10 +221,8 @@ def _mistakes(config: Config, site: Site | None, root: Path) -> Iterator[str]:
             continue
         if packages and site is not None and source == "conda":
             yield from _conda_mistakes(site, root, stack)
-        held: dict[str, list[str]] = {}
-        if source in ("current", "wheels"):
-            for name, version in recorded.versions(lock_of(root, stack).read_text(encoding="utf-8")):
-                held.setdefault(name, []).append(version)
+        is_locked = source in ("current", "wheels")
+        held = gathered(recorded.versions(lock_of(root, stack).read_text(encoding="utf-8"))) if is_locked else {}
         for i, text in enumerate(packages):
             if problem := _mistake(text, held):
                 yield f".{stack}[{i}]: {show(text)} is not allowed{problem}"

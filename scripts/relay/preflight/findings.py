@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay.base.grouped import grouped
+
 SEVERITIES = ("stop", "warn", "note")
 
 
@@ -83,10 +85,7 @@ class Facts:
     @property
     def nodes(self) -> dict[str, list[Mapping[str, Any]]]:
         """The ranks by node."""
-        found: dict[str, list[Mapping[str, Any]]] = {}
-        for rank in self.ranks:
-            found.setdefault(rank["node"], []).append(rank)
-        return found
+        return grouped(self.ranks, lambda rank: rank["node"])
 
 
 def who(rank: Mapping[str, Any]) -> str:

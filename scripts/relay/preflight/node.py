@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from relay.process import cpus, recorded
+from relay.process import cpus, recorded, system
 
 # Where compiled extensions go unless their variable says otherwise.
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
@@ -97,14 +97,14 @@ def infiniband(folder: Path) -> list[str]:
     return sorted(
         f"{port.parts[-3]}/{port.name}"
         for port in folder.glob("*/ports/*")
-        if "ACTIVE" in _text(port / "state") and _text(port / "link_layer").strip() == "InfiniBand"
+        if "ACTIVE" in system.text(port / "state") and system.text(port / "link_layer").strip() == "InfiniBand"
     )
 
 
 def filesystem(path: Path) -> str | None:
     """The type of the filesystem that a path is on, or would be on (nfs4, lustre, ext4, …)."""
     path, found, deepest = path.resolve(), None, -1
-    for line in _text(Path("/proc/self/mountinfo")).splitlines():
+    for line in system.text(Path("/proc/self/mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
         # Blanks and the like are written as octal numbers there.
@@ -202,7 +202,6 @@ def compiling(variable: str) -> str | None:
 
 def driver() -> dict[str, Any]:
     """NVIDIA's driver as the kernel tells its version, and the GPUs that nvidia-smi lists; both may be missing."""
-    told = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", _text(Path("/proc/driver/nvidia/version")))
     gpus: list[str] = []
     if program := shutil.which("nvidia-smi"):
         try:
@@ -210,11 +209,4 @@ def driver() -> dict[str, Any]:
             gpus = [line.strip() for line in done.stdout.splitlines() if line.startswith("GPU")]
         except (OSError, subprocess.TimeoutExpired):  # a sick GPU can hang it: torch will tell
             pass
-    return {"version": told[1] if told else None, "gpus": gpus}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return {"version": system.driver(), "gpus": gpus}

@@ -35,7 +35,7 @@ def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GRO
 
 def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS) -> list[str]:
     """What a file says in each of this process's control groups that has it; `controller` is '' in version 2."""
-    lines = [line.split(":", 2) for line in _text(groups).splitlines()]
+    lines = [line.split(":", 2) for line in text(groups).splitlines()]
     places = [root / controller / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]
     files = [folder / name for place in places for folder in (place, *place.parents) if folder.is_relative_to(root)]
     return [file.read_text().strip() for file in files if file.is_file()]
@@ -43,20 +43,20 @@ def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS)
 
 def virtual(processor: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this machine is a virtual one: its processors have the flag `hypervisor`, or Xen tells."""
-    return "hypervisor" in _text(processor).split() or Path("/sys/hypervisor/type").exists()
+    return "hypervisor" in text(processor).split() or Path("/sys/hypervisor/type").exists()
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
     """What the kernel tells in a file; '' where it does not, as without Linux."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
 def held_bytes() -> dict[str, int]:
     """This process's memory by the names in /proc/self/status (`VmRSS`, `VmHWM`, `VmData`…); empty without Linux."""
-    sizes = (line.split() for line in _text(Path("/proc/self/status")).splitlines() if line.endswith(" kB"))
+    sizes = (line.split() for line in text(Path("/proc/self/status")).splitlines() if line.endswith(" kB"))
     return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
 
 
@@ -71,7 +71,7 @@ def peak_main_memory_bytes() -> int:
 
 def processor() -> str:
     """The kind of processor."""
-    lines = _text(Path("/proc/cpuinfo")).splitlines()
+    lines = text(Path("/proc/cpuinfo")).splitlines()
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
@@ -79,5 +79,5 @@ def processor() -> str:
 
 def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", _text(told))
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text(told))
     return found[1] if found else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
+from relay.base.grouped import grouped
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
@@ -41,10 +42,7 @@ class Earlier:
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Trained]]:
-        found: dict[str, list[Trained]] = {}
-        for each in self._trained():
-            found.setdefault(_kind(each.run), []).append(each)
-        return found
+        return grouped(self._trained(), lambda each: _kind(each.run))
 
     def _trained(self) -> Iterator[Trained]:
         for path in sorted((self.results / "checkpoints").glob("*/chain.json")):

@@ -9,7 +9,7 @@ from typing import Any
 from relay.base.files import read_json_or, write_json_over
 
 PROOF = "proof.json"  # beside run.json: which gate proves the run
-COMPUTING = ("torch", "cuda", "nccl")
+COMPUTING = ("torch", "cuda", "nccl")  # what decides what is computed; Python's own version does not
 
 
 def note(folder: Path, gate: str) -> None:

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from relay.base.files import end_of
 from relay.run_folder import attempt_name
 
 ENTRIES = "2000"  # collectives that are kept of each rank; torch's own default from 2.10 on
@@ -149,12 +150,5 @@ def _sizes(entry: Mapping[str, Any]) -> str:
 
 def words(log: Path | None) -> list[tuple[int, str]]:
     """The ranks that torch's watchdog has ended, and why, in its own words in the job's log; the first one first."""
-    if log is None:
-        return []
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(_HELD_BYTES.get(log, 0), stream.seek(0, 2) - _LAST_BYTES))
-            text = stream.read().decode(errors="replace")
-    except OSError:
-        return []
+    text = end_of(log, _LAST_BYTES, after=_HELD_BYTES.get(log, 0) if log else 0)
     return [(int(rank), " ".join(why.split())) for rank, why in _WORDS.findall(text + "\n\n")]

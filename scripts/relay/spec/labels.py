@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from relay.base.grouped import gathered
 from relay.spec.declare import Declared
 from relay.spec.run import Setting, setting_fields, value_of
 
@@ -73,9 +74,7 @@ def setting_labels(rows: Sequence[Row]) -> list[str]:
     labels = [", ".join([*_base(row), *_task_options(row, shared), *_differing(row, various)]) for row in rows]
     for more in ([each for each in named if each.group not in ALWAYS_NAMED], None):
         names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
-        alike: dict[Any, list[Row]] = {}
-        for row, name in zip(rows, names, strict=True):
-            alike.setdefault(name, []).append(row)
+        alike = gathered(zip(names, rows, strict=True))
         apart = {name: _told_apart(group, more) for name, group in alike.items()}
         labels = [", ".join(filter(None, [name[2], *apart[name](row)])) for row, name in zip(rows, names, strict=True)]
     return labels

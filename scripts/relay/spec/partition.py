@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from relay.spec.blocks import Block, Natural, Text, Whole
 from relay.spec.cuda import CAPABILITY, Generation, generation_of
 from relay.spec.gpu_types import compute_capability
-
-Device = Literal["cpu", "cuda"]
+from relay.spec.setting import Device
 
 #: What limits count, in words.
 COUNTED = {"jobs": "jobs", "nodes": "nodes", "gpus": "GPUs", "cpus": "CPUs"}

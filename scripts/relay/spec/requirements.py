@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
+from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import Backend
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 BUILT_IN = Path(__file__).parents[1] / "strategies"
 NEEDS = BUILT_IN / "_needs.py"
-WORKFLOW = Path(__file__).resolve().parents[3]
 # Takes a setting, the processes of a replica and the stages of a pipeline: what the setting lacks, in a line, or None.
 Need = Callable[["Setting", int, int], "str | None"]
 NodeNeed = Literal["libaio", "mps", "node_disk"]
@@ -220,7 +220,7 @@ def _compiled(path: Path, node: ast.FunctionDef) -> Need:
 @cache
 def rules() -> frozenset[str]:
     """The names of the workflow's rules, which no strategy may have: both are targets of `snakemake`."""
-    files = [WORKFLOW / "Snakefile", *(WORKFLOW / "workflow" / "rules").glob("*.smk")]
+    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
     texts = (file.read_text("utf-8") for file in files)
     return frozenset(name for text in texts for name in re.findall(r"(?m)^(?:use rule \w+ as|rule) (\w+)", text))
 

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from relay.base.grouped import gathered
 from relay.equivalence import statistics
 from relay.equivalence.plain import Plain, State
 from relay.equivalence.statistics import Statistics
@@ -62,9 +63,7 @@ class Division:
         options = {**needs.options, **run.strategy.options}
         self.copies = needs.copies_model
         self.declared = math.prod(int(options[name]) for name in needs.whole_batches if name in options)
-        ranks_of: dict[int, list[int]] = {}
-        for rank, (index, _) in enumerate(spots.replicas):
-            ranks_of.setdefault(index, []).append(rank)
+        ranks_of = gathered((index, rank) for rank, (index, _) in enumerate(spots.replicas))
         self.ranks_of = [ranks_of[index] for index in sorted(ranks_of)]
         self.reporting = [next(rank for rank in ranks if spots.replicas[rank][1]) for ranks in self.ranks_of]
 

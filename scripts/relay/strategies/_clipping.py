@@ -11,6 +11,8 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 
+from relay.base.grouped import grouped
+
 
 @torch.no_grad()
 def clip(
@@ -28,7 +30,7 @@ def clip(
     for parameter in parameters:
         held = sharded[_groups(parameter)]
         if (gradient := parameter.grad) is not None:
-            held.append(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
+            held.append(local(gradient))
     total = torch.zeros((), dtype=torch.float64, device=device)
     for groups, held in sharded.items():
         norms = (
@@ -40,11 +42,14 @@ def clip(
         total += square
     norm = over_stages(total).sqrt()
     factor = torch.where(norm + 1e-6 > most, most / (norm + 1e-6), 1.0)
-    places: defaultdict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
-    for gradient in (each for held in sharded.values() for each in held):
-        places[gradient.device, gradient.dtype].append(gradient)
-    for place, held in places.items():
+    gradients = (each for held in sharded.values() for each in held)
+    for place, held in grouped(gradients, lambda each: (each.device, each.dtype)).items():
         torch._foreach_mul_(held, factor.to(*place))
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _groups(parameter: nn.Parameter) -> tuple[ProcessGroup, ...]:

@@ -30,6 +30,7 @@ import torch
 from relay.base.errors import UserError
 from relay.environments import built, nvcc
 from relay.environments.versioned import only_one
+from relay.process import system
 
 _being_built = ContextVar("a strategy is being built", default=False)
 
@@ -92,7 +93,7 @@ def _key(builder: Any) -> str:
     except OSError:
         said = ""
     known = [builder.name, type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, said]
-    known += [platform.machine(), *re.findall(r"(?m)^flags\s*:.*$", _text(Path("/proc/cpuinfo")))[:1]]
+    known += [platform.machine(), *re.findall(r"(?m)^flags\s*:.*$", system.text(Path("/proc/cpuinfo")))[:1]]
     known += _architectures() if _on_gpus(builder) else []
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
 
@@ -156,10 +157,3 @@ def _import(name: str, file: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import torch
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.distributed.tensor import DTensor
+
+from relay.base.grouped import grouped
+from relay.strategies._clipping import local
 
 
 class LossScaler(ShardedGradScaler):
@@ -24,12 +24,9 @@ class LossScaler(ShardedGradScaler):
         allow_fp16: bool = True,
     ) -> dict[torch.device, torch.Tensor]:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
-        held: defaultdict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
-        for gradient in (p.grad for p in parameters if p.grad is not None):
-            mine = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            held[mine.device, mine.dtype].append(mine)
+        held = (local(p.grad) for p in parameters if p.grad is not None)
         with torch.no_grad():
-            for (device, _), gradients in held.items():
+            for (device, _), gradients in grouped(held, lambda each: (each.device, each.dtype)).items():
                 overflow = torch.zeros_like(found_inf, device=device)
                 torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, inv_scale.to(device))
                 found_inf += overflow.to(found_inf.device)

@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
+from relay.strategies._clipping import local
 from relay.strategies._tensor_plan import STYLES, plan_of
 from relay.task.bound import BoundTask
 
@@ -43,7 +44,7 @@ def agree(model: nn.Module, mesh: DeviceMesh) -> None:
     In exact arithmetic they would be equal. GPU kernels add in varying order, so that they differ by rounding. Without
     the average, convolutions and norms would drift apart between ranks.
     """
-    gradients = [_local(p.grad) for p in model.parameters() if p.grad is not None and not _is_split(p, mesh)]
+    gradients = [local(p.grad) for p in model.parameters() if p.grad is not None and not _is_split(p, mesh)]
     if not gradients:
         return
     together = torch.cat([gradient.flatten() for gradient in gradients])
@@ -58,10 +59,6 @@ def _is_split(parameter: torch.Tensor, mesh: DeviceMesh) -> bool:
     if not isinstance(parameter, DTensor):
         return False
     return parameter.device_mesh == mesh or parameter.device_mesh.ndim > 1
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensors: Any) -> Any:

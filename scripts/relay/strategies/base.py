@@ -21,11 +21,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
+from relay.base.grouped import grouped
 from relay.process.devices import is_gpu, use_own_stream
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
 from relay.spec.versions import release
-from relay.strategies._clipping import clip
+from relay.strategies._clipping import clip, local
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
 
@@ -310,10 +311,7 @@ def regroup(optimizer: torch.optim.Optimizer, kind: Callable[[nn.Parameter], Has
     """Divide each group of an optimiser's parameters into those of one kind, in the order in which kinds appear."""
     divided = []
     for group in optimizer.param_groups:
-        kinds: dict[Hashable, list[nn.Parameter]] = {}
-        for parameter in group["params"]:
-            kinds.setdefault(kind(parameter), []).append(parameter)
-        divided += [{**group, "params": held} for held in kinds.values()]
+        divided += [{**group, "params": held} for held in grouped(group["params"], kind).values()]
     optimizer.param_groups[:] = divided
 
 
@@ -331,4 +329,4 @@ def loss_scaler(device: torch.device) -> torch.amp.GradScaler:
 
 def _local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes on this rank: of a sharded tensor only the shard counts."""
-    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
+    return sum(local(t).nbytes for t in tensors)

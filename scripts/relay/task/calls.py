@@ -15,6 +15,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from relay.base.grouped import gathered
+
 
 def ghost(model: nn.Module) -> nn.Module:
     """A copy of a model on the meta device. No value is copied; weights that were tied are tied."""
@@ -116,9 +118,7 @@ class Readings(Watch):
         super().__init__(model)
         self.within: dict[str, frozenset[str]] = {}
         self.opaque: set[str] = set()
-        self._names: dict[int, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            self._names.setdefault(id(parameter), []).append(name)
+        self._names = names_of(model)
 
     def computed(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
         if not tensors_in(result):  # its shape or type was asked for
@@ -130,6 +130,11 @@ class Readings(Watch):
     def ended(self, name: str, outputs: Any) -> None:
         if not tensors_in(outputs):
             self.opaque.add(name)
+
+
+def names_of(model: nn.Module) -> dict[int, list[str]]:
+    """The names of each parameter, by its id; a tied one has several."""
+    return gathered((id(parameter), name) for name, parameter in model.named_parameters(remove_duplicate=False))
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

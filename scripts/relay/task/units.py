@@ -13,7 +13,7 @@ from itertools import pairwise
 from torch import nn
 
 from relay.base.errors import UserError
-from relay.task.calls import Readings
+from relay.task.calls import Readings, names_of
 
 # A unit below this share of the parameters would cost more messages than it saves memory.
 LEAST_SHARE = 0.02
@@ -46,7 +46,7 @@ class _Search:
     """Looks for the units of one model."""
 
     def __init__(self, model: nn.Module, readings: Readings | None) -> None:
-        self.whole, self.readings, self.names = size(model), readings, _names(model)
+        self.whole, self.readings, self.names = size(model), readings, names_of(model)
 
     def below(self, place: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """The units among a module's descendants."""
@@ -82,14 +82,6 @@ class _Search:
                 if self.readings is not None and path not in self.readings.within.get(name, (path,)):
                     return False
         return True
-
-
-def _names(model: nn.Module) -> dict[int, list[str]]:
-    """The names of each parameter; a tied one has several."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return names
 
 
 def repeated(parent: nn.Module) -> dict[str, list[nn.Module]]:
@@ -140,7 +132,7 @@ def _checked(model: nn.Module, own: Sequence[nn.Module]) -> list[tuple[str, nn.M
             raise UserError(
                 f"blocks: '{name}' is a {type(unit).__name__}, which is never called; allowed: the modules in it"
             )
-        for known in map(_names(model).__getitem__, map(id, unit.parameters())):
+        for known in map(names_of(model).__getitem__, map(id, unit.parameters())):
             inside, outside = ([n for n in known if n.startswith(f"{name}.") is within] for within in (True, False))
             if outside:
                 raise UserError(

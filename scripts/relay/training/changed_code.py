@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.run_folder import chain, reached
@@ -20,7 +21,6 @@ from relay.spec.identity import module_sources, source_digest, strategy_sources,
 from relay.spec.run import Run, Training
 from relay.spec.script import Script
 
-ROOT = Path(__file__).resolve().parents[3]
 NAMED = 5  # of more runs a message names the strategy alone
 
 
