@@ -32,10 +32,10 @@ from datasets_requests import (
 from datasets_server import StandIn, known, serving, small_cifar
 from own_tasks import spec
 from relay.base.errors import UserError
-from relay.datasets import arrays, text
+from relay.datasets import arrays, text, verified
 from relay.datasets.cifar10 import read_cifar_batch
 from relay.datasets.download import download
-from relay.datasets.manifest import MANIFEST, verify
+from relay.datasets.manifest import MANIFEST
 from relay.datasets.prepare import prepare
 from relay.spec.dataset import DatasetSpec
 from relay.task.load import task_of
@@ -103,7 +103,7 @@ def test_a_copy_is_taken_extracted_or_packed(tmp_path: Path, stand_in: StandIn) 
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (corrupt, r"corrupted: MD5 is [0-9a-f]{32}, expected [0-9a-f]{32}"),
+        (corrupt, r"corrupted: SHA-256 is [0-9a-f]{64}, expected [0-9a-f]{64}"),
         (Path.unlink, r"No such file|holds no mnist"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_second_preparation_does_nothing_and_a_damaged_one_is_made_anew(tmp_pa
     assert (out / MANIFEST).stat().st_mtime_ns == before
     corrupt(out / "train-inputs.npy")
     assert prepare(DIGITS, make_digits, out) == made
-    verify(out, full=True)
+    verified.check(out)
     assert names(tmp_path) == {"digits"}
 
 
@@ -163,7 +163,7 @@ def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Pa
     with ProcessPoolExecutor(4) as pool:
         made = list(pool.map(prepare, [SYNTHETIC] * 4, [make_synthetic] * 4, [tmp_path / "out"] * 4))
     assert all(one == made[0] for one in made)
-    assert verify(tmp_path / "out", full=True) == made[0]
+    assert verified.check(tmp_path / "out") == made[0]
     assert names(tmp_path) == {"out"}
 
 
@@ -177,15 +177,15 @@ def test_what_a_job_writes_into_its_arrays_never_reaches_the_files(tmp_path: Pat
     assert inputs.flags.c_contiguous
     inputs[:] = 0
     inputs.flush()
-    verify(tmp_path / "digits", full=True)
+    verified.check(tmp_path / "digits")
 
 
 def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path) -> None:
     prepare(DIGITS, make_digits, tmp_path / "digits")
     path = tmp_path / "digits" / "test-inputs.npy"
     truncate(path)
-    with pytest.raises(UserError, match="bytes, the manifest says") as error:
-        verify(tmp_path / "digits")
+    with pytest.raises(UserError, match="was changed: SHA-256 is") as error:
+        verified.check(tmp_path / "digits")
     assert str(path) in one_line(error)
 
 
@@ -203,7 +203,7 @@ def test_a_download_is_whole_verified_and_leaves_only_the_arrays(tmp_path: Path,
 def test_a_connection_that_drops_is_resumed_where_it_broke(tmp_path: Path) -> None:
     content = np.random.default_rng(1).bytes(300_000)
     with serving({"file": content}, "cut", faults=5) as server:  # more often than there are attempts without progress
-        path, _ = download(known("file", content), [server.url], tmp_path, HASTY)
+        path = download(known("file", content), [server.url], tmp_path, HASTY)
     assert path.read_bytes() == content
     starts = [int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0 for _, asked in server.asked]
     assert starts == [0, 150_000, 225_000, 262_500, 281_250, 290_625]
@@ -213,7 +213,7 @@ def test_a_connection_that_drops_is_resumed_where_it_broke(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("mode", "said", "requests"),
     [
-        ("flipped", "wrong content: corrupted: MD5 is", 1),
+        ("flipped", "wrong content: corrupted: SHA-256 is", 1),
         ("cut-no-resume", r"connection closed after [\d,]+ of", 3),
     ],
 )

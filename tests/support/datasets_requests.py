@@ -13,9 +13,9 @@ import pytest
 
 from datasets_server import StandIn, small_cifar, small_mnist
 from relay.base.errors import UserError
-from relay.datasets import arrays, generate
+from relay.datasets import arrays, generate, verified
 from relay.datasets.download import Patience
-from relay.datasets.manifest import Manifest, verify
+from relay.datasets.manifest import Manifest
 from relay.datasets.prepare import prepare
 from relay.datasets.public import members
 from relay.spec.dataset import DatasetSpec
@@ -73,7 +73,7 @@ def laid_out(stand_in: StandIn, root: Path) -> Path:
 
 
 def assert_is(directory: Path, stand_in: StandIn) -> None:
-    verify(directory, full=True)
+    verified.check(directory)
     for split in ("train", "test"):
         inputs, targets = arrays.load(directory, split)
         assert (inputs.dtype, targets.dtype) == (np.uint8, np.int64)

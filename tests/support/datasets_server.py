@@ -146,7 +146,7 @@ def small_cifar(per_batch: int = 10, test_count: int = 20) -> StandIn:
 
 
 def known(name: str, content: bytes) -> KnownFile:
-    return KnownFile(name, len(content), hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest())
+    return KnownFile(name, len(content), hashlib.sha256(content).hexdigest())
 
 
 def tar_gz(contents: dict[str, bytes]) -> bytes:

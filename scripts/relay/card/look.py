@@ -14,7 +14,7 @@ import torch
 from relay.base.errors import UserError
 from relay.card import channels_last, data, declared, divided, learning, model, optimizer, outputs
 from relay.card.seen import Seen
-from relay.datasets.verified import MANIFEST
+from relay.datasets.manifest import MANIFEST
 from relay.process.devices import gpu
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec

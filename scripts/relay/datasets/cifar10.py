@@ -63,57 +63,21 @@ class _ArraysOnly(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
+_ARCHIVE = KnownFile(
+    "cifar-10-python.tar.gz", 170_498_071, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+)
+_MEMBERS = (
+    KnownFile("data_batch_1", 31_035_704, "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd"),
+    KnownFile("data_batch_2", 31_035_320, "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8"),
+    KnownFile("data_batch_3", 31_035_999, "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9"),
+    KnownFile("data_batch_4", 31_035_696, "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b"),
+    KnownFile("data_batch_5", 31_035_623, "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154"),
+    KnownFile("test_batch", 31_035_526, "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831"),
+)
 CIFAR10 = Source(
     name="cifar10",
     read=read_cifar10,
     folder="cifar-10-batches-py",
     mirrors=("https://www.cs.toronto.edu/~kriz/",),
-    archives=(
-        Archive(
-            KnownFile(
-                "cifar-10-python.tar.gz",
-                170_498_071,
-                "c58f30108f718f92721af3b95e74349a",
-                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-            ),
-            (
-                KnownFile(
-                    "data_batch_1",
-                    31_035_704,
-                    "c99cafc152244af753f735de768cd75f",
-                    "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd",
-                ),
-                KnownFile(
-                    "data_batch_2",
-                    31_035_320,
-                    "d4bba439e000b95fd0a9bffe97cbabec",
-                    "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8",
-                ),
-                KnownFile(
-                    "data_batch_3",
-                    31_035_999,
-                    "54ebc095f3ab1f0389bbae665268c751",
-                    "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9",
-                ),
-                KnownFile(
-                    "data_batch_4",
-                    31_035_696,
-                    "634d18415352ddfa80567beed471001a",
-                    "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b",
-                ),
-                KnownFile(
-                    "data_batch_5",
-                    31_035_623,
-                    "482c414d41f54cd18b22e5b47cb7c3cb",
-                    "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154",
-                ),
-                KnownFile(
-                    "test_batch",
-                    31_035_526,
-                    "40351d587109b95175f43aff81a1287e",
-                    "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831",
-                ),
-            ),
-        ),
-    ),
+    archives=(Archive(_ARCHIVE, _MEMBERS),),
 )

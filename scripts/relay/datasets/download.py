@@ -1,4 +1,4 @@
-"""Downloading a file whose content is known: mirrors, retries with backoff, HTTP ranges, checksums.
+"""Downloading a file whose content is known: mirrors, retries with growing waits, HTTP ranges, a checksum.
 
 pooch was considered: it neither resumes, nor tries a second mirror, nor notices a server that trickles.
 """
@@ -6,6 +6,8 @@ pooch was considered: it neither resumes, nor tries a second mirror, nor notices
 from __future__ import annotations
 
 import logging
+import random
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +16,6 @@ from pathlib import Path
 
 import requests
 import urllib3
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from relay.base.errors import UserError
 from relay.datasets.files import check_file, folder_of
@@ -23,6 +24,10 @@ from relay.datasets.sources import KnownFile
 
 _CHUNK_BYTES = 1 << 18
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
+# What the texts of requests' and urllib3's exceptions mean; between these two come the system's own words.
+_UNKNOWN_HOST = ("Failed to resolve", "host name not found")
+_TIMEOUTS = (("connect timeout", "no connection in time"), ("Read timed out", "no answer in time"))
+_SYSTEM = re.compile(r"\[Errno -?\d+\] ([\w ]+)|Error\(\d+, '([^']+)'")
 log = logging.getLogger(__name__)
 
 
@@ -40,22 +45,19 @@ class Patience:
     progress_bytes: int = 1 << 16
 
 
-class _WorthRetrying(Exception):
+class _Failed(Exception):
+    """A server does not give the file: the next one is asked."""
+
+
+class _WorthRetrying(_Failed):
     """The same server may do better in a moment."""
 
 
-class _Useless(Exception):
-    """This server will not give the file: the next one is asked."""
-
-
-def download(
-    known: KnownFile, mirrors: Sequence[str], directory: Path, patience: Patience | None = None
-) -> tuple[Path, str]:
-    """The verified file in `directory`, and the address it came from.
+def download(known: KnownFile, mirrors: Sequence[str], directory: Path, patience: Patience | None = None) -> Path:
+    """The verified file in `directory`.
 
     If none gives it, raises UserError, one line with what each mirror did, and leaves nothing behind.
     """
-    patience = patience or Patience()
     target, part = directory / known.name, directory / f"{known.name}.part"
     failures = []
     try:
@@ -66,13 +68,12 @@ def download(
                 if mirror.startswith("file://"):
                     _copy(folder_of(mirror) / known.name, known, part)
                 else:
-                    _OneServer(url, known, part, patience).run()
-            except (_WorthRetrying, _Useless) as error:
+                    _OneServer(url, known, part, patience or Patience()).run()
+            except _Failed as error:
                 log.warning("%s: %s", url, error)
                 failures.append(f"{url}: {error}")
-                continue
-            part.replace(target)
-            return target, url
+            else:
+                return part.replace(target)
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
@@ -82,166 +83,127 @@ def download(
 
 
 def _copy(file: Path, known: KnownFile, part: Path) -> None:
-    """From a folder that serves as a mirror, with the same checks. Raises _Useless."""
+    """From a folder that serves as a mirror, with the same check."""
     try:
         shutil.copyfile(file, part)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise _Useless(str(error.strerror)) from error
+        raise _Failed(str(error.strerror)) from error
+    _check(part, known, _Failed)
+
+
+def _check(part: Path, known: KnownFile, failed: type[_Failed]) -> None:
+    """Raises `failed` where the file is not the known one, and removes it."""
     try:
         check_file(part, known)
     except UserError as error:
-        raise _Useless(f"wrong content: {str(error).removeprefix(f'{part}: ')}") from error
+        part.unlink(missing_ok=True)
+        raise failed(f"wrong content: {str(error).removeprefix(f'{part}: ')}") from error
 
 
+@dataclass
 class _OneServer:
     """The attempts at one address; what is received so far lies in `part`."""
 
-    def __init__(self, url: str, known: KnownFile, part: Path, patience: Patience) -> None:
-        self.url, self.known, self.part, self.patience = url, known, part, patience
-        self.session = requests.Session()
-        self.show: Callable[[int], None] = lambda received_bytes: None
-        self.most_bytes = self.failures = 0
+    url: str
+    known: KnownFile
+    part: Path
+    patience: Patience
 
     def run(self) -> None:
-        """Until the file is whole and verified. Raises _WorthRetrying or _Useless with the last reason."""
-        first_wait_seconds = self.patience.first_wait_seconds
-        retrying = Retrying(
-            stop=self._give_up,
-            wait=wait_exponential(multiplier=first_wait_seconds, max=self.patience.longest_wait_seconds)
-            + wait_random(0, first_wait_seconds),
-            retry=retry_if_exception_type(_WorthRetrying),
-            before_sleep=self._announce,
-            reraise=True,
-        )
-        with self.session, progress(self.known.name, self.known.size_bytes) as self.show:
-            retrying(self._attempt)
+        """Until the file is whole and verified. Raises _Failed with the last reason.
 
-    def _give_up(self, state: RetryCallState) -> bool:
-        """Counts attempts in a row without progress: a bad line may break a long download often."""
-        held_bytes = self._held_bytes()
-        if held_bytes > self.most_bytes + self.patience.progress_bytes:
-            self.failures = 0
-        self.most_bytes = max(self.most_bytes, held_bytes)
-        self.failures += 1
-        return self.failures >= self.patience.attempts
+        Attempts in a row without progress are counted: a bad line may break a long download often.
+        """
+        most_bytes = failures = 0
+        wait_seconds = self.patience.first_wait_seconds
+        with requests.Session() as session, progress(self.known.name, self.known.size_bytes) as show:
+            while True:
+                try:
+                    return self._attempt(session, show)
+                except _WorthRetrying as error:
+                    has_moved = self._held_bytes() > most_bytes + self.patience.progress_bytes
+                    failures = 1 if has_moved else failures + 1
+                    if failures >= self.patience.attempts:
+                        raise
+                    most_bytes = max(most_bytes, self._held_bytes())
+                    pause_seconds = wait_seconds + random.uniform(0, self.patience.first_wait_seconds)
+                    log.warning("%s: %s; trying again in %.0f s", self.url, error, pause_seconds)
+                    time.sleep(pause_seconds)
+                    wait_seconds = min(2 * wait_seconds, self.patience.longest_wait_seconds)
 
-    def _announce(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        wait_seconds = state.next_action.sleep if state.next_action else 0.0
-        log.warning("%s: %s; trying again in %.0f s", self.url, error, wait_seconds)
-
-    def _attempt(self) -> None:
+    def _attempt(self, session: requests.Session, show: Callable[[int], None]) -> None:
         """Requests what is missing, or all of it where the server cannot resume; then verifies."""
         offset_bytes = self._held_bytes()
-        if offset_bytes < self.known.size_bytes:
-            try:
-                self._request(offset_bytes)
-            except (requests.exceptions.SSLError, requests.exceptions.InvalidURL) as error:
-                raise _Useless(_reason(error)) from error
-            except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                raise _WorthRetrying(_reason(error)) from error
-        try:
-            check_file(self.part, self.known)
-        except UserError as error:
-            self.part.unlink(missing_ok=True)
-            # A file pieced together may have changed between the pieces: once more, from the start.
-            kind = _WorthRetrying if offset_bytes else _Useless
-            raise kind(f"wrong content: {str(error).removeprefix(f'{self.part}: ')}") from error
-
-    def _request(self, offset_bytes: int) -> None:
         # "identity": the checksum is of the bytes as they lie on the server, not decoded on the way.
-        headers = {"Accept-Encoding": "identity"}
-        if offset_bytes:
-            headers["Range"] = f"bytes={offset_bytes}-"
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset_bytes}-"} if offset_bytes else {})
         timeout = (self.patience.connect_seconds, self.patience.silence_seconds)
-        with self.session.get(self.url, headers=headers, stream=True, timeout=timeout) as response:
-            self._receive(response, self._accept(response, offset_bytes))
+        try:
+            if offset_bytes < self.known.size_bytes:
+                with session.get(self.url, headers=headers, stream=True, timeout=timeout) as response:
+                    self._receive(response, self._accept(response, offset_bytes), show)
+        except (requests.exceptions.SSLError, requests.exceptions.InvalidURL) as error:
+            raise _Failed(_reason(error)) from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise _WorthRetrying(_reason(error)) from error
+        # A file pieced together may have changed between the pieces: once more, from the start.
+        _check(self.part, self.known, _WorthRetrying if offset_bytes else _Failed)
 
     def _accept(self, response: requests.Response, offset_bytes: int) -> int:
         """The position at which the body of this response begins. Raises if it is no part of the file."""
-        status = f"{response.status_code} {response.reason}"
-        if response.status_code == 416:
-            self.part.unlink(missing_ok=True)
-        if response.status_code in (*_BUSY, 416):
+        status, code = f"{response.status_code} {response.reason}", response.status_code
+        if code in _BUSY:
             raise _WorthRetrying(status)
-        if response.status_code not in (200, 206):
-            raise _Useless(status)
-        partial = response.status_code == 206
-        content_range = response.headers.get("Content-Range", "")
-        if partial and not content_range.startswith(f"bytes {offset_bytes}-"):
+        if code not in (200, 206, 416):
+            raise _Failed(status)
+        sent = response.headers.get("Content-Range", "")
+        if code == 416 or (code == 206 and not sent.startswith(f"bytes {offset_bytes}-")):
             self.part.unlink(missing_ok=True)
-            raise _WorthRetrying(f"sent the range {content_range!r}, asked for bytes {offset_bytes}-")
-        begin_bytes = offset_bytes if partial else 0
+            raise _WorthRetrying(f"{status}: sent the range {sent!r}, asked for bytes {offset_bytes}-")
+        begin_bytes = offset_bytes if code == 206 else 0
         length = response.headers.get("Content-Length", "")
-        if length.isdigit() and begin_bytes + int(length) != self.known.size_bytes:
-            found_bytes = begin_bytes + int(length)
-            raise _Useless(f"wrong content: {found_bytes:,} bytes, expected {self.known.size_bytes:,}")
+        if length.isdigit() and (found_bytes := begin_bytes + int(length)) != self.known.size_bytes:
+            raise _Failed(f"wrong content: {found_bytes:,} bytes, expected {self.known.size_bytes:,}")
         return begin_bytes
 
-    def _receive(self, response: requests.Response, begin_bytes: int) -> None:
+    def _receive(self, response: requests.Response, begin_bytes: int, show: Callable[[int], None]) -> None:
+        """Writes the body. Raises if it ends early, is too long, or comes just fast enough never to be silent."""
         received_bytes, expected_bytes = begin_bytes, self.known.size_bytes
-        pace = _Pace(self.patience, begin_bytes)
+        since, since_bytes = time.monotonic(), begin_bytes
         with self.part.open("r+b" if begin_bytes else "wb") as stream:
             stream.seek(begin_bytes)
-            while chunk := self._next_chunk(response):
+            while chunk := _next_chunk(response):
                 stream.write(chunk)
                 received_bytes += len(chunk)
                 if received_bytes > expected_bytes:
-                    raise _Useless(f"wrong content: more than the {expected_bytes:,} bytes expected")
-                self.show(received_bytes)
-                pace.check(received_bytes)
+                    raise _Failed(f"wrong content: more than the {expected_bytes:,} bytes expected")
+                show(received_bytes)
+                elapsed_seconds = time.monotonic() - since
+                if elapsed_seconds >= self.patience.slow_window_seconds:
+                    rate = (received_bytes - since_bytes) / elapsed_seconds
+                    if rate < self.patience.slowest_bytes_per_second:
+                        raise _WorthRetrying(f"too slow: {rate:.0f} bytes/s over {elapsed_seconds:.0f} s")
+                    since, since_bytes = time.monotonic(), received_bytes
         if received_bytes < expected_bytes:
             raise _WorthRetrying(f"connection closed after {received_bytes:,} of {expected_bytes:,} bytes")
-
-    @staticmethod
-    def _next_chunk(response: requests.Response) -> bytes:
-        """What has come, at least a byte; empty at the end and where the connection broke."""
-        # read1, because a full read would wait for ever on a server that trickles.
-        try:
-            return response.raw.read1(_CHUNK_BYTES, decode_content=False)
-        except urllib3.exceptions.ProtocolError:
-            return b""
 
     def _held_bytes(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
 
-class _Pace:
-    """Notices a server that sends just enough never to be silent."""
-
-    def __init__(self, patience: Patience, received_bytes: int) -> None:
-        self.patience = patience
-        self.start, self.start_bytes = time.monotonic(), received_bytes
-
-    def check(self, received_bytes: int) -> None:
-        """Raises _WorthRetrying if the last window was slower than is worth waiting for."""
-        elapsed_seconds = time.monotonic() - self.start
-        if elapsed_seconds < self.patience.slow_window_seconds:
-            return
-        rate = (received_bytes - self.start_bytes) / elapsed_seconds
-        if rate < self.patience.slowest_bytes_per_second:
-            raise _WorthRetrying(f"too slow: {rate:.0f} bytes/s over {elapsed_seconds:.0f} s")
-        self.start, self.start_bytes = time.monotonic(), received_bytes
+def _next_chunk(response: requests.Response) -> bytes:
+    """What has come, at least a byte; empty at the end and where the connection broke."""
+    # read1, because a full read would wait for ever on a server that trickles.
+    try:
+        return response.raw.read1(_CHUNK_BYTES, decode_content=False)
+    except urllib3.exceptions.ProtocolError:
+        return b""
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: Exception) -> str:
     """A few plain words for the nest of exceptions that requests and urllib3 raise."""
-    seen: list[BaseException] = []
-    pending: list[object] = [error]
-    while pending:
-        item = pending.pop(0)
-        if isinstance(item, BaseException) and item not in seen:
-            seen.append(item)
-            pending += [*item.args, getattr(item, "reason", None), item.__cause__, item.__context__]
-    # The order matters: urllib3 counts a refused connection among its connection timeouts.
-    if any(isinstance(item, urllib3.exceptions.NameResolutionError) for item in seen):
-        return "host name not found"
-    for item in seen:
-        if isinstance(item, OSError) and item.strerror and not isinstance(item, requests.RequestException):
-            return item.strerror
-    for item in seen:
-        if isinstance(item, requests.ConnectTimeout | urllib3.exceptions.ConnectTimeoutError):
-            return "no connection in time"
-        if isinstance(item, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
-            return "no answer in time"
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    if _UNKNOWN_HOST[0] in text:
+        return _UNKNOWN_HOST[1]
+    if found := _SYSTEM.search(text):
+        return found[1] or found[2]
+    return next((words for its, words in _TIMEOUTS if its in text), text)

@@ -1,30 +1,27 @@
-"""Reading files whose content is known: nothing is parsed before size and checksums proved right."""
+"""Reading files whose content is known: nothing is parsed before its size and its checksum proved right."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from relay.base.errors import UserError
+from relay.base.files import sha256
 from relay.datasets.sources import Archive, KnownFile, Source
-
-CHUNK_BYTES = 1 << 20
 
 
 def check_file(path: Path, expected: KnownFile) -> None:
     """Raises UserError, naming file, finding and expectation, unless `path` is exactly the expected file."""
     try:
-        _check_size(path, expected)
-        with path.open("rb") as stream:
-            _check_digests(str(path), stream, expected)
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
+        _check(str(path), path.stat().st_size, lambda: sha256(path), expected)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -37,7 +34,11 @@ def members_below(root: Path, source: Source) -> Iterator[tuple[str, bytes]]:
     """
     check_root(root, source)
     for archive in source.archives:
-        yield from _archive_below(root, source, archive)
+        folder = _folder_below(root, source, archive)
+        if any(_exists(folder / member.name) for member in archive.members):
+            yield from ((member.name, _read(folder / member.name, member)) for member in archive.members)
+        else:
+            yield from members_of(folder / archive.file.name, archive)
 
 
 def check_root(root: Path, source: Source | None) -> None:
@@ -76,22 +77,12 @@ def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
     try:
         for name, content in _unpack(path, archive):
             if name in wanted:
-                member = wanted.pop(name)
-                _check_content(f"{path}, member {name}", content, member)
+                _check_content(f"{path}, member {name}", content, wanted.pop(name))
                 yield name, content
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise UserError(f"{path}: cannot be unpacked: {error}") from error
     if wanted:
         raise UserError(f"{path}: holds no {', '.join(wanted)}")
-
-
-def _archive_below(root: Path, source: Source, archive: Archive) -> Iterator[tuple[str, bytes]]:
-    folder = _folder_below(root, source, archive)
-    if any(_exists(folder / member.name) for member in archive.members):
-        for member in archive.members:
-            yield member.name, _read_member(folder / member.name, member)
-    else:
-        yield from members_of(folder / archive.file.name, archive)
 
 
 def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
@@ -106,9 +97,8 @@ def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
     )
 
 
-def _read_member(path: Path, expected: KnownFile) -> bytes:
+def _read(path: Path, expected: KnownFile) -> bytes:
     try:
-        _check_size(path, expected)
         content = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -130,33 +120,15 @@ def _unpack(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_content(label: str, content: bytes, expected: KnownFile) -> None:
-    if len(content) != expected.size_bytes:
-        raise _wrong_size(label, len(content), expected)
-    _check_digests(label, io.BytesIO(content), expected)
+    _check(label, len(content), lambda: hashlib.sha256(content).hexdigest(), expected)
 
 
-def _check_size(path: Path, expected: KnownFile) -> None:
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
-    size_bytes = path.stat().st_size
+def _check(label: str, size_bytes: int, digest: Callable[[], str], expected: KnownFile) -> None:
     if size_bytes != expected.size_bytes:
-        raise _wrong_size(str(path), size_bytes, expected)
-
-
-def _check_digests(label: str, stream: BinaryIO, expected: KnownFile) -> None:
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    while chunk := stream.read(CHUNK_BYTES):
-        md5.update(chunk)
-        sha256.update(chunk)
-    if md5.hexdigest() != expected.md5:
-        raise UserError(f"{label}: corrupted: MD5 is {md5.hexdigest()}, expected {expected.md5}")
-    if sha256.hexdigest() != expected.sha256:
-        raise UserError(f"{label}: corrupted: SHA-256 is {sha256.hexdigest()}, expected {expected.sha256}")
-
-
-def _wrong_size(label: str, found_bytes: int, expected: KnownFile) -> UserError:
-    what = "truncated" if found_bytes < expected.size_bytes else "wrong"
-    return UserError(f"{label}: {what}: {found_bytes:,} bytes, expected {expected.size_bytes:,}")
+        what = "truncated" if size_bytes < expected.size_bytes else "wrong"
+        raise UserError(f"{label}: {what}: {size_bytes:,} bytes, expected {expected.size_bytes:,}")
+    if (found := digest()) != expected.sha256:
+        raise UserError(f"{label}: corrupted: SHA-256 is {found}, expected {expected.sha256}")
 
 
 def _exists(path: Path) -> bool:

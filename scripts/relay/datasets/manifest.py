@@ -10,8 +10,10 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import sha256, write_json
-from relay.datasets.verified import MANIFEST, REMEDY
 from relay.spec.identity import fingerprint
+
+MANIFEST = "manifest.json"
+REMEDY = "remove the folder and prepare the dataset again"
 
 
 @dataclass(frozen=True)
@@ -29,25 +31,6 @@ class Manifest:
     name: str
     version: str
     files: Mapping[str, FileRecord]
-
-
-def verify(directory: Path, full: bool = False) -> Manifest:
-    """The manifest, after comparing it with the files: sizes; with `full`, SHA-256 too.
-
-    Raises UserError, naming the file, what was found and what was expected.
-    """
-    manifest = read(directory)
-    for name, record in manifest.files.items():
-        path = directory / name
-        try:
-            size_bytes = path.stat().st_size
-            if size_bytes != record.size_bytes:
-                raise UserError(f"{path}: {size_bytes:,} bytes, the manifest says {record.size_bytes:,}; {REMEDY}")
-            if full and (found := sha256(path)) != record.sha256:
-                raise UserError(f"{path}: corrupted: SHA-256 is {found}, expected {record.sha256}; {REMEDY}")
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror or error}; {REMEDY}") from error
-    return manifest
 
 
 def describe(directory: Path) -> dict[str, FileRecord]:

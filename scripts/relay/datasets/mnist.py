@@ -43,75 +43,36 @@ def read_idx(name: str, members: Mapping[str, bytes], dimensions: int) -> np.nda
     return values.reshape(shape)
 
 
+def _packed(name: str, packed: tuple[int, str], plain: tuple[int, str]) -> Archive:
+    """A file and its archive, of so many bytes and with this SHA-256."""
+    return Archive(KnownFile(f"{name}.gz", *packed), (KnownFile(name, *plain),))
+
+
 MNIST = Source(
     name="mnist",
     read=read_mnist,
     folder="MNIST/raw",
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
     archives=(
-        Archive(
-            KnownFile(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            (
-                KnownFile(
-                    "train-images-idx3-ubyte",
-                    47_040_016,
-                    "6bbc9ace898e44ae57da46a324031adb",
-                    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                ),
-            ),
+        _packed(
+            "train-images-idx3-ubyte",
+            (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            (47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
         ),
-        Archive(
-            KnownFile(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            (
-                KnownFile(
-                    "train-labels-idx1-ubyte",
-                    60_008,
-                    "a25bea736e30d166cdddb491f175f624",
-                    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                ),
-            ),
+        _packed(
+            "train-labels-idx1-ubyte",
+            (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+            (60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
         ),
-        Archive(
-            KnownFile(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "9fb629c4189551a2d022fa330f9573f3",
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            (
-                KnownFile(
-                    "t10k-images-idx3-ubyte",
-                    7_840_016,
-                    "2646ac647ad5339dbf082846283269ea",
-                    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                ),
-            ),
+        _packed(
+            "t10k-images-idx3-ubyte",
+            (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            (7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
         ),
-        Archive(
-            KnownFile(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "ec29112dd5afa0611ce80d1b7f02629c",
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-            (
-                KnownFile(
-                    "t10k-labels-idx1-ubyte",
-                    10_008,
-                    "27ae3e4e09519cfbb04c329615203637",
-                    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-                ),
-            ),
+        _packed(
+            "t10k-labels-idx1-ubyte",
+            (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+            (10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
         ),
     ),
 )

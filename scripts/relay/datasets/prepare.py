@@ -14,9 +14,8 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.chain.files import sync
-from relay.datasets import manifest
-from relay.datasets.manifest import Manifest
-from relay.datasets.verified import MANIFEST
+from relay.datasets import manifest, verified
+from relay.datasets.manifest import MANIFEST, Manifest
 from relay.spec.dataset import DatasetSpec
 
 _ABANDONED_SECONDS = 24 * 3600
@@ -58,7 +57,7 @@ def _check_output(output: Path) -> None:
 def _present(output: Path, spec: DatasetSpec) -> Manifest | None:
     """The manifest of what lies in `output`, if that is what was asked for and undamaged."""
     try:
-        present = manifest.verify(output, full=True)
+        present = verified.check(output)
     except UserError as error:
         if (output / MANIFEST).exists():
             log.warning("%s", error)
@@ -76,7 +75,7 @@ def _publish(prepared: Path, output: Path, made: Manifest, workspace: Path) -> M
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         try:
-            present = manifest.verify(output, full=True)
+            present = verified.check(output)
         except UserError:
             present = None
         if present == made:

@@ -36,7 +36,7 @@ def members(
     found: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         for archive in source.archives:
-            path, _ = download(archive.file, mirrors, Path(folder), patience)
+            path = download(archive.file, mirrors, Path(folder), patience)
             found.update(members_of(path, archive))
             path.unlink()
     return found

@@ -1,9 +1,4 @@
-"""How a public dataset is described: where its files come from, how each is recognised, and what reads them.
-
-MD5 sums are those that torchvision publishes (of the archives in `torchvision.datasets.MNIST` and `CIFAR10`,
-of CIFAR-10's extracted files there too). MD5 resists accidents, not intent: the SHA-256 stands beside it, and
-both must hold.
-"""
+"""How a public dataset is described: where its files come from, how each is recognised, and what reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +14,6 @@ class KnownFile:
 
     name: str
     size_bytes: int
-    md5: str
     sha256: str
 
 

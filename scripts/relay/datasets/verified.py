@@ -10,22 +10,32 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json, read_json_or, sha256, write_json
+from relay.base.files import read_json_or, sha256, write_json
+from relay.datasets import manifest
+from relay.datasets.manifest import REMEDY, Manifest
 from relay.environments.node_folder import own_folder
 
-MANIFEST = "manifest.json"
 VALID_SECONDS = 24 * 3600.0
 SETTLED_SECONDS = 2.0  # a file changed within the resolution of its times could be changed again unseen
-REMEDY = "remove the folder and prepare the dataset again"
 
 
-def check(directory: Path) -> None:
-    """Raises UserError where a file is missing or has other bytes than the manifest says."""
-    expected = _expected(directory)
+def check(directory: Path) -> Manifest:
+    """The manifest. Raises UserError where a file is missing or has other bytes than the manifest says."""
+    found = manifest.read(directory)
+    try:
+        _compare(directory, {name: record.sha256 for name, record in found.files.items()})
+    except OSError as error:
+        place = error.filename or directory
+        raise UserError(f"{place}: cannot be read: {error.strerror or error}; {REMEDY}") from None
+    return found
+
+
+def _compare(directory: Path, expected: dict[str, str]) -> None:
     stamp = _stamp(directory)
     seen = {name: _status(directory / name) for name in expected}
     now = time.time()
@@ -33,14 +43,12 @@ def check(directory: Path) -> None:
     if _holds(known, {"sha256": expected, "files": seen}, now):
         return
     for name, digest in expected.items():
-        if (found := _digest(directory / name)) != digest:
+        if (found := sha256(directory / name)) != digest:
             raise UserError(f"{directory / name}: was changed: SHA-256 is {found}, expected {digest}; {REMEDY}")
     settled = all(now - changed_ns / 1e9 > SETTLED_SECONDS for *_, changed_ns in seen.values())
     if stamp and settled and seen == {name: _status(directory / name) for name in expected}:
-        try:
+        with suppress(OSError):  # no room for it: the next job reads the bytes again
             write_json(stamp, {"time": now, "sha256": expected, "files": seen})
-        except OSError:  # no room for it: the next job reads the bytes again
-            return
 
 
 def _holds(known: Any, seen: dict[str, Any], now: float) -> bool:
@@ -52,33 +60,10 @@ def _holds(known: Any, seen: dict[str, Any], now: float) -> bool:
         return False
 
 
-def _expected(directory: Path) -> dict[str, str]:
-    """The SHA-256 of each file, by its name. Raises UserError."""
-    path = directory / MANIFEST
-    try:
-        return {str(name): str(record["sha256"]) for name, record in read_json(path)["files"].items()}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        if not path.exists():
-            raise UserError(f"{path}: is missing; the dataset is not prepared") from None
-        raise UserError(f"{path}: is not a manifest ({error}); {REMEDY}") from None
-
-
 def _status(path: Path) -> list[int]:
-    """What changes when a file's bytes do: size, inode, and both times in nanoseconds. Raises UserError."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}; {REMEDY}") from None
+    """What changes when a file's bytes do: size, inode, and both times in nanoseconds. Raises OSError."""
+    found = path.stat()
     return [found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def _digest(path: Path) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}; {REMEDY}") from None
 
 
 def _stamp(directory: Path) -> Path | None:

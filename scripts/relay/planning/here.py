@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.datasets.files import check_root, folder_of
+from relay.datasets.manifest import MANIFEST
 from relay.datasets.public import SOURCES
-from relay.datasets.verified import MANIFEST
 from relay.environments import login_node
 from relay.planning import gpus, shapes
 from relay.planning.plan import Plan
