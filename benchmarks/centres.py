@@ -18,7 +18,6 @@ import argparse
 import importlib
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import DATA, PAGES, ROOT, page_script, report, trained, unpacked, workflow_run, written
+from common import DATA, PAGES, ROOT, free_port, page_script, report, trained, unpacked, workflow_run, written
 from torch.utils.flop_counter import FlopCounterMode
 
 from relay.spec.run import Run, changed
@@ -100,7 +99,7 @@ def of_page(
     processes = 2 if page == "pytorch-ddp-test" else 1
     words = [f"--batch_size={batch // processes}", f"--num_workers={workers}"]
     if processes > 1:
-        words += ["--init_method", f"tcp://127.0.0.1:{_free_port()}", "--world_size=2", "--max_epochs=1"]
+        words += ["--init_method", f"tcp://127.0.0.1:{free_port()}", "--world_size=2", "--max_epochs=1"]
     started = []
     for rank in range(processes):
         slurm = {"CPUS_PER_TASK": 2 // processes, "NTASKS_PER_NODE": processes, "NODEID": 0, "LOCALID": rank}
@@ -145,12 +144,6 @@ def flops_of_a_sample(network: str) -> int:
     with FlopCounterMode(display=False) as counted:
         model(torch.rand(2, 3, 32, 32)).sum().backward()
     return counted.get_total_flops() // 2
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a run in one process, the centres' scripts and data, and how ratios are told."""
+"""What the benchmarks share: a run of the workflow, the centres' scripts and data, and how ratios are told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,58 +26,12 @@ from relay.config.config import load
 from relay.planning.planner import plan
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import freeze
-from relay.spec.looked import Looked
 from relay.spec.run import Run
-from relay.spec.setting import Batch, Computation, Feeding, Length, StrategySpec
-from relay.spec.tasks import BUILT_IN
 from relay.task.prepared import prepare_data
 
 ROOT = Path(__file__).resolve().parents[1]
 # Where the centres' pages and the data that they train on may lie.
 PAGES, DATA = ROOT.parent / "shared/seeds", ROOT.parent / "shared/data"
-
-
-def run_of(
-    task: str,
-    folder: Path,
-    steps: int,
-    global_batch_size: int,
-    *,
-    computation: Computation | None = None,
-    feeding: Feeding | None = None,
-    device: str = "cpu",
-    root: Path | None = None,
-) -> Run:
-    """A run of a built-in task in one process, without evaluations, its data prepared below the folder.
-
-    `root` holds a copy of public data.
-    """
-    looked = Looked.read(BUILT_IN / f"cards/{task}.json")
-    prepare_data(looked.task, looked.dataset, folder, root=root)
-    length = Length(
-        epochs=1,
-        steps_per_epoch=looked.dataset.train_count // global_batch_size,
-        total_steps=steps,
-        evaluate_every_steps=steps + 1,
-    )
-    return Run(
-        id="benchmark",
-        setting_id="benchmark",
-        repeat=0,
-        seed=1,
-        task=replace(looked.task, global_batch_size=global_batch_size),
-        dataset=looked.dataset,
-        strategy=StrategySpec(name="cpu" if device == "cpu" else "single_gpu", file=""),
-        computation=computation or Computation(),
-        feeding=feeding or Feeding(),
-        batch=Batch(global_batch_size=global_batch_size),
-        length=length,
-    )
-
-
-def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
-    """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
-    return run_of("lenet-synthetic", folder, steps, global_batch_size)
 
 
 def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None = None) -> Run:
@@ -93,7 +48,7 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
     return written(run, results)
 
 
-def short_run(config: Mapping[str, Any], steps: int, results: Path, data: Path) -> Run:
+def short_run(config: Mapping[str, Any], steps: int, results: Path, data: Path = DATA) -> Run:
     """The one run of a config, of so many steps and without evaluations; CIFAR-10's archive lies in `data`."""
     cifar10 = config["task"].endswith("cifar10")
     root = unpacked("cifar-10-batches-py.tar.xz", results / "archive", data) if cifar10 else None
@@ -120,21 +75,19 @@ def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxy
     written(run, results)
     command = [sys.executable, str(ROOT / "scripts/main.py"), "train", "--run", run.id, "--results", str(results)]
     command += ["--first", "0", "--last", str(run.length.total_steps)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        check=False,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    if done.returncode:
-        sys.exit(f"the run {run.id} failed:\n{done.stdout}")
+    called(f"the run {run.id}", command, variables)
     lines = [json.loads(line) for path in places.work.glob("records/*.jsonl") for line in path.read_text().splitlines()]
     blocks = [block for line in lines for block in line.get("blocks", ()) if block[0] >= after]
     steps, seconds = sum(block[1] - block[0] for block in blocks), sum(block[2] for block in blocks)
     return steps * run.batch.global_batch_size / seconds
+
+
+def called(what: str, command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run a command, with these in its environment. Exits with what it printed, where it fails."""
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False, text=True, **output)
+    if done.returncode:
+        sys.exit(f"{what} failed:\n{done.stdout}")
 
 
 def unpacked(archive: str, folder: Path, data: Path = DATA) -> Path:
@@ -160,24 +113,10 @@ def page_script(name: str, pages: Path = PAGES) -> str:
     return text[1] + "\n"
 
 
-# A process in between, which is small: a child inherits the peak memory of the process that starts it.
-SPENT = """
-import resource, subprocess, sys
-status = subprocess.call(sys.argv[1:], stdout=2)
-spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(spent.ru_utime + spent.ru_stime, spent.ru_maxrss / 1024)
-sys.exit(status)
-"""
-
-
-def spent(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
-    """CPU seconds of a command and its processes, and the largest peak memory, in MB. Ends where it fails."""
-    asked = [sys.executable, "-c", SPENT, *map(str, command)]
-    done = subprocess.run(asked, cwd=folder, check=False, text=True, capture_output=True)
-    if done.returncode:
-        sys.exit(f"{command[1]} failed:\n{done.stderr}")
-    seconds, megabytes = map(float, done.stdout.split())
-    return seconds, megabytes
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def report(question: str, ratios: list[float], **figures: object) -> None:

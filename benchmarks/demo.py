@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from common import ROOT, report
+from common import ROOT, called, report
 from proof_share import share
 
 
@@ -25,10 +24,8 @@ def main() -> None:
     for _ in range(given.rounds):
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
-            done = subprocess.run([*command, "--directory", folder], check=False, text=True, capture_output=True)
+            called("the demo", [*command, "--directory", folder])
             seconds.append(time.monotonic() - began)
-            if done.returncode:
-                sys.exit(f"the demo failed:\n{done.stdout}{done.stderr}")
             told = share(Path(folder) / "results")
         shares.append(told["share"])
         rules = told["rules"]

@@ -8,7 +8,6 @@ to that. Python's audit events tell when a phase begins: they change nothing in 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, report, workflow_run
+from common import ROOT, called, report, workflow_run
 
 from relay.run_folder.places import Places
 from relay.spec.run import Run
@@ -71,21 +70,11 @@ def hop(folder: Path, run: Run, first: int) -> dict[str, float]:
     site = folder / "job"  # for the job's own process, whose code is the checkout's
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(MARKS)
-    environment = {**os.environ, "HOP_MARKS": str(marks), "PYTHONPATH": str(site)}
     command = [sys.executable, str(ROOT / "scripts/main.py"), "train", "--run", run.id, "--results", str(folder)]
     began = time.time()
-    done = subprocess.run(
-        [*command, "--first", str(first), "--last", str(first + STEPS)],
-        env=environment,
-        cwd=ROOT,
-        check=False,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    command += ["--first", str(first), "--last", str(first + STEPS)]
+    called(f"the segment from step {first}", command, {"HOP_MARKS": str(marks), "PYTHONPATH": str(site)})
     ended = time.time()
-    if done.returncode:
-        sys.exit(f"the segment from step {first} failed:\n{done.stdout}")
     return dict(_phases(marks.read_text(), began)) | {"the job's end": ended - began}
 
 

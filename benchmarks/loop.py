@@ -17,17 +17,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import DATA, report, run_of, unpacked
+from common import DATA, report, short_run
 
 from relay.process import machine
 from relay.process.ranks import Ranks
+from relay.run_folder.places import dataset_folder
 from relay.spec.run import Run, changed
-from relay.spec.setting import Computation, Feeding
 from relay.strategies._captured import prepare
 from relay.task.bound import BoundTask
 from relay.task.data import feeder
@@ -105,18 +104,19 @@ class Simple:
         return time.perf_counter()
 
 
-def product(run: Run, ranks: Ranks, dataset: Path, folder: Path) -> float:
-    """Seconds of a step in the product's loop, with all records and looks; the save at its end is left out."""
+def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
+    """Seconds of a step in the product's loop, with all records and looks.
+
+    Its warm-up, the steps that are observed and the save at its end are left out.
+    """
+    work.mkdir(exist_ok=True)
     blocks: list[Block] = []
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as work,
-        redirect_stdout(sys.stderr),  # stdout is for the figures alone
-        monitored(run, ranks, Path(work), 1),
-    ):
-        trainer = Trainer(run, ranks, dataset, Path(work), attempt=1, measured={})
+    with monitored(run, ranks, work, 1), redirect_stdout(sys.stderr):  # stdout is for the figures alone
+        trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
         trainer.recorder.flush = lambda timed, _: blocks.extend(timed)  # type: ignore[method-assign]
         trainer.train(0, run.length.total_steps)
-    timed = [block for block in blocks if block.first >= run.length.warmup_steps]
+    last = run.length.total_steps - run.length.observed_steps
+    timed = [block for block in blocks if run.length.warmup_steps <= block.first and block.last <= last]
     return sum(block.seconds for block in timed) / sum(block.last - block.first for block in timed)
 
 
@@ -151,31 +151,30 @@ def main() -> None:
         machine.keep_freed_memory()
     ranks = Ranks.join(given.device, "gloo")
     with tempfile.TemporaryDirectory() as named:
-        folder, root = Path(named), None
-        if given.task.endswith("cifar10"):
-            root = unpacked("cifar-10-batches-py.tar.xz", folder / "archive", given.data)
-        run = run_of(
-            given.task, folder / "dataset", given.steps + 10, given.global_batch_size, root=root, device=given.device,
-            computation=Computation(channels_last=given.channels_last, cuda_graph=given.device == "cuda"),
-            feeding=Feeding(loader=given.loader, data_workers=given.workers),
-        )  # fmt: skip
-        shape = replace(run.shape, device=given.device, cpus_per_task=given.threads, threads=given.threads)
-        run = changed(replace(run, shape=shape), observed_steps=0)
+        folder = Path(named)
+        comparison = {
+            "strategy": "cpu" if given.device == "cpu" else "single_gpu", "cpus_per_task": given.threads,
+            "threads": given.threads, "global_batch_size": given.global_batch_size,
+            "loader": given.loader, "data_workers": given.workers,
+        }  # fmt: skip
+        config = {"task": given.task, "device": given.device, "comparisons": [comparison]}
+        run = short_run(config, given.steps + 10, folder, given.data)
+        run = changed(run, channels_last=given.channels_last, observed_steps=0)
+        dataset = dataset_folder(folder, run.dataset)
 
         def simple(**how: bool) -> Callable[[], float]:
-            loop = Simple(run, folder / "dataset", ranks.device, **how)
+            loop = Simple(run, dataset, ranks.device, **how)
             return lambda: loop.seconds_of_a_step(given.steps)
 
         def ours(run: Run = run) -> float:
-            return product(run, ranks, folder / "dataset", folder)
+            return product(run, ranks, dataset, Path(tempfile.mkdtemp(dir=folder)))
 
-        captured = given.against == "graph"
-        others = {given.against: simple(one_batch=captured or given.against == "step", captured=captured)}
+        one_batch = given.against in ("step", "graph")
+        others = {given.against: simple(one_batch=one_batch, captured=given.against == "graph")}
         products = {"as it is": ours}
         if given.against == "plain":
             others |= {"fused": simple(one_batch=False, fused=True), "compiled": simple(one_batch=False, compiled=True)}
-        if given.against == "plain":
-            compiled = replace(run, computation=replace(run.computation, compile=True))
+            compiled = changed(run, compile=True)
             products["compiled"] = lambda: ours(compiled)
         (other_name, other), (name, quickest) = best(others), best(products)
         ratios, seconds = [], []

@@ -7,38 +7,26 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
-from contextlib import redirect_stdout
 from pathlib import Path
 
-from common import report, synthetic_run
+from common import report, short_run
+from loop import product
 
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.attempts import parsed
+from relay.run_folder.places import dataset_folder
 from relay.run_folder.samples import samples_path
 from relay.run_folder.step_split import StepSplit
 from relay.spec.run import Run, changed
-from relay.training.monitor import monitored
-from relay.training.timing import Block
-from relay.training.trainer import Trainer
 
 
 def train(run: Run, ranks: Ranks, dataset: Path, work: Path) -> tuple[float, float]:
     """A step's seconds in the steps that are timed, and the CPU seconds of all that the process did meanwhile."""
-    work.mkdir()
-    blocks: list[Block] = []
     began = time.process_time()
-    with monitored(run, ranks, work, 1), redirect_stdout(sys.stderr):  # stdout is for the figures alone
-        trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
-        trainer.recorder.flush = lambda timed, _: blocks.extend(timed)  # type: ignore[method-assign]
-        trainer.train(0, run.length.total_steps)
-    last = run.length.total_steps - run.length.observed_steps
-    timed = [block for block in blocks if run.length.warmup_steps <= block.first and block.last <= last]
-    steps = sum(block.last - block.first for block in timed)
-    return sum(block.seconds for block in timed) / steps, time.process_time() - began
+    return product(run, ranks, dataset, work), time.process_time() - began
 
 
 def looks(work: Path) -> tuple[int, float]:
@@ -60,8 +48,10 @@ def main() -> None:
     ranks = Ranks.join("cpu", "gloo")
     ratios, observed, shares, each_look = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        dataset = Path(folder) / "dataset"
-        plain = synthetic_run(dataset, given.steps, given.global_batch_size)
+        comparison = {"strategy": "cpu", "global_batch_size": given.global_batch_size, "cpus_per_task": given.threads}
+        config = {"task": "lenet-synthetic", "comparisons": [comparison]}
+        plain = short_run(config, given.steps, Path(folder))
+        dataset = dataset_folder(Path(folder), plain.dataset)
         plain = changed(plain, monitor_seconds=0.0, observed_steps=0)
         watched = changed(plain, monitor_seconds=given.monitor_seconds, observed_steps=min(20, given.steps // 20))
         train(plain, ranks, dataset, Path(folder) / "warm-up")

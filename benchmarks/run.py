@@ -24,10 +24,7 @@ FIRST_LINE = "left out: "  # of what a benchmark prints that cannot run here
 
 @dataclass(frozen=True)
 class Row:
-    """A question with the command that answers it. `reach` is the target; `most`: the figure has to be at most that.
-
-    The figure is the answer's median ratio, or its `value` of that name.
-    """
+    """A question with the command that answers it. `reach` is the target; `most`: the figure has to be at most that."""
 
     what: str
     against: str
@@ -35,7 +32,6 @@ class Row:
     options: Sequence[str] = ()
     reach: float | None = None
     most: bool = False
-    value: str = ""
     shown: Sequence[str] = field(default=())  # further figures of the answer
 
     def met(self, ratio: float) -> str:
@@ -51,71 +47,43 @@ class Row:
 
 
 LENET = ("--task", "lenet-cifar10", "--threads", "2", "--steps", "100", "--rounds", "5")
-ON_GPU = ("--device", "cuda")
 STEP, LAST = ("--against", "step"), ("--channels-last",)
+PLAIN = ("--against", "plain", "--threads", "2", "--global-batch-size", "32")
+OF_PAGE = ("page_images_per_second", "cpu_images_per_second", "ddp_images_per_second")
+ON_GPU = ("page_images_per_second", "page_with_data_workers", "best", "teraflops")
 ROWS = (
     Row("LeNet on CIFAR-10, batch 512, CPU: the best setting, images/s", "`cifar10-cpu.py`, whole epoch", "centres",
-        reach=3.0, shown=("page_images_per_second", "cpu_images_per_second", "ddp_images_per_second")),
+        reach=3.0, shown=OF_PAGE),
     Row("`ddp` × 2, batch 256 per process, images/s", "`pytorch-ddp-test.py` on gloo", "centres",
-        ("--page", "pytorch-ddp-test"), 2.5, shown=("page_images_per_second", "ddp_images_per_second")),
-    *(Row(f"LeNet's loop, batch {batch}, {order}", "the step alone, on one batch in memory", "loop",
-          (*LENET, *STEP, *last, "--global-batch-size", str(batch)), 0.95, shown=("other_samples_per_second",))
-      for order, last in (("channels last", LAST), ("channels first", ()))
+        ("--page", "pytorch-ddp-test"), 2.5, shown=OF_PAGE),
+    *(Row(f"LeNet's loop, batch {batch}, channels last", "the step alone, on one batch in memory", "loop",
+          (*LENET, *STEP, *LAST, "--global-batch-size", str(batch)), 0.95, shown=("other_samples_per_second",))
       for batch in (32, 128, 512, 2048)),
     Row("the same, batch 512, channels last, `dataloader` without workers", "the step alone", "loop",
         (*LENET, *STEP, *LAST, "--global-batch-size", "512", "--loader", "dataloader"), 0.95),
-    *(Row(f"`dataloader`, {workers} workers, batch 512, images/s", "torch's DataLoader over torchvision's CIFAR10",
-          "loaders", ("--against", "torchvision", "--global-batch-size", "512", "--workers", str(workers)), 1.5,
-          shown=("other_images_per_second",)) for workers in (0, 1, 2)),
     Row("the loop with records, looks and deadline, batch 64", "a bare loop of ten lines", "loop", LAST, 0.98),
     Row("gpt-tiny, two threads", "a plain loop of torch's own modules, at its best", "loop",
-        ("--task", "gpt-tiny", "--against", "plain", "--threads", "2", "--global-batch-size", "32", "--steps", "30",
-         "--rounds", "5"), 0.97, shown=("other", "product")),
+        ("--task", "gpt-tiny", *PLAIN, "--steps", "30", "--rounds", "5"), 0.97, shown=("other", "product")),
     Row("ResNet-18 with GroupNorm on CIFAR-10, two threads", "the same", "loop",
-        ("--task", "resnet18-group-cifar10", "--against", "plain", "--threads", "2", "--channels-last",
-         "--global-batch-size", "32", "--steps", "6", "--rounds", "3"), 0.97, shown=("other", "product")),
+        ("--task", "resnet18-group-cifar10", *PLAIN, *LAST, "--steps", "6", "--rounds", "3"), 0.97,
+        shown=("other", "product")),
     *(Row(f"the best memory allocator, or knob of OpenMP: {task}", "none", "knobs",
           ("--task", task, "--global-batch-size", batch, "--steps", count, "--rounds", "2"),
           shown=("best", "knobs", "not_installed"))
       for task, batch, count in (("lenet-cifar10", "512", "100"), ("gpt-tiny", "32", "110"))),
-    Row("a step of LeNet, batch 512, `cpu` on two CPUs (`ddp` beside it)", "channels first",
-        "step_profile", reach=1.0, shown=("microseconds_of_a_sample",)),
-    Row("saving in the background every 5 s", "no saving", "settings",
-        ("--ours", '{"checkpoint_minutes": 0.0833}', "--theirs", '{"checkpoint_minutes": 1000}', "--steps", "3000"),
-        0.98),
     *(Row(f"from a job's first line to its first step, {name}", "`python -c \"import torch\"`", "hop",
           ("--strategy", strategy, "--processes", str(processes)), 1.5, most=True, shown=("import_torch_seconds",))
       for name, strategy, processes in (("`cpu`", "cpu", 1), ("`ddp` × 2", "ddp", 2))),
-    Row("a Slurm job's own Snakemake, each of two, to the first line of the job", "`snakemake --version`", "nested",
-        reach=2.0, most=True, shown=("seconds", "version_seconds")),
-    Row("a dry run of 1,000 runs, CPU seconds", "bare Snakemake with as many jobs of four rules", "planning",
-        ("--rounds", "2"), 1.3, most=True, shown=("growth", "over_described")),
-    Row("the comparison of 5,000 runs' records, CPU seconds", "–", "large_comparison", reach=30, most=True,
-        value="cpu_seconds", shown=("peak_memory_megabytes", "page_megabytes")),
-    Row("the driver on 200 runs × 4 jobs that end at once, CPU seconds of a job", "the same on 100 runs", "driving",
-        ("--runs", "100", "--growth", "2"), 1.1, most=True, shown=("bare_growth", "driver_when_larger")),
-    Row("a node's environment from the wheelhouse, with its first `import torch`", "venv, pip and `import torch`",
-        "environment", ("--rounds", "2"), 5.0, shown=("seconds", "where_kept")),
     Row("`make demo` after installation, seconds", "–", "demo", ("--rounds", "2"), 75, most=True,
         shown=("share_of_proofs",)),
     Row("on a GPU: LeNet, batch 512, the best setting, images/s", "`cifar10-gpu.py` without data workers",
-        "centres", ("--page", "cifar10-gpu", "--epochs", "20", "--rounds", "1"), 100.0,
-        shown=("page_images_per_second", "page_with_data_workers", "best")),
+        "centres", ("--page", "cifar10-gpu", "--epochs", "20", "--rounds", "1"), 100.0, shown=ON_GPU),
     Row("on a GPU: LeNet's loop, batch 512", "its step captured as a CUDA graph and replayed", "loop",
-        (*ON_GPU, "--task", "lenet-cifar10", "--against", "graph", "--global-batch-size", "512", "--steps", "2000"),
-        0.8, shown=("other_samples_per_second", "product")),
+        ("--device", "cuda", "--task", "lenet-cifar10", "--against", "graph", "--global-batch-size", "512",
+         "--steps", "2000"), 0.8, shown=("other_samples_per_second", "product")),
     Row("on a GPU: ResNet-18, batch 256, the best setting, images/s", "the same network in `cifar10-gpu.py`", "centres",
         ("--page", "cifar10-gpu", "--network", "resnet18_cifar10", "--global-batch-size", "256", "--epochs", "3",
-         "--rounds", "1"), 3.0, shown=("page_images_per_second", "page_with_data_workers", "best", "teraflops")),
-    *(Row(f"on a GPU: {what}, images/s", "one replica with `dataloader`", "settings",
-          ("--config", '{"task": "lenet-cifar10", "device": "cuda", "global_batch_size": 512}', "--steps", "2000",
-           "--ours", f'{{"comparisons": [{ours}]}}',
-           "--theirs", '{"comparisons": [{"strategy": "single_gpu", "loader": "dataloader", "data_workers": 0}]}'),
-          shown=("samples_per_second", "with_mps"))
-      for what, ours in (
-          ("`mps` with 8 replicas, `dataloader`", '{"strategy": "mps", "processes_per_device": 8, "cpus_per_task": 1, '
-           '"batch_per_device": 4096, "loader": "dataloader", "data_workers": 0}'),
-          ("one replica, data resident", '{"strategy": "single_gpu"}'))),
+         "--rounds", "1"), 3.0, shown=ON_GPU),
 )  # fmt: skip
 
 
@@ -137,9 +105,9 @@ def line(row: Row, found: dict[str, Any] | str) -> str:
     if isinstance(found, str):
         return f"| {row.what} | {row.against} | {row.target} | {found} | | |"
     low, high = found["quartiles"]
-    spread = f"{low:.3g} – {high:.3g}" if found["rounds"] > 1 and not row.value else "one round"
+    spread = f"{low:.3g} – {high:.3g}" if found["rounds"] > 1 else "one round"
     further = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in row.shown if name in found)
-    ratio = found[row.value or "median_ratio"]
+    ratio = found["median_ratio"]
     return f"| {row.what} | {row.against} | {row.target} | {ratio:.3g} ({spread}) | {row.met(ratio)} | {further} |"
 
 

@@ -14,17 +14,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 import torch.multiprocessing as mp
-from common import report, synthetic_run
+from common import free_port, report, short_run
 
 from relay.process import machine
 from relay.process.ranks import Ranks
+from relay.run_folder.places import dataset_folder
 from relay.run_folder.step_split import StepSplit
 from relay.spec.run import Run, changed
 from relay.task import data
@@ -76,11 +75,11 @@ def measure(rank: int, run: Run, given: argparse.Namespace, folder: Path) -> Non
     """One of the processes; the first one prints."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     machine.set_threads(1, 1)
-    ranks = Ranks.join("cpu", "gloo")
+    ranks, dataset = Ranks.join("cpu", "gloo"), dataset_folder(folder, run.dataset)
     found: dict[str, list[float]] = {}
     for place in range(given.rounds):
-        plain = train(run, ranks, folder / "dataset", folder / f"plain-{place}", 0.0)
-        planted = train(run, ranks, folder / "dataset", folder / f"planted-{place}", given.milliseconds / 1000)
+        plain = train(run, ranks, dataset, folder / f"plain-{place}", 0.0)
+        planted = train(run, ranks, dataset, folder / f"planted-{place}", given.milliseconds / 1000)
         if rank == 0 and plain and planted:
             for name, ratio in ratios_of(planted, plain, given.milliseconds / 1000).items():
                 found.setdefault(name, []).append(ratio)
@@ -102,18 +101,16 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=64)
     parser.add_argument("--milliseconds", type=float, default=5.0, help="planted in each part of each step")
     given = parser.parse_args()
-    os.environ |= {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    os.environ |= {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with tempfile.TemporaryDirectory() as folder:
-        run = synthetic_run(Path(folder) / "dataset", given.steps, given.global_batch_size)
-        shape = replace(run.shape, devices_per_node=PROCESSES)
-        run = replace(run, strategy=replace(run.strategy, name="ddp"), shape=shape)
+        comparison = {
+            "strategy": "ddp",
+            "devices_per_node": PROCESSES,
+            "global_batch_size": given.global_batch_size,
+        }
+        run = short_run({"task": "lenet-synthetic", "comparisons": [comparison]}, given.steps, Path(folder))
         run = changed(run, monitor_seconds=0.0, observed_steps=given.steps // 20)
         mp.spawn(measure, args=(run, given, Path(folder)), nprocs=PROCESSES)
-
-
-def _free_port() -> int:
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return int(store.port)
 
 
 if __name__ == "__main__":
