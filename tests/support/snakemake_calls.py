@@ -42,8 +42,7 @@ def _call(words: list[str], folder: Path, environment: dict[str, str], output: s
     program = find_spec("snakemake.__main__")
     assert program
     assert program.origin
-    logger = "--logger=torch-relay"  # which this project's look at the command line adds; a fork has no such look
-    sys.argv, sys.orig_argv = [program.origin, logger, *words], [sys.executable, "-m", "snakemake", *words]
+    sys.argv, sys.orig_argv = [program.origin, *words], [sys.executable, "-m", "snakemake", *words]
     from snakemake.cli import main
 
     main()

@@ -68,6 +68,9 @@ def _is_trusted(root: Path) -> bool:
 
 if _called() and (root := _root()):
     sys.path.insert(0, str(root / "scripts"))
+    from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
+
     from relay.driver.first_look import check
 
+    LoggerPluginRegistry().collect_plugins()  # it is in the midst of that, and `--logger` allows only those that it has
     check(sys.argv[1:])
