@@ -64,7 +64,7 @@ def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: 
     chain = bench.chain("results", **(DDP | {"launcher": "torchrun"} | strategy))
     began = time.time()
     ended = chain.segment()
-    assert time.time() - began < 60
+    assert time.time() - began < 240  # rank 0 would sleep for longer
     assert ended.status == INTERRUPTED
     assert "rank 0 ends with rank 1: PeerFailed: its process is gone, without a word" in ended.errors
     assert not (chain.work / "fault.json").exists()
