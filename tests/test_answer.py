@@ -231,7 +231,9 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
     assert (best(answer) if answer.best else "none") == wanted
     assert why in words.sentence(answer)
     if wanted == "none":
-        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 28 s, of 0.00027" in words.certainty(answer)
+        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.certainty(
+            answer
+        )
 
 
 def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from living import until
 from relay.chain.family import children, program
 from relay.chain.signals import EARLY, SIGNALS
 from relay.chain.supervisor import Process, Supervisor
@@ -34,16 +35,9 @@ while :; do sleep 0.05; done
 """
 
 
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def when(holds: Callable[[], object], do: Callable[[], None]) -> None:
     """Do something in another thread once something holds."""
-    threading.Thread(target=lambda: (until(holds), do()), daemon=True).start()
+    threading.Thread(target=lambda: (until(holds, "something holds"), do()), daemon=True).start()
 
 
 def notes(path: Path) -> list[str]:
@@ -84,7 +78,7 @@ def test_a_signal_that_comes_before_there_is_a_process_is_passed_on() -> None:
 def test_a_failure_ends_the_others_and_is_the_one_that_is_told(tmp_path: Path) -> None:
     with Supervisor() as supervisor:
         supervisor.start(notes(tmp_path / "0"), os.environ)
-        until((tmp_path / "0").exists)
+        until((tmp_path / "0").exists, "it runs")
         supervisor.start(["sh", "-c", "exit 5"], os.environ)
         assert supervisor.wait() == 5
     assert supervisor.failed == (1, 5)
@@ -95,11 +89,11 @@ def test_a_failure_ends_the_others_and_is_the_one_that_is_told(tmp_path: Path) -
 def test_who_heeds_no_signal_is_killed_in_the_end_with_what_it_has_started() -> None:
     with Supervisor(patience_seconds=0.1) as supervisor:
         deaf = supervisor.start(["sh", "-c", "trap '' TERM; sleep 600 & wait; sleep 600"], os.environ)
-        until(psutil.Process(deaf.pid).children)
+        until(psutil.Process(deaf.pid).children, "it has a child")
         (below,) = psutil.Process(deaf.pid).children()
         signal.raise_signal(signal.SIGTERM)
         assert supervisor.wait() == -signal.SIGKILL
-    until(lambda: not below.is_running() or below.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not below.is_running() or below.status() == psutil.STATUS_ZOMBIE, "its child is gone")
 
 
 @pytest.mark.timeout(60)
@@ -142,7 +136,7 @@ def test_a_users_script_is_told_past_its_shell(text: str, inner: bool, tmp_path:
     command = Child(Observed.__new__(Observed), None, None)
     started = command.start([str(script)], os.environ)
     try:
-        until(lambda: "sleep" in [program(each) for each in (started.pid, *children(started.pid))])
+        until(lambda: "sleep" in [program(each) for each in (started.pid, *children(started.pid))], "it runs")
         assert command.whom() == (children(started.pid) if inner else [started.pid])
     finally:
         for each in (*children(started.pid), started.pid):
@@ -200,7 +194,7 @@ def test_every_launcher_passes_on_the_same_signals_as_sigterm(launcher: str, tmp
     try:
         for number, process in started.items():
             place = tmp_path / number.name / "told"
-            until(lambda place=place, process=process: place.exists() or process.poll() is not None, 150)
+            until(lambda place=place, process=process: place.exists() or process.poll() is not None, "it runs", 150)
             process.send_signal(number)
         statuses = {number: process.wait(90) for number, process in started.items()}
     finally:
@@ -216,7 +210,7 @@ def test_every_launcher_passes_on_the_same_signals_as_sigterm(launcher: str, tmp
 def test_relay_chain_passes_on_the_same(number: signal.Signals, tmp_path: Path) -> None:
     words: Sequence[str] = [sys.executable, "-m", "relay.chain", *notes(tmp_path / "told")]
     with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(SCRIPTS)}) as chain:
-        until((tmp_path / "told").exists)
+        until((tmp_path / "told").exists, "it was told")
         for each in (number, *SIGNALS):
             chain.send_signal(each)
         assert chain.wait(30) == 75

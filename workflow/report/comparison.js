@@ -79,8 +79,14 @@ for (const tools of document.querySelectorAll("[data-tools]")) {
 for (const tool of document.querySelectorAll("[data-epoch]")) {
   const [input, said] = [tool.querySelector("input"), tool.querySelector("output")];
   const told = (seconds) => {
-    const [length, unit] = seconds < 120 ? [1, "s"] : seconds < 7200 ? [60, "min"] : [3600, "h"];
-    return `${new Intl.NumberFormat("en", { maximumSignificantDigits: 2 }).format(seconds / length)} ${unit}`;
+    // As `relay.base.clock.duration` tells it.
+    if (seconds < 9.5) return `${Number(seconds.toPrecision(2))} s`;
+    const whole = Math.round(seconds);
+    for (const [unit, size, lesser, part] of [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]]) {
+      const rest = String(Math.floor((whole % size) / part)).padStart(2, "0");
+      if (whole >= size) return `${Math.floor(whole / size)} ${unit} ${rest} ${lesser}`;
+    }
+    return `${whole} s`;
   };
   const tell = () => {
     said.textContent = input.value > 0 ? `${told(input.value * tool.dataset.epoch)} of steps` : "";

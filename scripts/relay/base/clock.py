@@ -15,9 +15,9 @@ def clock(at: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time with two digits or its largest two units: 4.2 s, 42 s, 3 min 05 s, 2 h 07 min, 1 d 04 h."""
+    """A length of time with at most two digits, or with its largest two units: 4.2 s, 42 s, 3 min 05 s, 1 d 04 h."""
     if seconds < 9.5:
-        return f"{seconds:.2g} s"
+        return f"{seconds:.2g} s" if seconds >= 0.001 else "0 s"
     whole = round(seconds)
     for unit, size, lesser, part in (("d", DAY_SECONDS, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from relay.base.clock import duration
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible
@@ -149,7 +148,7 @@ def beyond(each: Candidate) -> str:
         return f"not all of its repeats reach {each.goal}"
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
     if rules.deadline_hours and hours > rules.deadline_hours:
-        return f"it takes {duration(3600 * hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+        return f"it takes {hours:.3g} h, of {rules.deadline_hours:g} h (answer.deadline_hours)"
     if rules.budget and each.charge(hours) > rules.budget:
         return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
     return ""
@@ -159,7 +158,7 @@ def near_limits(candidates: Sequence[Candidate]) -> list[str]:
     """Which settings may take longer than the deadline allows, as the repeats tell it."""
     limit = candidates[0].rules.deadline_hours
     return [
-        f"{each.name} may take {duration(3600 * each.hours.high)}, of {limit:g} h"
+        f"{each.name} may take {each.hours.high:.3g} h, of {limit:g} h"
         for each in candidates
         if limit and each.hours.high and each.hours.high > limit
     ]

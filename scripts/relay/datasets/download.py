@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -24,10 +23,6 @@ from relay.datasets.sources import KnownFile
 
 _CHUNK_BYTES = 1 << 18
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
-# What the texts of requests' and urllib3's exceptions mean; between these two come the system's own words.
-_UNKNOWN_HOST = ("Failed to resolve", "host name not found")
-_TIMEOUTS = (("connect timeout", "no connection in time"), ("Read timed out", "no answer in time"))
-_SYSTEM = re.compile(r"\[Errno -?\d+\] ([\w ]+)|Error\(\d+, '([^']+)'")
 log = logging.getLogger(__name__)
 
 
@@ -156,9 +151,11 @@ class _OneServer:
         if code not in (200, 206, 416):
             raise _Failed(status)
         sent = response.headers.get("Content-Range", "")
-        if code == 416 or (code == 206 and not sent.startswith(f"bytes {offset_bytes}-")):
+        wrong = code == 206 and not sent.startswith(f"bytes {offset_bytes}-")
+        if wrong or code == 416:
             self.part.unlink(missing_ok=True)
-            raise _WorthRetrying(f"{status}: sent the range {sent!r}, asked for bytes {offset_bytes}-")
+            told = f"sent the range {sent!r}, asked for bytes {offset_bytes}-"
+            raise _WorthRetrying(told if wrong else status)
         begin_bytes = offset_bytes if code == 206 else 0
         length = response.headers.get("Content-Length", "")
         if length.isdigit() and (found_bytes := begin_bytes + int(length)) != self.known.size_bytes:
@@ -199,11 +196,24 @@ def _next_chunk(response: requests.Response) -> bytes:
         return b""
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """A few plain words for the nest of exceptions that requests and urllib3 raise."""
-    text = " ".join(str(error).split())
-    if _UNKNOWN_HOST[0] in text:
-        return _UNKNOWN_HOST[1]
-    if found := _SYSTEM.search(text):
-        return found[1] or found[2]
-    return next((words for its, words in _TIMEOUTS if its in text), text)
+    seen: list[BaseException] = []
+    pending: list[object] = [error]
+    while pending:
+        item = pending.pop(0)
+        if isinstance(item, BaseException) and item not in seen:
+            seen.append(item)
+            pending += [*item.args, getattr(item, "reason", None), item.__cause__, item.__context__]
+    # The order matters: urllib3 counts a refused connection among its connection timeouts.
+    if any(isinstance(item, urllib3.exceptions.NameResolutionError) for item in seen):
+        return "host name not found"
+    for item in seen:
+        if isinstance(item, OSError) and item.strerror and not isinstance(item, requests.RequestException):
+            return item.strerror
+    for item in seen:
+        if isinstance(item, requests.ConnectTimeout | urllib3.exceptions.ConnectTimeoutError):
+            return "no connection in time"
+        if isinstance(item, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
+            return "no answer in time"
+    return " ".join(str(error).split())

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -19,9 +19,8 @@ from relay.datasets.sources import Archive, KnownFile, Source
 def check_file(path: Path, expected: KnownFile) -> None:
     """Raises UserError, naming file, finding and expectation, unless `path` is exactly the expected file."""
     try:
-        if path.is_dir():
-            raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
-        _check(str(path), path.stat().st_size, lambda: sha256(path), expected)
+        _check_size(str(path), _size(path, expected), expected)
+        _check_digest(str(path), sha256(path), expected)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -99,6 +98,7 @@ def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
 
 def _read(path: Path, expected: KnownFile) -> bytes:
     try:
+        _check_size(str(path), _size(path, expected), expected)
         content = path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -120,15 +120,25 @@ def _unpack(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_content(label: str, content: bytes, expected: KnownFile) -> None:
-    _check(label, len(content), lambda: hashlib.sha256(content).hexdigest(), expected)
+    _check_size(label, len(content), expected)
+    _check_digest(label, hashlib.sha256(content).hexdigest(), expected)
 
 
-def _check(label: str, size_bytes: int, digest: Callable[[], str], expected: KnownFile) -> None:
+def _size(path: Path, expected: KnownFile) -> int:
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
+    return path.stat().st_size
+
+
+def _check_size(label: str, size_bytes: int, expected: KnownFile) -> None:
     if size_bytes != expected.size_bytes:
         what = "truncated" if size_bytes < expected.size_bytes else "wrong"
         raise UserError(f"{label}: {what}: {size_bytes:,} bytes, expected {expected.size_bytes:,}")
-    if (found := digest()) != expected.sha256:
-        raise UserError(f"{label}: corrupted: SHA-256 is {found}, expected {expected.sha256}")
+
+
+def _check_digest(label: str, digest: str, expected: KnownFile) -> None:
+    if digest != expected.sha256:
+        raise UserError(f"{label}: corrupted: SHA-256 is {digest}, expected {expected.sha256}")
 
 
 def _exists(path: Path) -> bool:

@@ -58,8 +58,10 @@ def read(directory: Path) -> Manifest:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return Manifest(**{**values, "files": {name: FileRecord(**each) for name, each in values["files"].items()}})
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; the dataset is not prepared") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; the dataset is not prepared") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from error
     except ValueError as error:
         raise UserError(f"{path}: is not JSON: {error}; {REMEDY}") from error
     except (KeyError, TypeError, AttributeError) as error:

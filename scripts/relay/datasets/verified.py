@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,7 @@ SETTLED_SECONDS = 2.0  # a file changed within the resolution of its times could
 def check(directory: Path) -> Manifest:
     """The manifest. Raises UserError where a file is missing or has other bytes than the manifest says."""
     found = manifest.read(directory)
-    try:
-        _compare(directory, {name: record.sha256 for name, record in found.files.items()})
-    except OSError as error:
-        place = error.filename or directory
-        raise UserError(f"{place}: cannot be read: {error.strerror or error}; {REMEDY}") from None
+    _compare(directory, {name: record.sha256 for name, record in found.files.items()})
     return found
 
 
@@ -43,7 +40,9 @@ def _compare(directory: Path, expected: dict[str, str]) -> None:
     if _holds(known, {"sha256": expected, "files": seen}, now):
         return
     for name, digest in expected.items():
-        if (found := sha256(directory / name)) != digest:
+        with _readable(directory / name) as path:
+            found = sha256(path)
+        if found != digest:
             raise UserError(f"{directory / name}: was changed: SHA-256 is {found}, expected {digest}; {REMEDY}")
     settled = all(now - changed_ns / 1e9 > SETTLED_SECONDS for *_, changed_ns in seen.values())
     if stamp and settled and seen == {name: _status(directory / name) for name in expected}:
@@ -61,9 +60,19 @@ def _holds(known: Any, seen: dict[str, Any], now: float) -> bool:
 
 
 def _status(path: Path) -> list[int]:
-    """What changes when a file's bytes do: size, inode, and both times in nanoseconds. Raises OSError."""
-    found = path.stat()
+    """What changes when a file's bytes do: size, inode, and both times in nanoseconds. Raises UserError."""
+    with _readable(path):
+        found = path.stat()
     return [found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    """Raises UserError, which names the file, where its disk fails."""
+    try:
+        yield path
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}; {REMEDY}") from None
 
 
 def _stamp(directory: Path) -> Path | None:
