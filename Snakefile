@@ -19,7 +19,7 @@ import sys
 
 from snakemake.utils import min_version
 
-min_version("9.0")
+min_version("9.23")
 sys.path.insert(0, f"{workflow.current_basedir}/scripts")
 from relay.selftest.parts import PARTS
 from relay.spec.script import NOT_PROVEN

@@ -126,10 +126,12 @@ def test_nobody_has_a_set_of_signals_of_its_own() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("text", "inner"), [("sleep 600; true", True), ("exec sleep 600", False)], ids=["a shell waits", "none any more"]
+    ("text", "inner", "shell"),
+    [("sleep 600; true", 1, 0), ("exec sleep 600", 0, 1), ("trap 'touch stop; wait' TERM; sleep 600 & wait", 1, 1)],
+    ids=["a shell waits", "none any more", "one with a trap"],
 )
-def test_a_users_script_is_told_past_its_shell(text: str, inner: bool, tmp_path: Path) -> None:
-    """A shell that dies of the signal would leave it alone, and it would be killed unsaved."""
+def test_a_users_script_is_told_past_its_shell(text: str, inner: int, shell: int, tmp_path: Path) -> None:
+    """A shell that dies of the signal would leave it alone, and it would be killed unsaved. A trap is there to run."""
     script = tmp_path / "train.sh"
     script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o755)
@@ -137,7 +139,7 @@ def test_a_users_script_is_told_past_its_shell(text: str, inner: bool, tmp_path:
     started = command.start([str(script)], os.environ)
     try:
         until(lambda: "sleep" in [program(each) for each in (started.pid, *children(started.pid))], "it runs")
-        assert command.whom() == (children(started.pid) if inner else [started.pid])
+        assert command.whom() == [*children(started.pid) * inner, *[started.pid] * shell]
     finally:
         for each in (*children(started.pid), started.pid):
             os.kill(each, signal.SIGKILL)

@@ -17,7 +17,7 @@ from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_torch_relay import LogHandler
 
-from relay.driver import terminal
+from relay.driver import signals, terminal
 from relay.driver.claim import say
 from relay.driver.terminal import Terminal
 from relay.driver.view import View
@@ -71,7 +71,7 @@ def driven(stream: Stream, monkeypatch: pytest.MonkeyPatch, **settings: object) 
     """What is printed of one job, while other threads print as well."""
     monkeypatch.setattr(sys, "stderr", stream)
     LogHandler(OutputSettings(**settings), None)  # type: ignore[arg-type]
-    shown = Terminal.of_this_call()
+    shown = Terminal.of_this_call(OutputSettings())
     rules = {"local": ["here"], "site": None, "meanwhile": lambda done, total: None, "submitting": False}
     view = View(SimpleNamespace(look=look, news=""))  # type: ignore[arg-type]
     with shown.driving(view, **rules):  # type: ignore[arg-type]
@@ -101,7 +101,18 @@ def test_in_a_file_there_is_a_line_for_each_event(monkeypatch: pytest.MonkeyPatc
     assert not [line for line in lines if "\x1b" in line or NAMES[0] in line]
 
 
+def test_ctrl_c_in_the_midst_of_a_line_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake's handler keeps it to itself."""
+    monkeypatch.setattr(signals, "_received", [])
+    monkeypatch.setattr(terminal.ColorizingTextHandler, "emit", lambda *_: signals._received.append("SIGINT"))
+    record = logger.makeRecord("test", 20, __file__, 1, "a line", (), None)
+    with pytest.raises(KeyboardInterrupt):
+        Terminal().emit(record)
+    Terminal().emit(record)  # the next one is said
+
+
 def test_on_a_terminal_the_view_stands_below_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     text = driven(Stream(tty=True), monkeypatch)
     assert NAMES[0] in text
     assert NAMES[20] not in text  # no more than the terminal's lines
@@ -114,6 +125,7 @@ def test_on_a_terminal_the_view_stands_below_whole_lines(monkeypatch: pytest.Mon
 
 
 def test_who_wants_no_colours_or_is_quiet_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in driven(Stream(tty=True), monkeypatch)
     logger.handlers.clear()

@@ -16,7 +16,7 @@ from types import FrameType
 
 from . import note, sbatch
 from .errors import STOPPED, ChainError, say, tell_in_one_line
-from .family import children
+from .family import children, hears
 from .launched import end_with_parent
 from .signals import EARLY, MOST_SECONDS, SIGNALS
 from .supervisor import Supervisor
@@ -131,7 +131,7 @@ class Command(Supervisor):
 
     def whom(self) -> list[int]:
         """The launcher, which tells its own, or those that listen, or the whole group: once, after a signal."""
-        if self.told or not self.received or not self.processes:
+        if self.told or not self.received or not self.left():
             return []
         command = self.processes[0].pid
         told = _listening(command)
@@ -162,18 +162,16 @@ def _is_torchrun(words: Sequence[str]) -> bool:
 
 def _name(process: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{process}/comm").read_text().strip()
+        return Path(f"/proc/{process}/comm").read_text(errors="replace").strip()
     return ""
 
 
 def _listening(group: int) -> list[int]:
     """The processes of a group that have a handler for SIGTERM; none where the system does not tell."""
     found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for process in (int(place.name) for place in Path("/proc").glob("[0-9]*")):
         with suppress(OSError):
-            told = dict(line.split(":", 1) for line in status.read_text(errors="replace").splitlines())
-            process = int(told["Pid"])
-            if int(told["SigCgt"], 16) >> signal.SIGTERM - 1 & 1 and os.getpgid(process) == group:
+            if os.getpgid(process) == group and hears(process, signal.SIGTERM):
                 found.append(process)
     return found
 

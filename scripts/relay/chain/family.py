@@ -14,6 +14,15 @@ def program(pid: int) -> str:
     return ""
 
 
+def hears(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal; False where the system does not tell."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n"):  # its name may be anything
+            if line.startswith(b"SigCgt:"):
+                return bool(int(line[7:], 16) >> number - 1 & 1)
+    return False
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process has started, and that still run."""
     return [each for each, parent in parents().items() if parent == pid]

@@ -57,7 +57,8 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # a library in C has set it
+                signal.signal(number, handler)
 
     def start(
         self,

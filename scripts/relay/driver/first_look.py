@@ -14,6 +14,8 @@ from contextlib import redirect_stderr
 from dataclasses import MISSING
 from pathlib import Path
 
+import snakemake
+
 from relay.base.errors import UserError
 from relay.config.reading import check_arguments
 from relay.driver import full_disk
@@ -29,6 +31,7 @@ READ_FIRST = (
 JUDGED = "results are judged by what they hold; their times do not matter, and `--forcerun RULE` makes some anew"
 SNAKEFILE = Path(__file__).parents[3] / "Snakefile"
 TARGETS = re.compile(r"(?m)^#   (snakemake --profile .*)$")  # in the Snakefile: those for users, in words
+LEAST_SNAKEMAKE = (9, 23)  # with the parts of its logging that `relay.driver.terminal` is made of
 SEEN = "snakemake --help lists Snakemake's options"
 
 
@@ -38,6 +41,9 @@ def check(arguments: Sequence[str]) -> None:
     For the process of Snakemake's command line itself, whose `sys.argv` gets what this project adds to each call.
     """
     full_disk.show_no_tracebacks_of_logs()
+    if tuple(map(int, snakemake.__version__.split(".")[:2])) < LEAST_SNAKEMAKE:
+        least = ".".join(map(str, LEAST_SNAKEMAKE))
+        sys.exit(f"error: snakemake: {snakemake.__version__} is not allowed; allowed: {least} or newer: `make install`")
     try:
         given = parsed(arguments)
     except UserError as error:

@@ -101,7 +101,7 @@ class _Guarded:
 
     def __init__(self, workflow: Any, rules: Rules) -> None:
         self.workflow, self.rules, self.execute = workflow, rules, workflow.execute
-        self.terminal = Terminal.of_this_call()
+        self.terminal = Terminal.of_this_call(workflow.output_settings)
         # In a job, Snakemake's executor begins by removing SLURM_CONF.
         self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
         workflow.onstart(lambda log: [act() for act in self.at_start])

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -25,8 +25,10 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from relay.base.clock import clock, duration
 from relay.driver.claim import say
 from relay.driver.refused import Refused
+from relay.driver.signals import interrupted
 from relay.driver.view import Job, View, described
 
+SNAKEMAKES = "DefaultStreamHandler"  # its own handler
 SEGMENT = "segment"  # the rule of the jobs that train
 VIEW_SECONDS = 3.0  # between two views on a terminal. Measured jobs run beside the driver: it does not do more
 LINE_SECONDS = 60.0  # between two lines on each training elsewhere
@@ -53,6 +55,25 @@ STILL_SAID = ("Nothing to be done", "Complete log")
 BOOKKEEPING = ("start", "summary", "record_plan", "all")
 
 
+class _OneAtATime(Console):
+    """rich measures what it draws, and writes it later: whoever writes meanwhile would be drawn over."""
+
+    def __init__(self, **options: Any) -> None:
+        self._writing = threading.RLock()
+        super().__init__(**options)
+
+    def __enter__(self) -> Self:
+        self._writing.acquire()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *given: Any) -> None:
+        try:
+            super().__exit__(*given)
+        finally:
+            self._writing.release()
+
+
 class Terminal(ColorizingTextHandler):
     """Snakemake's handler, which also keeps from the terminal what is said in other words, while this driver works.
 
@@ -67,10 +88,12 @@ class Terminal(ColorizingTextHandler):
         colourless = asked.nocolor or bool(os.environ.get("NO_COLOR"))
         stream = sys.stdout if asked.stdout else sys.stderr
         shown = DefaultFilter(asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds)
-        super().__init__(colourless, stream, DefaultFormatter(asked.quiet, asked.show_failed_logs), shown)
-        self.console = Console(
+        words = DefaultFormatter(asked.quiet, asked.show_failed_logs)
+        super().__init__(nocolor=colourless, stream=stream, formatter=words, filter=shown)
+        self.console = _OneAtATime(
             file=stream,
             force_terminal=stream.isatty(),
+            force_interactive=stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"),
             no_color=colourless,
             soft_wrap=True,  # lines are left whole: who copies a path gets all of it
             markup=False,  # names from a config may have brackets
@@ -82,11 +105,22 @@ class Terminal(ColorizingTextHandler):
         self.done: tuple[int, int] | None = None
         self.view: View | None = None
         self._live: Live | None = None
+        self.only_hears = False
 
     @classmethod
-    def of_this_call(cls) -> Terminal:
-        """The one that Snakemake writes to; without the logger plugin, one that nothing is written to."""
-        return next((handler for handler in logger.handlers if isinstance(handler, cls)), None) or cls()
+    def of_this_call(cls, settings: OutputSettings) -> Terminal:
+        """The one that Snakemake writes to. Without the logger plugin it takes the place of Snakemake's own handler;
+        beside another plugin, which writes to the terminal, it only hears what is said.
+        """
+        if found := next((handler for handler in logger.handlers if isinstance(handler, cls)), None):
+            return found
+        made = cls(settings)
+        own = next((handler for handler in logger.handlers if handler.get_name() == SNAKEMAKES), None)
+        if own:
+            logger.removeHandler(own)
+        made.only_hears = own is None
+        logger.addHandler(made)
+        return made
 
     @contextmanager
     def driving(
@@ -106,25 +140,40 @@ class Terminal(ColorizingTextHandler):
         """
         quiet = bool({Quietness.ALL, Quietness.PROGRESS} & set(self.asked.quiet or ()))
         own_lines = self.asked.verbose or self.asked.printshellcmds or self.asked.debug_dag
-        self.view = None if quiet or own_lines else view
+        self.view = None if quiet or own_lines or self.only_hears else view
         self.local, self.site, self.meanwhile, self.refused = local, site, meanwhile, Refused()
         over = threading.Event()
         thread = threading.Thread(target=self._show, args=[over, not submitting and not quiet], daemon=True)
+        self.filters.insert(0, self._hears)  # what is not shown, as with --quiet, is heard all the same
         self.addFilter(self._is_said)
         thread.start()
         try:
             yield
         finally:
-            over.set()
-            thread.join()
-            self._take_away()
-            self.removeFilter(self._is_said)
+            try:
+                over.set()
+                thread.join()
+            finally:
+                self.removeFilter(self._hears)
+                self.removeFilter(self._is_said)
+                self._take_away()
 
     # What Snakemake says
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(BrokenPipeError):  # Ctrl-C has ended the `tee` that read it, and jobs are still to be ended
-            super().emit(record)
+        before = interrupted()
+        if not self.only_hears:
+            with suppress(BrokenPipeError):  # Ctrl-C has ended the `tee` that read it, and jobs are still to be ended
+                super().emit(record)
+        # Snakemake's handler keeps it to itself, and the call would go on.
+        if interrupted() and not before and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    def _hears(self, record: logging.LogRecord) -> bool:
+        told: dict[str, Any] = vars(record)
+        if told.get("event") == LogEvent.JOB_ERROR:
+            self.said_of[told["jobid"]] = _first_sentences(told.get("rule_msg") or "")
+        return True
 
     def _is_said(self, record: logging.LogRecord) -> bool:
         """Whether a line of Snakemake's is shown; what its event tells of jobs is kept."""
@@ -142,7 +191,6 @@ class Terminal(ColorizingTextHandler):
                     self.meanwhile(*self.done)
             case LogEvent.JOB_ERROR:
                 self._ended(told["jobid"])
-                self.said_of[told["jobid"]] = _first_sentences(told.get("rule_msg") or "")
                 return False
             case LogEvent.ERROR:
                 return told.get("exception") not in COMMAND_FAILED
@@ -232,15 +280,16 @@ class Terminal(ColorizingTextHandler):
                     self._live.start()
                     self.console.show_cursor()  # so that one who kills the driver has it
                     self.setStream(sys.stderr)  # which is rich's now: what is printed comes above the view
-                self._live.update(lines, refresh=True)
+                with self.console:
+                    self._live.update(lines, refresh=True)
 
     def _take_away(self) -> None:
         """Take the view away, so that others can print."""
         with self.lock:
             if self._live:
-                live, self._live = self._live, None
-                with suppress(OSError):  # a terminal that was closed
-                    live.stop()
+                with suppress(OSError), self.console:  # a terminal that was closed
+                    self._live.stop()
+                self._live = None
                 self.setStream(sys.stderr)
 
 

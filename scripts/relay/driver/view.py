@@ -67,7 +67,7 @@ class View:
         below += [*page.verdicts(self.proofs, self.results), page.whole(standings)]
         below += [self.watch.news] if self.watch.news else []
         below += [f"jobs: {done[0]} of {done[1]} done, {len(jobs)} under way"] if done else []
-        height = console.height - 1
+        height = console.height - 2  # rich would scroll one of a whole screen away
         most = max(1, height - 1)  # the page's last lines tell most, so that they are kept
         texts = Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in below[-most:]))
         foot = console.render_lines(texts, pad=False)[-most:]

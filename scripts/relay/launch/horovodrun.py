@@ -19,7 +19,7 @@ from functools import partial
 from relay.base import lifeline
 from relay.base.lifeline import LAUNCHER
 from relay.chain.launched import end_with_parent
-from relay.chain.signals import SIGNALS
+from relay.chain.signals import EARLY, SIGNALS
 from relay.chain.supervisor import Supervisor
 from relay.launch import worker
 from relay.launch.command_lines import free_port
@@ -64,8 +64,10 @@ def main(count: int, program: list[str]) -> int:
 
 def runner(count: int, program: list[str]) -> int:
     """Be horovodrun; its exit status."""
-    for number in SIGNALS:  # no more than that: what is ignored here would be ignored by the processes, too
-        signal.signal(number, lambda *_: None)
+    # What is between this process and the ranks inherits what is ignored: Slurm may send EARLY to all of a job's
+    # processes. What has a handler here has none there. The ranks set their own.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN if number in EARLY else lambda *_: None)
     from horovod.runner import gloo_run, launch
 
     # Its own handlers would take the place of these.

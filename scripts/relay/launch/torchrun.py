@@ -30,6 +30,8 @@ NO_PORT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 def main(arguments: list[str]) -> int:
     """Run torchrun with these arguments; returns its exit status."""
+    for number in EARLY:  # Slurm may send one to all of a job's processes: it would end torchrun before its ranks
+        signal.signal(number, signal.SIG_IGN)
     with importing():
         import torch
         from torch.distributed import run
@@ -37,8 +39,6 @@ def main(arguments: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     lifeline.lead()
-    for number in EARLY:  # Slurm may send one to all of a job's processes: it would end torchrun before its ranks
-        signal.signal(number, signal.SIG_IGN)
     os.environ |= {**SHUTDOWN, **NO_PORT}
     if refusal := _refusal(arguments, run.parse_args):
         told = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"

@@ -25,7 +25,7 @@ from relay.base.files import write_json_over
 from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
 from relay.chain import note
-from relay.chain.family import children, descendants, program
+from relay.chain.family import children, descendants, hears, program
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, send
@@ -50,7 +50,7 @@ TEMPORARY = 75  # the status of a script that wants to be started again
 # As torchrun's table, and torch's DataLoader, tell of a process that was killed.
 KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
-SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "busybox")
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
 MANY = 1_000_000  # children that are looked for: all
 
 
@@ -132,13 +132,16 @@ class Child(Supervisor):
         return super().must_end() or bool(self.observed.problem) or self.late
 
     def whom(self) -> list[int]:
-        """The launcher or the script itself, which a shell would leave alone; then the shell, before its next line."""
+        """The launcher or the script itself, which a shell would leave alone; then the shell, before its next line.
+
+        A shell that traps the signal gets it, too, as from Slurm.
+        """
         running = self.left()
         # `./train.sh` is run by a shell, too, and `exec` puts another program in its place.
         inner = children(running[0]) if running and program(running[0]) in SHELLS else []
         if inner and self.told:  # they save, or are what the shell does at its own end
             return []
-        return inner or running
+        return [*inner, *running] if not inner or hears(running[0], signal.SIGTERM) else inner
 
     def kill(self, left: Sequence[int] = ()) -> None:
         """End whatever the command has started, in whatever group or session: this process has adopted orphans."""
