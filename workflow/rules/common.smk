@@ -1,4 +1,4 @@
-# Makes a file anew that is there but not finished. Says at the end of a call what has come of it.
+# Says at the end of a call what has come of it. Makes unfinished files anew.
 wildcard_constraints:
     dataset=r"[^/]+",
     file=r"results/.+",
