@@ -42,7 +42,7 @@ def chained(cluster: MiniSlurm, first: str) -> list[dict[str, str]]:
         found[:] = jobs
         return all(job["JobState"] not in UNFINISHED for job in jobs)
 
-    until(over, "the chain is over", 240)
+    until(over, "the chain is over")
     return found
 
 
@@ -118,4 +118,4 @@ def running(cluster: MiniSlurm, folder: Path, job: str, starts: int = 0) -> None
         runs = (found["JobState"], int(found["Restarts"])) == ("RUNNING", starts)
         return runs and record.exists() and f'"after": "{job}"' in record.read_text()
 
-    until(seen, f"job {job} runs", 120)
+    until(seen, f"job {job} runs")

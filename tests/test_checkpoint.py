@@ -19,6 +19,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from chain_runs import DDP, DROPOUT, Bench
 from checkpointed import Training, filled, names
+from living import LONGEST_SECONDS
 from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
@@ -140,7 +141,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go, write = threading.Event(), FileSystemWriter.write_data
 
     def write_data(*given: Any) -> Any:
-        assert go.wait(60)
+        assert go.wait(LONGEST_SECONDS)
         return write(*given)
 
     monkeypatch.setattr(FileSystemWriter, "write_data", write_data)

@@ -30,6 +30,7 @@ from datasets_requests import (
     truncate,
 )
 from datasets_server import StandIn, known, serving, small_cifar
+from living import LONGEST_SECONDS
 from own_tasks import spec
 from relay.base.errors import UserError
 from relay.datasets import arrays, text, verified
@@ -236,13 +237,13 @@ def test_a_terminated_download_leaves_nothing(tmp_path: Path) -> None:
     data = DatasetSpec(name=str(own.data), version=version_of(own), train_count=1, test_count=1)
     asked.write_text(json.dumps({"task": dataclasses.asdict(its), "dataset": dataclasses.asdict(data)}))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(LONGEST_SECONDS)
         mirror = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         command = [sys.executable, MAIN, "dataset", "--spec", asked, "--mirror", mirror, "--output", tmp_path / "o"]
         process = subprocess.Popen(command)
         connection, _ = silent.accept()
         assert names(tmp_path) != {"spec.json"}
         process.terminate()
-        assert process.wait(10) == 128 + signal.SIGTERM
+        assert process.wait(LONGEST_SECONDS) == 128 + signal.SIGTERM
         connection.close()
     assert names(tmp_path) == {"spec.json"}

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from driver_runs import HELD, JOBS, ROOT, Workplace
-from living import until
+from living import LONGEST_SECONDS, until
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.commands import drive as drive_command
 from relay.driver.claim import claim
@@ -205,14 +205,14 @@ def test_a_second_driver_is_refused_and_one_after_kill_9_waits_for_the_jobs_and_
     told = said_while_it_waits(waiting)
     assert re.search(rf"(?m)^3 jobs of a driver that was killed \(pid {killed.pid} on .*\) are not over", told)
     waiting.send_signal(signal.SIGINT)
-    printed, _ = waiting.communicate(timeout=30)
+    printed, _ = waiting.communicate(timeout=LONGEST_SECONDS)
     stopped = "Stopped. What is finished or saved is kept. Give the same command again to continue.\n"
     assert (waiting.returncode, printed) == (1, stopped)
     assert len(place.left()) == 3
     last = place.drive("last.txt", seconds=1)
     printed = said_while_it_waits(last)
     place.release()
-    printed += last.communicate(timeout=180)[0]
+    printed += last.communicate(timeout=LONGEST_SECONDS)[0]
     assert last.returncode == 0, printed
     assert "3 jobs of an earlier driver are not over; their end is waited for" in printed
     assert len(re.findall(r"(?m)^  \d+ \w+ rule_first_wildcards_\d$", printed)) == 3
@@ -228,7 +228,7 @@ def test_jobs_find_slurm_where_only_the_environment_tells_it(place: Workplace) -
     own, conf = f"{place.cluster.folder}/bin", f"{place.cluster.folder}/slurm.conf"
     path = ":".join(folder for folder in place.cluster.environment["PATH"].split(":") if folder != own)
     process = place.drive("state.txt", environment={**place.cluster.environment, "PATH": path, "SLURM_CONF": conf})
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode == 0, printed
     assert (place.folder / "state.txt").read_text() == "RUNNING\n"
 
@@ -266,11 +266,11 @@ def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workp
     process = place.drive(seconds=60, first=30)
     until(lambda: len(place.left()) >= 2, "the first jobs are in the queue")
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=90)
+    printed, _ = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode == 1, printed
     assert "SIGINT: cancelling the jobs of this driver" in printed
     assert "Traceback" not in printed
-    until(lambda: not place.left(), "no job is left", 20)
+    until(lambda: not place.left(), "no job is left")
     # One that is cancelled late may have failed by itself: Snakemake removes a folder that it looks for.
     states = {job["JobState"] for job in place.submitted()}
     assert "CANCELLED" in states
@@ -286,7 +286,7 @@ def drive(
 ) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, f"{ROOT}/scripts/main.py", "drive", *where.split()]
     command = [*program, "--", *place.arguments(*arguments, seconds=seconds), *config]
-    return subprocess.run(command, cwd=place.folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=place.folder, capture_output=True, text=True, timeout=LONGEST_SECONDS)
 
 
 HOSTILE = "note='; touch one; $(touch two);"
@@ -321,7 +321,7 @@ def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
     place.cluster.run("scancel", "--full", "--signal=USR1", job)  # to Snakemake, too
     until(lambda: place.cluster.job(job)["Restarts"] == "1", "the driver is queued again")
-    until(lambda: place.cluster.job(job)["JobState"] == "COMPLETED", "the second driver has ended", 150)
+    until(lambda: place.cluster.job(job)["JobState"] == "COMPLETED", "the second driver has ended")
     assert (place.folder / "driver_job.txt").read_text() == job  # it counts towards a user's limits
     said = (place.folder / f"relay-driver-{job}.log").read_text()
     assert "The driver's time is up; it is queued again" in said
@@ -337,7 +337,7 @@ def test_scancel_of_the_driver_cancels_its_jobs(place: Workplace) -> None:
     assert done.returncode == 0, done.stderr
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
     place.cluster.run("scancel", done.stdout.split()[4].rstrip(";"))
-    until(lambda: not place.left(), "no job is left", 40)
+    until(lambda: not place.left(), "no job is left")
     assert place.lines("ended.txt") == []
 
 

@@ -22,7 +22,7 @@ import pytest
 
 from chain_results import assert_same, result
 from chain_runs import Bench
-from living import until, words
+from living import LONGEST_SECONDS, until, words
 from relay.base.lifeline import DRIVER, LAUNCHER
 from relay.launch import fork_server
 from relay.spec import arithmetic
@@ -82,7 +82,7 @@ class Here:
 
     def found(self, does: str = "", environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         """What a worker says that ends well."""
-        said, complaints = self.worker(does, environment).communicate(timeout=100)
+        said, complaints = self.worker(does, environment).communicate(timeout=LONGEST_SECONDS)
         assert not complaints
         return dict(json.loads(said))
 
@@ -140,7 +140,7 @@ def test_a_signal_reaches_the_fork(here: Here) -> None:
     first_line(worker)
     assert first_line(worker) == {}
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 7
+    assert worker.wait(LONGEST_SECONDS) == 7
 
 
 @pytest.mark.slow
@@ -149,9 +149,9 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
     fork = first_line(worker)["pid"]
     assert fork != worker.pid
     worker.kill()
-    until(lambda: is_over(fork), "the fork is over", 30)
+    until(lambda: is_over(fork), "the fork is over")
     killed = here.worker("os.kill(os.getpid(), signal.SIGKILL)")
-    assert killed.wait(100) == -signal.SIGKILL, "and it ends as its fork"
+    assert killed.wait(LONGEST_SECONDS) == -signal.SIGKILL, "and it ends as its fork"
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> Non
     worker = here.worker("signal.signal(15, lambda *_: (print('saved', flush=True), os._exit(0))); time.sleep(100)")
     told = first_line(worker)
     psutil.Process(told["parent"]).kill()
-    said, _ = worker.communicate(timeout=30)
+    said, _ = worker.communicate(timeout=LONGEST_SECONDS)
     assert "saved" in said
     assert worker.returncode == 1
     assert here.found()["torch"], "the next worker has a new server"
@@ -187,8 +187,8 @@ def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: 
     time.sleep(1)
     assert worker.poll() is None
     worker.terminate()
-    assert worker.wait(30) == 7
-    until(lambda: is_over(server), "the server is over", 30)
+    assert worker.wait(LONGEST_SECONDS) == 7
+    until(lambda: is_over(server), "the server is over")
 
 
 def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
@@ -201,7 +201,7 @@ def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
         fork = subprocess.Popen(["true"])
         server.forks[fork.pid] = ours
         server.selector.register(ours, selectors.EVENT_READ, fork.pid)
-        until(lambda: is_over(fork.pid), "the fork is over", 30)
+        until(lambda: is_over(fork.pid), "the fork is over")
         workers.close()
         assert server.serve() is None
     finally:
@@ -217,9 +217,9 @@ def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.M
     other = multiprocessing.get_context("fork").Process(target=squat, args=(here.server_name(monkeypatch),))
     other.start()
     try:
-        until(lambda: here.server_name(monkeypatch) in names_taken(), "its name is taken", 30)
+        until(lambda: here.server_name(monkeypatch) in names_taken(), "its name is taken")
         worker = here.worker()
-        found = json.loads(worker.communicate(timeout=100)[0])
+        found = json.loads(worker.communicate(timeout=LONGEST_SECONDS)[0])
     finally:
         other.kill()
     assert found["pid"] == worker.pid

@@ -101,4 +101,4 @@ def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
     (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
     runner.kill()
     assert finish(job).status == 75
-    until(lambda: not bench.processes(), "no process is left", 60)
+    until(lambda: not bench.processes(), "no process is left")

@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import bootstrap
+from living import LONGEST_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOTSTRAP = ROOT / "scripts" / "bootstrap.py"
@@ -96,7 +97,7 @@ def test_another_folder_of_the_user_is_never_emptied(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.tex"
     thesis.write_text("years of work", encoding="utf-8")
     command = [sys.executable, str(BOOTSTRAP), "--venv", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS)
     assert result.returncode == 1
     assert "was not made by `make install`: remove it, or choose another place with --venv" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from living import LONGEST_SECONDS
 from plans import ROOT
 from small_wheels import simple_index, write_wheel
 
@@ -59,7 +60,7 @@ class Project:
     def install(self, *options: str, torch: str = "cpu") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "scripts/bootstrap.py", "--torch", torch, *options]
         command += ["--torch-index", self.index("cpu").as_uri()]
-        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=LONGEST_SECONDS)
 
     def packages(self) -> dict[str, str]:
         """What pip says is installed; pip, setuptools and this project aside."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from living import until, words
+from living import LONGEST_SECONDS, until, words
 from local_driver import LocalDriver
 
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
@@ -63,7 +63,7 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(driver: Loca
     process = training(driver)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode in (1, 128 + signal.SIGINT), printed  # 1: the training was quicker
     assert "Traceback" not in printed
     until(lambda: driver.processes() == [], "the training has ended by itself")

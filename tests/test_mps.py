@@ -133,7 +133,7 @@ def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node)
     daemon = int((Path(pipe) / "daemon").read_text())
     assert psutil.pid_exists(daemon)
     assert [replica.ends() for replica in replicas] == [None, None]
-    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone", 30)
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone")
     assert not Path(pipe).parent.exists()
 
 
@@ -142,7 +142,7 @@ def test_killed_replicas_leave_no_daemon(node: Node) -> None:
     first = node.with_program().replica(0)
     daemon = int((Path(first.said()[1][0]) / "daemon").read_text())
     first.process.kill()
-    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone", 30)
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone")
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node:
     time.sleep(0.5)
     assert psutil.pid_exists(int((pipe / "daemon").read_text()))
     first.ends()
-    until(lambda: not node.processes(), "no process is left", 30)
+    until(lambda: not node.processes(), "no process is left")
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
     assert (seen, other) == ([None, None], ("", [None, None]))
     for replica in (first, second):
         replica.ends()
-    until(lambda: not node.processes(), "no process is left", 30)
+    until(lambda: not node.processes(), "no process is left")
 
 
 def test_replicas_share_a_device_and_divide_its_batch() -> None:

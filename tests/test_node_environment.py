@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from living import LONGEST_SECONDS
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import node, versioned
@@ -41,7 +42,7 @@ def test_prepare_needs_no_network_and_is_done_once(tmp_path: Path, tiny: Path) -
 def test_jobs_that_share_a_node_build_once(tmp_path: Path, tiny: Path) -> None:
     command = python(PREPARE, json.dumps(told(tiny)), tmp_path)
     jobs = [subprocess.Popen(**command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [job.communicate(timeout=120)[0] for job in jobs]
+    said = [job.communicate(timeout=LONGEST_SECONDS)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0, 0]
     assert sum(" made in " in text for text in said) == 1
     assert sum(" is there" in text for text in said) == 2
@@ -95,7 +96,7 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
             assert "is incomplete; it is installed again" in said
             assert Path(another).parents[1] != folder
             assert prepared(told(tiny), tmp_path) == (f"environment: {Path(another).parents[1]} is there", another)
-            printed, _ = job.communicate("\n", timeout=60)
+            printed, _ = job.communicate("\n", timeout=LONGEST_SECONDS)
             assert (job.returncode, printed) == (0, f"{folder}\n")
         finally:
             job.kill()

@@ -30,12 +30,11 @@ def main(arguments):
     told = [os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), os.environ.get("TORCH_RELAY_MEETING")]
     if ranks.gather(ranks.rank) == [0, 1] and ranks.rank == 0:
         print(json.dumps(told), flush=True)
-    time.sleep(100)
+    time.sleep(600)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_no_other_user_and_no_other_node_reaches_it(tmp_path: Path) -> None:
     shutil.copytree(SCRIPTS / "relay", tmp_path / "relay")
     (tmp_path / "relay" / "does.py").write_text(ROLE)

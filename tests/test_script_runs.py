@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from living import children, words
+from living import LONGEST_SECONDS, children, words
 from plans import only
 from relay.script.command import Here, variables
 from script_runs import commanded
@@ -171,7 +171,7 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: si
     while not (made.folder / "began").exists() or not (made.folder / "began").read_text():
         time.sleep(0.05)
     job.send_signal(told)
-    printed, _ = job.communicate(timeout=60)
+    printed, _ = job.communicate(timeout=LONGEST_SECONDS)
     assert not psutil.pid_exists(int((made.folder / "began").read_text())), "its command has ended with it"
     assert (job.returncode, made.told()["status"]) == (75, 75), printed
     assert not (made.places.run / "step-1.json").exists()
@@ -221,7 +221,7 @@ def test_a_chain_goes_on_after_a_kill() -> None:
         time.sleep(0.05)
     (command,) = [each for each in children(job.pid) if (words(each) or [""])[-1].endswith("train.py")]
     command.kill()
-    printed, _ = job.communicate(timeout=100)
+    printed, _ = job.communicate(timeout=LONGEST_SECONDS)
     assert job.returncode == 75, printed
     assert "ended without a word" in made.told()["what"]
     reached = json.loads((made.places.work / "reached.json").read_text())["step"]

@@ -282,7 +282,7 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
         until(lambda: on_nodes("scripts/main.py preflight"), "the preflight runs")
         assert len(on_nodes("-m snakemake")) >= 2
         cluster.run("scancel", *(job["JobId"] for job in submitted(cluster, before).values()))
-        until(lambda: not on_nodes("-m snakemake"), "no job is left on the nodes", 60)
+        until(lambda: not on_nodes("-m snakemake"), "no job is left on the nodes")
     finally:
         driver.kill()
         driver.wait()

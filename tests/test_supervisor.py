@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from living import until
+from living import LONGEST_SECONDS, until
 from relay.chain.family import children, program
 from relay.chain.signals import EARLY, SIGNALS
 from relay.chain.supervisor import Process, Supervisor
@@ -44,7 +44,6 @@ def notes(path: Path) -> list[str]:
     return ["sh", "-c", NOTES, "sh", str(path)]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", SIGNALS)
 def test_of_several_signals_each_process_gets_the_first_as_sigterm(number: signal.Signals, tmp_path: Path) -> None:
     """A second one would end a launcher at once whose processes save."""
@@ -64,7 +63,6 @@ def test_of_several_signals_each_process_gets_the_first_as_sigterm(number: signa
     assert supervisor.received[0] == number
 
 
-@pytest.mark.timeout(60)
 def test_a_signal_that_comes_before_there_is_a_process_is_passed_on() -> None:
     before = signal.getsignal(signal.SIGUSR1)
     with Supervisor() as supervisor:
@@ -74,7 +72,6 @@ def test_a_signal_that_comes_before_there_is_a_process_is_passed_on() -> None:
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
-@pytest.mark.timeout(60)
 def test_a_failure_ends_the_others_and_is_the_one_that_is_told(tmp_path: Path) -> None:
     with Supervisor() as supervisor:
         supervisor.start(notes(tmp_path / "0"), os.environ)
@@ -85,7 +82,6 @@ def test_a_failure_ends_the_others_and_is_the_one_that_is_told(tmp_path: Path) -
     assert (tmp_path / "0").read_text() == "TERM\n"
 
 
-@pytest.mark.timeout(60)
 def test_who_heeds_no_signal_is_killed_in_the_end_with_what_it_has_started() -> None:
     with Supervisor(patience_seconds=0.1) as supervisor:
         deaf = supervisor.start(["sh", "-c", "trap '' TERM; sleep 600 & wait; sleep 600"], os.environ)
@@ -96,7 +92,6 @@ def test_who_heeds_no_signal_is_killed_in_the_end_with_what_it_has_started() -> 
     until(lambda: not below.is_running() or below.status() == psutil.STATUS_ZOMBIE, "its child is gone")
 
 
-@pytest.mark.timeout(60)
 def test_where_a_parent_has_ignored_sigchld_a_failure_stays_one() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -124,7 +119,6 @@ def test_nobody_has_a_set_of_signals_of_its_own() -> None:
     assert naming == {"relay/chain/signals.py", "relay/driver/signals.py", "relay/commands/drive.py"}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "inner", "shell"),
     [("sleep 600; true", 1, 0), ("exec sleep 600", 0, 1), ("trap 'touch stop; wait' TERM; sleep 600 & wait", 1, 1)],
@@ -196,9 +190,9 @@ def test_every_launcher_passes_on_the_same_signals_as_sigterm(launcher: str, tmp
     try:
         for number, process in started.items():
             place = tmp_path / number.name / "told"
-            until(lambda place=place, process=process: place.exists() or process.poll() is not None, "it runs", 150)
+            until(lambda place=place, process=process: place.exists() or process.poll() is not None, "it runs")
             process.send_signal(number)
-        statuses = {number: process.wait(90) for number, process in started.items()}
+        statuses = {number: process.wait(LONGEST_SECONDS) for number, process in started.items()}
     finally:
         for process in started.values():
             process.kill()
@@ -207,7 +201,6 @@ def test_every_launcher_passes_on_the_same_signals_as_sigterm(launcher: str, tmp
     assert set(statuses.values()) == ({0} if launcher == "torchrun" else {1})
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", SIGNALS)
 def test_relay_chain_passes_on_the_same(number: signal.Signals, tmp_path: Path) -> None:
     words: Sequence[str] = [sys.executable, "-m", "relay.chain", *notes(tmp_path / "told")]
@@ -215,5 +208,5 @@ def test_relay_chain_passes_on_the_same(number: signal.Signals, tmp_path: Path) 
         until((tmp_path / "told").exists, "it was told")
         for each in (number, *SIGNALS):
             chain.send_signal(each)
-        assert chain.wait(30) == 75
+        assert chain.wait(LONGEST_SECONDS) == 75
     assert (tmp_path / "told").read_text() == "TERM\n"

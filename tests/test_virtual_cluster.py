@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from living import LONGEST_SECONDS
 from mini_slurm import require
 from relay.virtual_cluster.slurm_conf import Host, Node, Partition, slurm_conf
 
@@ -20,7 +21,7 @@ PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "main.py"
 
 def virtual_cluster(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, PROGRAM, "virtual-cluster", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=LONGEST_SECONDS)
 
 
 def of_cluster(folder: Path) -> list[str]:

@@ -30,8 +30,8 @@ from relay.spec.tasks import TaskSpec
 
 STEPS = 14
 EVALUATE_EVERY = 5
-LONGEST_SECONDS = 180.0  # of an attempt: on a busy machine importing torch takes most of it
-ALIVE_SECONDS = 60.0  # after a kill, all processes of the run have ended
+LONGEST_SECONDS = 400.0  # of an attempt: on a busy machine importing torch takes most of it
+ALIVE_SECONDS = 120.0  # after a kill, all processes of the run have ended
 MOST_ATTEMPTS = 4  # to end a run that is not killed any more
 SMALL = {"width": 16, "depth": 2, "heads": 4}
 GPT = spec("gpt-tiny", **SMALL, global_batch_size=8)
@@ -208,7 +208,7 @@ class Campaign:
         return []
 
     def _all_gone(self) -> None:
-        """Raises AssertionError where a process of the run is alive a minute later."""
+        """Raises AssertionError where a process of the run is alive two minutes later."""
         deadline = time.monotonic() + ALIVE_SECONDS
         while left := self.bench.processes():
             assert time.monotonic() < deadline, f"alive after {ALIVE_SECONDS:.0f} s: {left}"

@@ -31,8 +31,8 @@ VICTIMS = ("a rank", "launcher", "job", "all")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 AT_START = 0.3  # the share of kills that come before a step was taken, in imports, or at an end
 STARTING_SECONDS = 10.0
-LONGEST_SECONDS = 240.0  # of an attempt, on a busy machine
-ALIVE_SECONDS = 90.0  # after a kill, all processes have ended
+LONGEST_SECONDS = 400.0  # of an attempt, on a busy machine
+ALIVE_SECONDS = 120.0  # after a kill, all processes have ended
 MOST_ATTEMPTS = 3  # to end a training that is not killed any more
 
 

@@ -23,7 +23,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from living import words
+from living import LONGEST_SECONDS, words
 from own_tasks import OWN, data_of, spec
 from relay.base.lifeline import DRIVER
 from relay.run_folder.measured import write_measured
@@ -268,13 +268,13 @@ class Ended:
     errors: str
 
 
-def finish(job: subprocess.Popen[str], seconds: float = 120) -> Ended:
+def finish(job: subprocess.Popen[str], seconds: float = LONGEST_SECONDS) -> Ended:
     """Wait for a job's end."""
     output, errors = job.communicate(timeout=seconds)
     return Ended(job.returncode, output, errors)
 
 
-def wait_until(holds: Callable[[], object], job: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_until(holds: Callable[[], object], job: subprocess.Popen[str], seconds: float = LONGEST_SECONDS) -> None:
     """Wait until something holds while the job runs: a test that acts on a job which has ended would prove nothing."""
     deadline = time.monotonic() + seconds
     while not holds():

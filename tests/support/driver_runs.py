@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from living import LONGEST_SECONDS
 from mini_slurm import UNFINISHED, MiniSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ class Workplace:
 
     def drive_to_end(self, *targets: str, seconds: int = 1) -> tuple[int, str]:
         process = self.drive(*targets, seconds=seconds)
-        printed, _ = process.communicate(timeout=180)
+        printed, _ = process.communicate(timeout=LONGEST_SECONDS)
         return process.returncode, printed
 
     def release(self) -> None:

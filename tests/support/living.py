@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import psutil
 
+LONGEST_SECONDS = 240.0  # of what takes seconds: on a machine that others use, too, only what hangs takes so long
+
 
 def words(process: psutil.Process) -> list[str]:
     """The words of its command line; none of a process that has ended, also where nobody has waited for it yet."""
@@ -24,7 +26,7 @@ def children(pid: int) -> list[psutil.Process]:
         return []
 
 
-def until(holds: Callable[[], object], what: str, seconds: float = 240) -> None:
+def until(holds: Callable[[], object], what: str, seconds: float = LONGEST_SECONDS) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not holds():

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import yaml
 
+from living import LONGEST_SECONDS
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
 from relay.config.config import load
@@ -75,10 +76,10 @@ class LocalDriver:
     def call(self, *arguments: str, **given: Any) -> tuple[int, str]:
         """A driver run to its end: exit status, and all that it printed."""
         process = self.start(*arguments, **given)
-        printed, _ = process.communicate(timeout=200)
+        printed, _ = process.communicate(timeout=LONGEST_SECONDS)
         return process.returncode, printed
 
-    def ended(self, process: subprocess.Popen[str], seconds: float = 120) -> str:
+    def ended(self, process: subprocess.Popen[str], seconds: float = LONGEST_SECONDS) -> str:
         """All that a driver has printed, when it has ended. If it does not, the test fails with where it waits."""
         try:
             return process.communicate(timeout=seconds)[0]
@@ -89,7 +90,7 @@ class LocalDriver:
             for each in here:  # Python then says where each thread is
                 each.send_signal(signal.SIGABRT)
             with suppress(subprocess.TimeoutExpired):
-                lines.append(process.communicate(timeout=10)[0])
+                lines.append(process.communicate(timeout=LONGEST_SECONDS)[0])
             lines.append(self.log())
             raise AssertionError("\n".join(lines)) from None
 

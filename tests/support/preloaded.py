@@ -21,13 +21,13 @@ from unittest import mock
 
 import torch.multiprocessing
 
+from living import LONGEST_SECONDS
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, faults
 from relay.run_folder.attempt_name import ATTEMPT
 from relay.spec.run import Specification
 
-LONGEST_SECONDS = 240.0  # below pytest's limit for a test: what takes so long hangs
 ENDING_SECONDS = 30.0  # what the others have to end, when one has failed
 #: What the server imports; most of the time is torch's and its distributed checkpoints'.
 MODULES = ("torch._dynamo", "relay.equivalence.gate", "relay.equivalence.reference", "relay.planning.planner", "pytest")

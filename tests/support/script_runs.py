@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from living import LONGEST_SECONDS
 from plans import planned
 from relay.run_folder.places import Places
 from relay.spec.run import Run
@@ -51,7 +52,7 @@ class Commanded:
         """Its job's exit status, and what it printed."""
         job = self.start(attempt, *more)
         try:
-            printed, _ = job.communicate(timeout=240)
+            printed, _ = job.communicate(timeout=LONGEST_SECONDS)
         finally:
             job.terminate()
         return job.returncode, printed

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import lock as lock_script
+from living import LONGEST_SECONDS
 from relay.base.errors import UserError
 from relay.environments import wheelhouse
 
@@ -59,7 +60,7 @@ def run(command: dict[str, Any], cwd: Path, before: tuple[str, ...] = (), **envi
     """
     variables = {name: value for name, value in (command["env"] | environment).items() if value is not None}
     done = subprocess.run(
-        [*before, *command["args"]], cwd=cwd, env=variables, capture_output=True, text=True, timeout=240
+        [*before, *command["args"]], cwd=cwd, env=variables, capture_output=True, text=True, timeout=LONGEST_SECONDS
     )
     if done.returncode:
         assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
