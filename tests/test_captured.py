@@ -91,7 +91,6 @@ def _alike(ranks: Ranks, task: BoundTask, feeder: Callable[..., Feeder]) -> None
     assert len({*expected}) == STEPS
 
 
-@pytest.mark.slow
 def test_a_run_of_replayed_steps_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench) -> None:
     """With dropout: a checkpoint holds the state of the generator that replays have drawn from."""
     values = {"its": DROPOUT, "strategy": "single_gpu", "device": "cuda", "cuda_graph": True}
@@ -106,7 +105,6 @@ def test_a_run_of_replayed_steps_goes_on_bit_for_bit_and_passes_its_spot_check(b
     assert found["status"] == "passed", found
 
 
-@pytest.mark.slow
 def test_the_gate_trains_with_replayed_steps(gates: Gates) -> None:
     found = gates.verdict("single_gpu", 1, device="cuda", cuda_graph=True, steps=FEW_STEPS)
     assert found["equivalent"], found["problems"]
@@ -151,7 +149,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
 def test_what_a_graph_cannot_repeat_is_trained_as_ever(prepared: Path) -> None:
     spawned(_refused, 1, prepared / data_of(DROPOUT, prepared).directory_name, gpus=1)
 
@@ -187,7 +184,6 @@ def _of_ddp(ranks: Ranks) -> None:
     assert why(find_unused_parameters=True) == "it looks for unused parameters on the CPU"
 
 
-@pytest.mark.slow
 def test_the_ranks_agree_every_second_however_many_steps_are_queued(tmp_path: Path) -> None:
     spawned(_agreeing, 1, tmp_path, gpus=1)
 

@@ -84,7 +84,6 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
     assert same(uncut, cut)
 
 
-@pytest.mark.slow
 def test_gathered_gradients_other_validations_and_workers(lightning: Path, tmp_path: Path) -> None:
     options = {"GATHER": "2", "VALIDATE": "0.5", "WORKERS": "2", "PLAIN": "1"}
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"

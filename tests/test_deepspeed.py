@@ -30,7 +30,6 @@ def verdicts(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return judged(gates, [{"strategy": name} for name in SHARES], 2, tmp_path_factory.mktemp("zero"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARES)
 def test_it_trains_what_the_reference_trains_and_divides_its_part(verdicts: dict[str, Any], name: str) -> None:
     verdict, shares = verdicts[name], verdicts[name]["bytes_held_share"]
@@ -70,7 +69,6 @@ def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
         torch.save(whole, place / "resumed.pt")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("verdicts")  # with them the tests' own forks see the stack's packages
 def test_it_goes_on(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()

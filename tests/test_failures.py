@@ -12,6 +12,7 @@ from relay.base.ending import INTERRUPTED
 from relay.run_folder.faults import GRACE_SECONDS
 
 pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.slow
 
 # Each waits for the other: rank 1's end breaks neither connection. So a stage waits for one that waits for another.
 FOR_EACH_OTHER = """if self.steps == 3:
@@ -21,7 +22,6 @@ FOR_EACH_OTHER = """if self.steps == 3:
 IMPORTS = "import torch\nimport torch.distributed as dist"
 
 
-@pytest.mark.slow
 def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(bench: Bench) -> None:
     strategy = bench.strategy("faulty", FOR_EACH_OTHER, base="ddp", imports=IMPORTS)
     chain = bench.chain("results", devices_per_node=3, launcher="direct", **strategy)
@@ -56,7 +56,6 @@ KILLED = """mark = Path(f"{mark}-{{self.ranks.rank}}")
             time.sleep(300)"""
 
 
-@pytest.mark.slow
 def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench) -> None:
     """Where they wait for it in NCCL, nothing else would tell them for minutes."""
     killed = KILLED.format(mark=str(bench.folder / "mark"))
@@ -80,7 +79,6 @@ NOT_TO_COME = """if self.steps == 1:
             dist.all_reduce(torch.zeros(1), group=self.hurried)"""
 
 
-@pytest.mark.slow
 def test_a_rank_that_does_not_come_to_a_collective_is_a_fault_that_says_where_both_were(bench: Bench) -> None:
     """Nobody was killed: another try would wait as long for the same."""
     strategy = bench.strategy("hangs", NOT_TO_COME, base="ddp", imports=f"{IMPORTS}\nfrom datetime import timedelta")
@@ -95,7 +93,6 @@ def test_a_rank_that_does_not_come_to_a_collective_is_a_fault_that_says_where_bo
     assert bench.processes() == []
 
 
-@pytest.mark.slow
 def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_of_its_rank(bench: Bench) -> None:
     """Though it failed in the background, on one rank alone, and no other rank waits for it there."""
     save = """pass
@@ -124,7 +121,6 @@ def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_
 NAN_FROM_STEP_4 = "if self.steps == 4:\n            next(self.model.parameters()).data.fill_(float('nan'))"
 
 
-@pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6, **bench.strategy("mine", NAN_FROM_STEP_4))
     ended = chain.forked()
@@ -145,7 +141,6 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench) -> No
 # A run that computes in more threads than are declared has no speed of its own
 
 
-@pytest.mark.slow
 def test_a_strategy_that_takes_more_threads_than_declared_is_a_fault(bench: Bench) -> None:
     more = bench.strategy("more", "torch.set_num_threads(3)", imports="import torch")
     chain = bench.chain("results", total_steps=4, **more)
@@ -156,7 +151,6 @@ def test_a_strategy_that_takes_more_threads_than_declared_is_a_fault(bench: Benc
 # What a strategy of one's own can have wrong: each is told with its place, once
 
 
-@pytest.mark.slow
 def test_a_process_that_ends_itself_is_a_fault_and_no_lost_node(bench: Bench) -> None:
     ends = "if self.steps == 2 and self.ranks.rank == 0:\n            os._exit(0)"
     chain = bench.chain("results", total_steps=6, **(DDP | bench.strategy("mine", ends, base="ddp")))

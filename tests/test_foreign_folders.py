@@ -14,12 +14,12 @@ from relay.commands.drive import snakemake
 from relay.environments import pip
 
 pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.slow
 
 PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
 PLANTED = "open('ran', 'w')\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "program"), [("pip", pip.program(sys.executable)), ("random", snakemake([]))])
 def test_a_file_beside_the_config_shadows_no_module(tmp_path: Path, name: str, program: list[str]) -> None:
     (tmp_path / f"{name}.py").write_text(PLANTED)
@@ -27,7 +27,6 @@ def test_a_file_beside_the_config_shadows_no_module(tmp_path: Path, name: str, p
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 def test_another_users_folder_is_not_looked_at_by_its_own_code(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").touch()
@@ -52,7 +51,6 @@ rule made:
 """
 
 
-@pytest.mark.slow
 def test_nor_of_the_snakemake_that_a_job_starts(tmp_path: Path) -> None:
     """Rules with `run:` are a `python -m snakemake` of their own, and so are Slurm jobs: they inherit what it has."""
     (tmp_path / "random.py").write_text(PLANTED)
@@ -70,7 +68,6 @@ def test_nor_of_the_snakemake_that_a_job_starts(tmp_path: Path) -> None:
 OWN = "raise SystemExit('the user's own file was imported')\n"
 
 
-@pytest.mark.slow
 def test_a_job_imports_nothing_from_the_folder_in_which_it_was_started(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,6 @@ def is_over(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.slow
 def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
     found = here.found(environment={"RANK": "3"})
     other = here.found("")
@@ -127,23 +126,12 @@ def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
     assert found["asked"] is None
 
 
-@pytest.mark.slow
 def test_its_code_is_its_workers_and_not_the_servers(here: Here) -> None:
     here.found()
     (here.folder / "code" / "relay" / "does.py").write_text(ROLE.replace('"torch":', '"newer": 1, "torch":'))
     assert here.found()["newer"] == 1
 
 
-@pytest.mark.slow
-def test_a_signal_reaches_the_fork(here: Here) -> None:
-    worker = here.worker("signal.signal(15, lambda *_: sys.exit(7)); print('{}', flush=True); time.sleep(100)")
-    first_line(worker)
-    assert first_line(worker) == {}
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(LONGEST_SECONDS) == 7
-
-
-@pytest.mark.slow
 def test_a_fork_ends_with_its_worker(here: Here) -> None:
     worker = here.worker("signal.signal(15, signal.SIG_IGN); time.sleep(100)")
     fork = first_line(worker)["pid"]
@@ -154,7 +142,6 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
     assert killed.wait(LONGEST_SECONDS) == -signal.SIGKILL, "and it ends as its fork"
 
 
-@pytest.mark.slow
 def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> None:
     worker = here.worker("signal.signal(15, lambda *_: (print('saved', flush=True), os._exit(0))); time.sleep(100)")
     told = first_line(worker)
@@ -176,7 +163,6 @@ def test_so_does_whatever_changes_arithmetic(here: Here, monkeypatch: pytest.Mon
     assert here.server_name(monkeypatch) == usual
 
 
-@pytest.mark.slow
 def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: Here) -> None:
     with subprocess.Popen(["sleep", "1000"]) as driver:
         server = Here(here.folder, driver).found()["parent"]
@@ -210,7 +196,6 @@ def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
         driver.wait()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_DYNAMIC", "false")
@@ -247,7 +232,6 @@ def answer(connection: socket.socket) -> bytes:
         return b""
 
 
-@pytest.mark.slow
 def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     server = here.found()["parent"]
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -257,7 +241,6 @@ def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) ->
     assert here.found()["parent"] == server
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     server = here.found()["parent"]
@@ -302,7 +285,6 @@ def test_who_may_be_a_fork(
     assert not fork_server.owner(role, Shape(**usual))
 
 
-@pytest.mark.slow
 def test_forks_train_bit_for_bit_what_other_processes_train(
     bench: Bench, driver: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,6 @@ AT_THE_END = """
 """
 
 
-@pytest.mark.slow
 def test_a_process_that_aborts_after_the_verdict_leaves_none(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,7 +56,6 @@ def test_a_process_that_aborts_after_the_verdict_leaves_none(
     assert "its processes ended without a word (status -" in capfd.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates, tmp_path: Path) -> None:
     path = own_strategy(tmp_path / "strategies", "raises", more=AT_THE_END.format(what="raise RuntimeError('late')"))
     found = judged(gates, path)
@@ -67,7 +65,6 @@ def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates,
     assert found.verdict["problems"] == [f"it cannot run this training: raises.py:{line}: RuntimeError: late"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "always"), [("cuda", False), ("SIGKILL", True)])
 def test_a_fault_that_others_may_have_caused_is_a_verdict_only_when_it_is_met_again_alone(
     gates: Gates, tmp_path: Path, fault: str, always: bool
@@ -121,7 +118,6 @@ WAITING = """
 """
 
 
-@pytest.mark.slow
 def test_a_gate_that_comes_no_further_is_ended_and_says_where_it_was(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,6 @@ def lightning() -> Path:
 # The gate
 
 
-@pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
     verdict = gates.verdict("lightning_ddp", 2, steps=FEW_STEPS)
     assert verdict["equivalent"], verdict["problems"]

@@ -16,6 +16,8 @@ from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import EXACT, Trial, trials
 from relay.spec.run import Reference, changed
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 
@@ -37,7 +39,6 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return largest([*pairs, (one["losses"], other["losses"])])
 
 
-@pytest.mark.slow
 def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
     """Rounding moves the first step by a last place, and more soon after: how much depends on the processor."""
     _, run = planned("cpu")
@@ -47,7 +48,6 @@ def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> 
     assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
 
 
-@pytest.mark.slow
 def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     _, run = planned("cpu")
     data = TrialData(run, gates.digits, CPU)
@@ -68,7 +68,6 @@ def as_for_few_samples(operand: torch.Tensor) -> torch.Tensor:
     return operand + (high + low - operand).detach()
 
 
-@pytest.mark.slow
 def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     """For few samples a library may take another algorithm, as cuDNN does, which rounds more. Halves are too many."""
     whole = torch.nn.Conv2d.forward

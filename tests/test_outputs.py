@@ -20,6 +20,8 @@ from relay.training.evaluation import Evaluation
 from test_any_model import HEAD
 from trial_runs import gate_of, verdict_of
 
+pytestmark = pytest.mark.slow
+
 # The state (1, N, 16) of an LSTM, in training (N, 16); and a table that has nothing to do with samples.
 RECURRENT = (
     HEAD
@@ -60,7 +62,6 @@ def task_in(folder: Path, text: str = RECURRENT) -> TaskSpec:
     return look("recurrent", str(file), {}, Data(datasets=folder)).task
 
 
-@pytest.mark.slow
 def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> None:
     file = tmp_path / "recurrent.py"
     file.write_text(RECURRENT)
@@ -71,7 +72,6 @@ def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> N
     assert "outputs[2]: no dimension counts the samples." in in_words(found)
 
 
-@pytest.mark.slow
 def test_a_right_strategy_is_proven(tmp_path: Path) -> None:
     run = gate_of(task_in(tmp_path), tmp_path / "data", "pipeline", 2, batch=8)
     verdict = verdict_of(run, tmp_path / "data", tmp_path)
@@ -91,7 +91,6 @@ def evaluated(ranks: Ranks, its: TaskSpec, strategy: str, batch: int, options: d
     assert metrics == pytest.approx(task.final_metrics(task.metrics(outputs, whole)), rel=1e-12)
 
 
-@pytest.mark.slow
 def test_the_last_batch_may_be_short(tmp_path: Path) -> None:
     """21 samples in batches of 8: five in the last one."""
     spawned(evaluated, 2, task_in(tmp_path), "pipeline", 8, {"micro_batches": 4})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planted_truths import TRUTHS, Truth, changed, found, interval
+from planted_truths import TRUTHS, Truth, changed, found
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.name)
@@ -21,7 +21,3 @@ def test_rounds_that_differ_alike_for_both_hide_no_difference() -> None:
 def test_a_day_is_called_no_change_and_a_change_of_half_is_one() -> None:
     assert {*changed(0.02, 15)} <= {"the same", "unclear"}
     assert {*changed(0.02, 5, days=3, ratio=0.5)} == {"slower"}
-
-
-def test_the_interval_is_that_of_clopper_and_pearson() -> None:
-    assert interval(0, 300) == pytest.approx((0.0, 0.0122), abs=1e-3)

@@ -31,7 +31,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: namespaces a
 # For real: one process, one node
 
 
-@pytest.mark.slow
 def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
     """Two processes by torchrun, through the entry point; then its page."""
     run = run_of(2)
@@ -148,7 +147,6 @@ def test_what_was_not_granted_is_a_mistake_as_well(unlucky: Seen) -> None:
     assert "may use only 1 CPUs" in fault
 
 
-@pytest.mark.slow
 @needs_root
 def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
     run = run_of(1)
@@ -163,7 +161,6 @@ def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_writt
 # For real: on Slurm
 
 
-@pytest.mark.slow
 @pytest.mark.slurm
 def test_a_job_that_is_not_the_one_declared(cluster: MiniSlurm, tmp_path: Path) -> None:
     """Less memory than declared, as `--resources mem_mb=…` makes it."""

@@ -55,13 +55,11 @@ ON_TWO: dict[str, dict[str, Any]] = {
 # Gates
 
 
-@pytest.mark.slow
 def test_the_gate_of_one_gpu_passes(gates: Gates) -> None:
     found = gates.verdict("single_gpu", 1, device="cuda", steps=5, global_batch_size=16)
     assert found["equivalent"], found["problems"]
 
 
-@pytest.mark.slow
 def test_the_gate_of_a_process_with_two_gpus_passes_with_dropout(gates: Gates) -> None:
     found = gates.verdict("data_parallel", 2, task="utsa-mnist", device="cuda", steps=2, global_batch_size=16)
     assert found["equivalent"], found["problems"]
@@ -70,7 +68,6 @@ def test_the_gate_of_a_process_with_two_gpus_passes_with_dropout(gates: Gates) -
 # Runs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [
@@ -98,7 +95,6 @@ def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, strat
 # The probe
 
 
-@pytest.mark.slow
 def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit is refused by the device, as CUDA does."""
     monkeypatch.setattr(job, "Tries", partial(tries.Tries, start=preloaded.start))
@@ -179,7 +175,6 @@ def _goes_on(ranks: Ranks) -> None:
     assert draws() == [one, other]
 
 
-@pytest.mark.slow
 def test_the_gate_sees_gpus_of_a_process_that_draw_alike(gates: Gates) -> None:
     short = {"steps": 2, "global_batch_size": 16}
     found = gates.verdict("wrong_dropout_on_all_gpus", 2, task="utsa-mnist", device="cuda", **short)

@@ -82,7 +82,6 @@ class Opened:
         self.context.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (DESK, "dark")], ids=["phone", "desk"])
 def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size: dict[str, int], scheme: str) -> None:
     """Without a network, a complaint, or a bar to scroll sideways; axe finds no violation of its rules."""

@@ -17,6 +17,8 @@ from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
 from sharded import batch, built, of_task, prepared
 
+pytestmark = pytest.mark.slow
+
 
 def _with_a_scalar(ranks: Ranks) -> None:
     for replicates in (True, False):
@@ -36,7 +38,6 @@ def _with_a_scalar(ranks: Ranks) -> None:
         assert torch.allclose(mine, alone.scale.grad)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not _replicate.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
 def test_replicas_average_a_parameter_without_dimensions() -> None:
     """FSDP refuses such parameters, which CLIP has, say."""
@@ -67,7 +68,6 @@ def _drifting(ranks: Ranks, folder: Path) -> None:
     assert not torch.equal(one[split], other[split])
 
 
-@pytest.mark.slow
 def test_what_is_whole_on_every_tensor_rank_stays_the_same_on_all(tmp_path: Path) -> None:
     spawned(_drifting, 2, prepared("gpt-tiny", tmp_path))
 
@@ -96,6 +96,5 @@ def _overflow(ranks: Ranks, folder: Path) -> None:
     assert ranks.rank != 0 or not all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-@pytest.mark.slow
 def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) -> None:
     spawned(_overflow, 2, prepared("gpt-tiny", tmp_path))

@@ -54,7 +54,6 @@ def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], p
     assert sums[0] == pytest.approx(sums[1], **near) or ranks.rank > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "processes", "its", "options", "precision"), STRATEGIES)
 def test_what_shards_or_cuts_a_model_trains_it_on_gpus_as_one_process_on_a_cpu_does(
     name: str, processes: int, its: TaskSpec, options: dict[str, Any], precision: str, tmp_path: Path

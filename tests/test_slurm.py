@@ -119,7 +119,6 @@ def test_two_nodes_train_the_same_as_one_process(
         assert len(looked_at) == run.shape.nodes, "one file for each node"
 
 
-@pytest.mark.slow
 def test_a_second_call_finds_nothing_to_do(cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]) -> None:
     folder, config, _ = compared
     status, printed = slurm_snakemake(cluster, folder, config, site=folder / "mini.yaml")
@@ -127,7 +126,6 @@ def test_a_second_call_finds_nothing_to_do(cluster: MiniSlurm, compared: tuple[P
     assert "Nothing to be done" in printed
 
 
-@pytest.mark.slow
 def test_the_recommended_script_trains_to_its_end_as_it_stands(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -160,7 +158,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
 def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -229,7 +226,6 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
         assert not any(address.startswith("127.") for own in addresses for address in own)
 
 
-@pytest.mark.slow
 def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
     before = known(cluster)
@@ -265,7 +261,6 @@ if {"snakemake", "remote"} <= set(sys.orig_argv):
 """
 
 
-@pytest.mark.slow
 def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlurm, tmp_path: Path) -> None:
     """SIGTERM finds it where its handler has to wait, as for the scheduler's lock: here the handler always does."""
     (tmp_path / "sitecustomize.py").write_text(STUCK)
@@ -288,7 +283,6 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
         driver.wait()
 
 
-@pytest.mark.slow
 def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
     config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
     site = site_file(tmp_path, account_required=True)

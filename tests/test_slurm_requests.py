@@ -37,7 +37,6 @@ def looked(
     return jobs, collected, printed
 
 
-@pytest.mark.slow
 def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pytest.TempPathFactory) -> None:
     """GPUs by --gres, and no request for memory."""
     folder = tmp_path_factory.mktemp("whole")

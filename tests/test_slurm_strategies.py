@@ -20,8 +20,8 @@ from slurm_runs import site_file, slurm_snakemake
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
 ACROSS = {"nodes": 2, "launcher": "srun"}
-# A network that every schedule can cut.
-GPT = {"task": "gpt-deep-tiny"}
+# A network that every strategy can divide.
+GPT = {"task": "gpt-deep-tiny", "task_options": {"depth": 4}}
 EACH: list[dict[str, Any]] = [
     {"strategy": "single_gpu"},
     {"strategy": "data_parallel", "devices_per_node": 2},

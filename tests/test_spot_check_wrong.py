@@ -16,6 +16,7 @@ from relay.training.changed_code import edited_since
 from spot_checked import states, verdict
 
 pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parent / "strategies"
 SHORT = {"total_steps": 12, "evaluate_every_steps": 6}
@@ -37,7 +38,6 @@ def problems(bench: Bench, spec: TaskSpec = DIGITS, **values: Any) -> str:
     return "\n".join(found["problems"])
 
 
-@pytest.mark.slow
 def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
     chain = bench.chain("run", DIGITS, **SHORT, **of_folder("unseen_forgets_momentum"))
     for first, last in ((0, 6), (6, 12)):
@@ -46,34 +46,29 @@ def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
     assert [problem for problem in found["problems"] if problem.startswith("hop, steps 6 to 7: update")]
 
 
-@pytest.mark.slow
 def test_an_evaluation_of_averaged_parameters_which_begins_after_the_gate(bench: Bench) -> None:
     told = problems(bench, **of_folder("unseen_evaluation_averaged"), total_steps=30, evaluate_every_steps=30)
     assert "end, steps 29 to 30: test loss differs from one plain process's by " in told
     assert "update" not in told
 
 
-@pytest.mark.slow
 def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> None:
     diverging = replace(DIGITS, learning_rate=1e12)
     told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
     assert "one plain process's loss is not finite there, the run recorded finite ones" in told
 
 
-@pytest.mark.slow
 def test_gradients_that_are_sent_as_fp16(bench: Bench) -> None:
     declared = {"strategy": "ddp", "options": {"compression": "fp16"}, **TWO}
     assert "update differ" in problems(bench, **declared)
 
 
-@pytest.mark.slow
 def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
     declared = {"strategy": "ddp", "options": {"compression": "fp16"}, "lossy": {"compression": 2e-3}, **TWO}
     (found,) = verdict(bench.chain("run", DIGITS, **SHORT, **declared).train(forked=True))
     assert found["status"] == "passed", found
 
 
-@pytest.mark.slow
 def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,8 @@ class Found:
 
 def found(truth: Truth, draws: int, seed: int = 0) -> Found:
     """What the answer says of so many draws of a truth. The first answer counts where there are several."""
+    from scipy.stats import binomtest  # which takes a second
+
     draw = np.random.default_rng([seed, *truth.name.encode()])
     certainties: Counter[str] = Counter()
     recommended: Counter[str] = Counter()
@@ -193,17 +195,9 @@ def found(truth: Truth, draws: int, seed: int = 0) -> Found:
                 example = example or said
     finally:
         requirements.read = reading
-    least, most = interval(wrong, draws)
+    probability = binomtest(wrong, draws).proportion_ci()  # Clopper's and Pearson's
     shares = ({name: count / draws for name, count in each.most_common()} for each in (certainties, recommended))
-    return Found(*shares, wrong / draws, least, most, unsaid / draws, example)
-
-
-def interval(count: int, draws: int) -> tuple[float, float]:
-    """The 95 % interval of a probability (Clopper and Pearson)."""
-    from scipy.stats import beta  # which takes a second
-
-    low = float(beta.ppf(0.025, count, draws - count + 1)) if count else 0.0
-    return low, float(beta.ppf(0.975, count + 1, draws - count)) if count < draws else 1.0
+    return Found(*shares, wrong / draws, *probability, unsaid / draws, example)
 
 
 def changed(spread_of_days: float, draws: int, *, days: int = 1, ratio: float = 1.0) -> Counter[str]:
