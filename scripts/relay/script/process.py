@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,9 @@ from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, send
 from relay.process import cpus, gpus, meeting
-from relay.process.usage import KNOWN, Usage
-from relay.process.watch import Watch
+from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder import reached
-from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
+from relay.run_folder.attempts import record, record_begin
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
@@ -75,7 +74,7 @@ def main(arguments: list[str]) -> None:
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
         if records:
-            records.begin(run, here)
+            record_begin(work, given.attempt, 0, [facts(run, here)])
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
@@ -175,24 +174,12 @@ class Records:
     """Writes what is observed as the records of an attempt."""
 
     def __init__(self, work: Path, attempt: int, observed: Observed, *, on_gpus: bool) -> None:
-        self.work, self.path, self.observed, self.on_gpus = work, attempt_path(work, attempt), observed, on_gpus
+        self.work, self.attempt, self.observed, self.on_gpus = work, attempt, observed, on_gpus
         self._saved = 0
-
-    def _line(self, **values: Any) -> None:
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(line_of({"time": time.time(), **values}))
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    def begin(self, run: Training, here: Here) -> None:
-        """Note on what the command runs."""
-        launched = os.environ.get(LAUNCHED)
-        known = {"launched": float(launched)} if launched else {}
-        self._line(run=self.work.name, start=0, ranks=[facts(run, here)], **known)
 
     def write(self) -> None:
         """Write what has come since the last time."""
-        self._line(**self.observed.take())
+        record(self.work, self.attempt, **self.observed.take())
         if self.observed.saved > self._saved:
             self._saved = self.observed.saved
             write_json_over(self.work / reached.FILE, {"step": self._saved})
@@ -200,7 +187,9 @@ class Records:
     def end(self, child: Child, *, stopped: str = "", step: int | None = None, asks_again: bool = False) -> None:
         """Note how the command has ended: done, or `stopped` after a step, and whether it asks to be started again."""
         self.write()
-        self._line(
+        record(
+            self.work,
+            self.attempt,
             blocks=[] if stopped else self.observed.whole(child.seconds),
             end=self.observed.step if step is None else step,
             done=not stopped,
@@ -267,25 +256,12 @@ def _conclude(
         records.end(child)
 
 
-@contextmanager
-def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> Iterator[None]:
+def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> AbstractContextManager[None]:
     """While this lasts, look at what the command, or all processes of this node, use."""
     seconds = run.length.monitor_seconds
     if not seconds or not KNOWN or here.local_rank:
-        yield
-        return
+        return nullcontext()
     # Of a command for each process, all have one parent.
-    root = os.getppid() if here.each else child.process.pid
+    usage = Usage([os.getppid() if here.each else child.process.pid], MANY)
     shown = gpus.visible() if run.shape.device == "cuda" else []
-    watch = Watch(
-        samples_path(work, attempt, here.rank),
-        Usage([root], MANY),
-        gpus.Gpus(shown),
-        cpus=run.shape.cpus_per_node,
-        seconds=seconds,
-    )
-    watch.begin()
-    try:
-        yield
-    finally:
-        watch.end()
+    return watched(samples_path(work, attempt, here.rank), usage, shown, cpus=run.shape.cpus_per_node, seconds=seconds)
