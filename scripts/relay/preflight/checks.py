@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,7 @@ def explain(error: str) -> Finding | None:
 
 def _judged(registered: Registered, facts: Facts) -> Finding | None:
     try:
-        outcome = registered.function(facts)
+        found = registered.function(facts)
     except Exception as error:  # facts that nobody has met yet must not keep anybody from training
-        outcome = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
-    if outcome is None:
-        return None
-    return Finding(registered.name, outcome.ok, outcome.severity, outcome.found, outcome.remedy)
+        found = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
+    return found and replace(found, check=registered.name)

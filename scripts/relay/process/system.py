@@ -6,8 +6,12 @@ import os
 import platform
 import re
 import resource
+import socket
 import sys
 from pathlib import Path
+from typing import Any
+
+from relay.process import cpus
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
@@ -58,6 +62,16 @@ def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS,
         if folder.is_relative_to(root)
     ]
     return [file.read_text().strip() for file in files if file.is_file()]
+
+
+def facts() -> dict[str, Any]:
+    """What is recorded of every run's node, and of the process's part of it."""
+    return {
+        "host": socket.gethostname(),
+        "cpus": len(cpus.granted()),
+        "virtual": virtual(),
+        "cpu_quota": cpu_quota(),
+    }
 
 
 def virtual(processor: Path = Path("/proc/cpuinfo")) -> bool:

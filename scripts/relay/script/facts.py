@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-from contextlib import suppress
-from importlib import metadata
 from typing import Any
 
-from relay.process import cpus, gpus, system
+from relay.process import gpus, system
 from relay.script.command import Here
 from relay.spec.run import Training
+from relay.spec.versions import installed
 
 # The versions that are recorded, of what a training may use.
 LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
@@ -18,23 +16,12 @@ LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deep
 
 def facts(run: Training, here: Here) -> dict[str, Any]:
     """What the command runs on, without importing torch."""
+    libraries = {name: version for name in LIBRARIES if (version := installed(name))}
     shown = gpus.visible() if run.shape.device == "cuda" else []
     names = sorted({*gpus.Gpus(shown).names}) if shown else []
     return {
-        "host": socket.gethostname(),
+        **system.facts(),
         "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
-        "cpus": len(cpus.granted()),
         "threads": run.shape.threads * (1 if here.each else run.shape.processes_per_node),
-        "virtual": system.virtual(),
-        "cpu_quota": system.cpu_quota(),
-        "versions": {"python": sys.version.split()[0], "driver": system.driver(), **_libraries()},
+        "versions": {"python": sys.version.split()[0], "driver": system.driver(), **libraries},
     }
-
-
-def _libraries() -> dict[str, str | None]:
-    """The versions of what a training may use, as far as they are installed."""
-    found: dict[str, str | None] = {}
-    for name in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found

@@ -59,8 +59,7 @@ def main(arguments: list[str]) -> None:
     run, work = Training.read(given.spec), given.work
     script, here = run.strategy.script, Here.of(run, os.environ)
     assert script is not None
-    if run.shape.threads > (own := len(cpus.granted())):
-        raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
+    cpus.check(f"run {run.id}", run.shape.threads)
     first = here.rank == 0
     adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
