@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from relay.preflight.findings import REGISTER, Facts, Finding, Registered, warn
-from relay.run_folder import known_faults
-from relay.run_folder.known_faults import Kind
 
 # Importing the modules with checks, `checks_*.py` beside this one, fills the register.
 for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
@@ -31,14 +29,6 @@ def prevent_joining(facts: Mapping[str, Any]) -> list[Finding]:
     known = Facts(facts)
     found = [_judged(registered, known) for registered in REGISTER if registered.prevents_joining]
     return [finding for finding in found if finding and finding.severity == "stop"]
-
-
-def explain(error: str) -> Finding | None:
-    """A process's error as a finding with its remedy; None for one that is not known, or may follow from another."""
-    row = known_faults.known(error)
-    if row is None or row.kind in (Kind.LOST_PEER, Kind.HANG):
-        return None
-    return Finding(row.name, False, "stop", error, row.remedy)
 
 
 def _judged(registered: Registered, facts: Facts) -> Finding | None:

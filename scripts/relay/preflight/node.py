@@ -161,7 +161,6 @@ def mps() -> dict[str, Any]:
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     return {
         "program": shutil.which("nvidia-cuda-mps-control"),
-        "pipe_directory": str(folder),
         "active": (folder / "control").exists(),
     }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typing import Any
 from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
-from relay.base.files import write_json_over
 from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
 from relay.chain import note
@@ -31,13 +29,12 @@ from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, send
 from relay.process import cpus, gpus, meeting
 from relay.process.usage import KNOWN, Usage, watched
-from relay.run_folder import reached
-from relay.run_folder.attempts import record, record_begin
+from relay.run_folder.attempts import record_begin
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
 from relay.script.facts import facts
-from relay.script.observed import Observed
+from relay.script.observed import Observed, Records
 from relay.script.output import Output
 from relay.script.outside import Outside
 from relay.spec.run import Run, Training
@@ -169,44 +166,6 @@ class Child(Supervisor):
         return self.ended - self.started
 
 
-class Records:
-    """Writes what is observed as the records of an attempt."""
-
-    def __init__(self, work: Path, attempt: int, observed: Observed, *, on_gpus: bool) -> None:
-        self.work, self.attempt, self.observed, self.on_gpus = work, attempt, observed, on_gpus
-        self._saved = 0
-
-    def write(self) -> None:
-        """Write what has come since the last time."""
-        record(self.work, self.attempt, **self.observed.take())
-        if self.observed.saved > self._saved:
-            self._saved = self.observed.saved
-            write_json_over(self.work / reached.FILE, {"step": self._saved})
-
-    def end(self, child: Child, *, stopped: str = "", step: int | None = None, asks_again: bool = False) -> None:
-        """Note how the command has ended: done, or `stopped` after a step, and whether it asks to be started again."""
-        self.write()
-        record(
-            self.work,
-            self.attempt,
-            blocks=[] if stopped else self.observed.whole(child.seconds),
-            end=self.observed.step if step is None else step,
-            done=not stopped,
-            stopped=stopped or None,
-            asks_again=asks_again,
-            seconds=child.seconds,
-            first_at=self.observed.first_at,
-            peak_memory_bytes=None if self.on_gpus else peak_memory_bytes(),
-            peak_main_memory_bytes=peak_memory_bytes(),
-            counted={},
-        )
-
-
-def peak_memory_bytes() -> int:
-    """The most main memory that a process of the command has used."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-
-
 def _conclude(
     child: Child,
     observed: Observed,
@@ -234,7 +193,7 @@ def _conclude(
         raise Told(f"{late}; its last line came {silent} before its end{observed.shown()}", remedy)
     if stopped:
         if records:
-            records.end(child, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
+            records.end(child.seconds, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
         return
     if child.status:
         if records:
@@ -252,7 +211,7 @@ def _conclude(
         records.write()
         if missing := observed.missing():
             raise UserError(f"{missing}{observed.shown()}")
-        records.end(child)
+        records.end(child.seconds)
 
 
 def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> AbstractContextManager[None]:

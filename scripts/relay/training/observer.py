@@ -67,7 +67,7 @@ class Observer:
 
     def beside(self) -> AbstractContextManager[None]:
         """What is done while this lasts belongs to no step: an evaluation, a save."""
-        return self._observed.beside() if isinstance(self._observed, OnGpu) else nullcontext()
+        return self._observed.beside() if self._observed else nullcontext()
 
     def due(self, step: int) -> bool:
         """Whether the observed steps begin or end after this one."""
