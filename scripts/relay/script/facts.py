@@ -17,8 +17,7 @@ LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deep
 def facts(run: Training, here: Here) -> dict[str, Any]:
     """What the command runs on, without importing torch."""
     libraries = {name: version for name in LIBRARIES if (version := installed(name))}
-    shown = gpus.visible() if run.shape.device == "cuda" else []
-    names = sorted({*gpus.Gpus(shown).names}) if shown else []
+    names = sorted({*gpus.visible().values()}) if run.shape.device == "cuda" else []
     return {
         **system.facts(),
         "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),

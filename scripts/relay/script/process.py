@@ -221,5 +221,5 @@ def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) 
         return nullcontext()
     # Of a command for each process, all have one parent.
     usage = Usage([os.getppid() if here.each else child.process.pid], MANY)
-    shown = gpus.visible() if run.shape.device == "cuda" else []
+    shown = [*gpus.visible()] if run.shape.device == "cuda" else []
     return watched(samples_path(work, attempt, here.rank), usage, shown, cpus=run.shape.cpus_per_node, seconds=seconds)
