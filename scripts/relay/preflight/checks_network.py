@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from relay.preflight.findings import Facts, Finding, check, fine, listed, stop, warn, who
+from relay.run_folder.known_faults import known
 
 # Between nodes less than this share of the bandwidth within them. NVLink beside InfiniBand is about 0.1.
 LEAST_SHARE = 0.03
@@ -26,8 +26,6 @@ MISSPELT = {
     "CUDA_VISIBLE_DEVICE": "CUDA_VISIBLE_DEVICES",
     "PYTORCH_CUDA_ALLOCATOR_CONF": "PYTORCH_CUDA_ALLOC_CONF",
 }
-# NCCL's words for the end of another rank, which was then the first to fail.
-LOST_PEER = re.compile(r"(?i)remote peer|peer has closed|connection (closed|reset|refused)|broken pipe")
 SWITCHED_OFF = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
@@ -39,10 +37,10 @@ def _loopback(addresses: list[str]) -> bool:
 def backend(facts: Facts) -> Finding | None:
     """A torch that was built without the backend: `Distributed package doesn't have MPI built in`."""
     wanted = facts.run["backend"]
-    known = [rank for rank in facts.ranks if (rank.get("torch") or {}).get("backends")]
-    if facts.run["world_size"] == 1 or not known:
+    with_torch = [rank for rank in facts.ranks if (rank.get("torch") or {}).get("backends")]
+    if facts.run["world_size"] == 1 or not with_torch:
         return None
-    for rank in known:
+    for rank in with_torch:
         if wanted not in (has := rank["torch"]["backends"]):
             return stop(
                 f"torch is built without {wanted} for {who(rank)}: it has {listed(has)}",
@@ -160,7 +158,7 @@ def transport(facts: Facts) -> Finding | None:
 def nccl_warnings(facts: Facts) -> Finding | None:
     """What NCCL itself warns of; where the ranks got no further, that is why: its watchdog ends them without a word."""
     for rank in facts.ranks:
-        told = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not LOST_PEER.search(line)]
+        told = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not known(line, "nccl")]
         if told:
             return (warn if facts.complete else stop)(
                 f"{who(rank)}: {told[0]}",
@@ -211,10 +209,10 @@ def _fastest(facts: Facts, span: str) -> Mapping[str, Any] | None:
 @check("clocks")
 def clocks(facts: Facts) -> Finding | None:
     """Clocks of nodes that differ: deadlines, and the ages of files by which Snakemake decides, are wrong then."""
-    known = [rank for rank in facts.ranks if "clock_ahead_seconds" in rank]
-    if len(facts.nodes) < 2 or not known:
+    with_clock = [rank for rank in facts.ranks if "clock_ahead_seconds" in rank]
+    if len(facts.nodes) < 2 or not with_clock:
         return None
-    worst = max(known, key=lambda rank: abs(rank["clock_ahead_seconds"]))
+    worst = max(with_clock, key=lambda rank: abs(rank["clock_ahead_seconds"]))
     apart = worst["clock_ahead_seconds"]
     if abs(apart) > MOST_CLOCK_SECONDS:
         return warn(

@@ -49,12 +49,13 @@ class Known:
         return cls(row["name"], row["texts"], remedy, Kind(row.get("kind", Kind.SETUP)))
 
 
+MetBy = Literal["processes", "commands", "cpp", "logs", "output", "nccl"]
 FILE = Path(__file__).with_suffix(".toml")
 TABLE = {met_by: [*map(Known.of, rows)] for met_by, rows in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
 TABLE["commands"] += TABLE["processes"]  # a command may meet what Python's processes do
 
 
-def known(text: str, met_by: Literal["processes", "commands", "cpp", "logs"] = "processes") -> Known | None:
+def known(text: str, met_by: MetBy = "processes") -> Known | None:
     """The first row that fits an error's text; None for what nobody has met yet, which is the program's own."""
     return next((row for row in TABLE[met_by] if re.search("|".join(row.texts), text)), None)
 

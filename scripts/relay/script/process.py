@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from relay.chain.supervisor import Supervisor, send
 from relay.process import cpus, gpus, meeting
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin
+from relay.run_folder.known_faults import known
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
@@ -43,8 +43,6 @@ RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is kill
 END_SECONDS = 5.0  # for the last output, once the command has ended
 DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
-# As torchrun's table, and torch's DataLoader, tell of a process that was killed.
-KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
 MANY = 1_000_000  # children that are looked for: all
@@ -198,7 +196,7 @@ def _conclude(
     if child.status:
         if records:
             records.write()
-        if child.status in KILLED_STATUS or any(KILLED.search(line) for line in observed.lines):
+        if child.status in KILLED_STATUS or any(known(line, "output") for line in observed.lines):
             print(f"the command, or a process of it, was killed (status {child.status})", file=sys.stderr, flush=True)
             sys.exit(1)  # no fault of its own: worth a retry
         how = (
