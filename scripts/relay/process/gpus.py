@@ -88,10 +88,8 @@ class Gpus:
     """
 
     def __init__(self, known: Sequence[str]) -> None:
-        self._nvml: Any = None
-        self.unknown = ""
-        if known:
-            self._nvml, self.unknown = _started()
+        self._nvml: Any
+        self._nvml, self.unknown = _started() if known else (None, "")
         opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(known)] if self._nvml else []
         self._gpus = [gpu for gpu in opened if gpu is not None]
 

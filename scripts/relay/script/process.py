@@ -26,18 +26,18 @@ from relay.chain.family import children, descendants, hears, program
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, send
-from relay.process import cpus, gpus, meeting
+from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin
 from relay.run_folder.known_faults import known
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
-from relay.script.facts import facts
 from relay.script.observed import Observed, Records
 from relay.script.output import Output
 from relay.script.outside import Outside
 from relay.spec.run import Run, Training
+from relay.spec.versions import installed
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 END_SECONDS = 5.0  # for the last output, once the command has ended
@@ -45,6 +45,8 @@ DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
+# The versions that are recorded, of what a training may use.
+LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
 MANY = 1_000_000  # children that are looked for: all
 
 
@@ -68,7 +70,7 @@ def main(arguments: list[str]) -> None:
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
         if records:
-            record_begin(work, given.attempt, 0, [facts(run, here)])
+            record_begin(work, given.attempt, 0, [_facts(run, here)])
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
@@ -221,3 +223,15 @@ def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) 
     usage = Usage([os.getppid() if here.each else child.process.pid], MANY)
     shown = [*gpus.visible()] if run.shape.device == "cuda" else []
     return watched(samples_path(work, attempt, here.rank), usage, shown, cpus=run.shape.cpus_per_node, seconds=seconds)
+
+
+def _facts(run: Training, here: Here) -> dict[str, Any]:
+    """What the command runs on, without importing torch."""
+    libraries = {name: version for name in LIBRARIES if (version := installed(name))}
+    names = sorted({*gpus.visible().values()}) if run.shape.device == "cuda" else []
+    return {
+        **system.facts(),
+        "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
+        "threads": run.shape.threads * (1 if here.each else run.shape.processes_per_node),
+        "versions": {"python": sys.version.split()[0], "driver": system.driver(), **libraries},
+    }
