@@ -31,7 +31,7 @@ from relay.strategies._captured import prepare
 from relay.task.bound import BoundTask
 from relay.task.data import feeder
 from relay.task.split import Chosen, chosen
-from relay.training.monitor import monitored
+from relay.training.observer import monitored
 from relay.training.timing import Block
 from relay.training.trainer import Trainer
 

@@ -7,22 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from relay.base import killed_for_memory
 from relay.driver.retries import Retries
+from relay.launch.launcher import KILLED
+from relay.process.system import memory_kills
+from relay.run_folder.known_faults import known
 
 
-def test_words_that_say_so(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+def test_words_that_say_so() -> None:
     for text in (
         "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. ",
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed",
-        killed_for_memory.TOLD.format(count=1),
+        KILLED.format(count=1),
     ):
-        log.write_text(f"a line\n{text}\nanother\n")
-        assert killed_for_memory.told_in(log)
+        assert known(f"a line\n{text}\nanother\n", "logs")
     for text in ("torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB", "srun: error: c1: task 0: Killed"):
-        log.write_text(text)
-        assert not killed_for_memory.told_in(log)
+        assert known(text, "logs") is None
 
 
 @pytest.mark.parametrize(
@@ -31,11 +30,11 @@ def test_words_that_say_so(tmp_path: Path) -> None:
 )
 def test_the_kernels_count(group: str, file: str, tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text(f"3:cpu:/elsewhere\n{group}\n")
-    assert killed_for_memory.kills(tmp_path / "cgroup", tmp_path) is None
+    assert memory_kills(tmp_path / "cgroup", tmp_path) is None
     place = tmp_path / file
     place.parent.mkdir(parents=True)
     place.write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
-    assert killed_for_memory.kills(tmp_path / "cgroup", tmp_path) == 2
+    assert memory_kills(tmp_path / "cgroup", tmp_path) == 2
 
 
 class Killed:

@@ -17,7 +17,7 @@ import pytest
 
 from chain_runs import Bench
 from fake_nvml import FakeNvml
-from relay.process.gpus import Gpus
+from relay.process.gpus import VISIBLE, Gpus, visible
 from relay.process.usage import Usage
 from relay.run_folder import samples
 from relay.run_folder.attempts import line_of
@@ -49,6 +49,19 @@ def test_a_gpus_readings_are_told_in_their_units(nvml: FakeNvml) -> None:
         "utilisation": 0.75, "memory_bytes": 3 * 2**30, "power_watts": 250.5, "sm_clock_mhz": 1410,
         "memory_clock_mhz": 1593, "energy_joules": 9000.5, "sm_activity": 0.6, "tensor_activity": 0.125,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shown", "found"), [(None, "abc"), ("1,0", "ba"), ("GPU-b", "b"), ("7", ""), ("", ""), ("MIG-c, 0", "ac")]
+)
+def test_a_script_has_the_gpus_that_cuda_shows(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, shown: str | None, found: str
+) -> None:
+    monkeypatch.delenv(VISIBLE, raising=False)
+    if shown is not None:
+        monkeypatch.setenv(VISIBLE, shown)
+    assert "".join(uuid[-1] for uuid in visible()) == found
+    assert {*visible().values()} <= {"NVIDIA Fake"}
 
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"

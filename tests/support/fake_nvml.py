@@ -42,6 +42,15 @@ class FakeNvml(ModuleType):
     def nvmlShutdown(self) -> None:
         self.opened -= 1
 
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.known)
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
+        return self.known[number]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> bytes:
+        return handle.encode()  # as old versions tell it
+
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:
         if uuid.decode() not in self.known:
             raise NVMLError("Not Found")

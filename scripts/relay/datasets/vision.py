@@ -8,15 +8,14 @@ enough for datasets, transforms and models. A torchvision of PyTorch's own CPU i
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+
+from relay.spec.versions import installed
 
 
 def needs_help(torch_version: str | None = None) -> bool:
     """Whether torchvision fails at its import here. `torch_version`: by default that of the installed torch."""
-    try:
-        return "+cpu" in (torch_version or version("torch")) and "+" not in version("torchvision")
-    except PackageNotFoundError:
-        return False
+    own, beside = torch_version or installed("torch"), installed("torchvision")
+    return own is not None and beside is not None and "+cpu" in own and "+" not in beside
 
 
 @cache

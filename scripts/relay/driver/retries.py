@@ -14,16 +14,18 @@ from typing import Any
 
 from snakemake.logging import logger
 
-from relay.base import ending, killed_for_memory, lock
+from relay.base import ending, lock
 from relay.base.ending import QUOTED, Ending
-from relay.base.files import disk_refusal
+from relay.base.files import disk_refusal, end_of
 from relay.driver.terminal import SEGMENT
 from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
+from relay.run_folder.known_faults import known
 
 RESULTS = Path("results")
 SAVING_ATTEMPTS = 10  # in a row without a newer checkpoint, while a process holds the run; each waits a minute for it
 LAST_LINES = 5
+LOG_BYTES = 2**16  # at its end, that are searched for words of a kill for memory
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
 FOR_MEMORY = "killed for memory"
 LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer processes on a node), or use larger nodes"
@@ -105,7 +107,8 @@ class Retries:
 
     def _for_memory(self, job: Any, log: Path | None) -> bool:
         """Whether Slurm or the kernel has killed a job's processes for memory."""
-        return killed_for_memory.told(self.said_of.get(job.jobid, "")) or killed_for_memory.told_in(log)
+        told = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
+        return known(told, "logs") is not None
 
     def _enlarged(self, job: Any, told: Ending) -> tuple[Ending, str | None]:
         """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from relay.base import killed_for_memory
 from relay.base.ending import INTERRUPTED
 from relay.base.entry import SAFE_PATH
 from relay.base.errors import Unavailable, UserError
@@ -20,7 +19,7 @@ from relay.environments.login_node import asked
 from relay.environments.node import interpreter, needs_preparation, own_folder
 from relay.launch import fork_server
 from relay.launch.command_lines import COMPILED, PORT, command, free_port
-from relay.process import meeting, one_gpu
+from relay.process import meeting, one_gpu, system
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
 from relay.slurm import allocation, commands
@@ -30,6 +29,8 @@ from relay.spec.run import Specification
 ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
 # For processes that save a large model after a signal. torchrun and `direct` end theirs after 600 s.
 PATIENCE_SECONDS = 630.0
+#: What a job's log says when the kernel has counted a process that it killed: `logs` in the known faults.
+KILLED = "killed for memory: the kernel has killed {count} of this job's processes (oom_kill)"
 USAGE = 2  # what programs exit with that do not understand their arguments
 
 
@@ -42,7 +43,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     """
     commands.restore_configuration()
     run, job = Specification.read(specification), Job.read(specification)
-    killed_before = killed_for_memory.kills()
+    killed_before = system.memory_kills()
     program = [role, str(work), *arguments]
     # Modules may set PYTHONPATH, which is then part of the software environment. Otherwise the user's is dropped.
     others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
@@ -70,8 +71,8 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
         faults.record(work, error)
         return 1
     finally:
-        if killed_before is not None and (count := (killed_for_memory.kills() or 0) - killed_before) > 0:
-            print(killed_for_memory.TOLD.format(count=count), file=sys.stderr, flush=True)
+        if killed_before is not None and (count := (system.memory_kills() or 0) - killed_before) > 0:
+            print(KILLED.format(count=count), file=sys.stderr, flush=True)
 
 
 def _understood(status: int, work: Path) -> int:

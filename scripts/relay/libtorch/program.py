@@ -20,13 +20,28 @@ from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
 from relay.environments.versioned import only_one
-from relay.libtorch.failures import absent, explained
+from relay.run_folder.known_faults import known
 from relay.spec.job import FLAG
 
 NAME = "relay_libtorch"
 # The site's flags, by CMake's variable. Variables in them are those of the job's modules.
 FLAGS = {"compile_flags": "CMAKE_CXX_FLAGS", "link_flags": "CMAKE_EXE_LINKER_FLAGS"}
 RECIPE = Recipe(package="the C++ program", tried="", programs={**COMPILER, "cmake": "cmake"})
+# Which module brings a shared library, by the beginning of its name; the first that fits.
+MODULES = {
+    r"libcudnn": "cudnn",
+    r"libcusparseLt": "cusparselt",
+    r"libnccl": "nccl",
+    r"libcu(dart|blas|fft|rand|solver|sparse|pti|file)|libnv": "cuda",
+    r"libabsl": "abseil",
+    r"libprotobuf": "protobuf",
+    r"libopencv": "opencv",
+    r"libstdc\+\+|libgcc|libgomp|libgfortran": "gcc",
+    r"libmkl|libiomp": "imkl",
+    r"libmpi": "openmpi",
+}
+# A backtrace, and where in torch's or the model's source an error was raised: of no use to whoever runs the program.
+_PLACE = re.compile(r"\s*(frame #\d+:|Exception raised from |terminate called after throwing|Traceback of TorchScript)")
 
 
 def lacking() -> list[str]:
@@ -81,8 +96,8 @@ def said(executable: Path, *words: object) -> str:
     done = subprocess.run([str(executable), *map(str, words)], check=False, **how)
     if done.returncode:
         ldd = subprocess.run(["ldd", str(executable)], check=False, **how)
-        lacks = absent(ldd.stdout, os.environ.get("LOADEDMODULES", ""))
-        raise UserError(f"the C++ program failed: {lacks or explained(done.stderr) or f'status {done.returncode}'}")
+        lacks = _absent(ldd.stdout, os.environ.get("LOADEDMODULES", ""))
+        raise UserError(f"the C++ program failed: {lacks or _explained(done.stderr) or f'status {done.returncode}'}")
     return str(done.stdout)
 
 
@@ -92,9 +107,9 @@ def _key(sources: Path, site_options: Sequence[str]) -> str:
         subprocess.run([word, "--version"], check=False, capture_output=True, text=True).stdout
         for word in ("g++", "cmake")
     ]
-    known = [path.read_text(encoding="utf-8") for path in sorted(sources.iterdir()) if path.is_file()]
-    known += [*said, torch.__version__, str(torch.version.cuda), str(torch.compiled_with_cxx11_abi()), *site_options]
-    return hashlib.sha256(json.dumps([*known, platform.machine()]).encode()).hexdigest()[:12]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(sources.iterdir()) if path.is_file()]
+    texts += [*said, torch.__version__, str(torch.version.cuda), str(torch.compiled_with_cxx11_abi()), *site_options]
+    return hashlib.sha256(json.dumps([*texts, platform.machine()]).encode()).hexdigest()[:12]
 
 
 def _build(sources: Path, place: Path, site_options: Sequence[str]) -> None:
@@ -120,3 +135,29 @@ def _why(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     place = next((n for n, line in enumerate(lines) if "error" in line.lower()), None)
     return "no line says why" if place is None else " ".join(lines[place : place + 2])[:300]
+
+
+def _explained(said: str) -> str:
+    """What the program said on standard error as one line: its message, and the likely cause where it is known."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not _PLACE.match(line)]
+    # TorchScript gives its reason last, after the model's source; a c10::Error first, before the backtrace.
+    reason = next((line for line in reversed(lines) if re.match(r"[A-Z]\w*Error: ", line)), None)
+    message = (reason or " ".join(lines)).removeprefix("relay_libtorch: ").removeprefix("what():").strip()[:500]
+    cause = known(message, "cpp")
+    return f"{message} ({cause.remedy})" if cause else message
+
+
+def _absent(ldd: str, loaded: str) -> str:
+    """The shared libraries that `ldd` has not found, as one line, each with its module; '' where it found all.
+
+    `loaded`: the modules of the job, as their system lists them in LOADEDMODULES.
+    """
+    told = []
+    for library in dict.fromkeys(re.findall(r"(?m)^\s*(\S+) => not found", ldd)):
+        name = next((module for begin, module in MODULES.items() if re.match(begin, library)), None)
+        there = name and next((each for each in loaded.split(":") if each.partition("/")[0] == name), None)
+        brings = f"{there} is loaded and lacks it, name another version" if there else f"the module {name} brings it"
+        told.append(f"{library} ({brings if name else 'look for its module with `module spider`'})")
+    if not told:
+        return ""
+    return f"not found: {', '.join(told)}; modules of this job: stack_modules.libtorch in the site's file"

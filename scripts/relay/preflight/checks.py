@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from relay.preflight.findings import REGISTER, Facts, Finding, Registered, warn
-from relay.run_folder import known_faults
-from relay.run_folder.known_faults import Kind
 
 # Importing the modules with checks, `checks_*.py` beside this one, fills the register.
 for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
@@ -32,19 +31,9 @@ def prevent_joining(facts: Mapping[str, Any]) -> list[Finding]:
     return [finding for finding in found if finding and finding.severity == "stop"]
 
 
-def explain(error: str) -> Finding | None:
-    """A process's error as a finding with its remedy; None for one that is not known, or may follow from another."""
-    row = known_faults.known(error)
-    if row is None or row.kind in (Kind.LOST_PEER, Kind.HANG):
-        return None
-    return Finding(row.name, False, "stop", error, row.remedy)
-
-
 def _judged(registered: Registered, facts: Facts) -> Finding | None:
     try:
-        outcome = registered.function(facts)
+        found = registered.function(facts)
     except Exception as error:  # facts that nobody has met yet must not keep anybody from training
-        outcome = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
-    if outcome is None:
-        return None
-    return Finding(registered.name, outcome.ok, outcome.severity, outcome.found, outcome.remedy)
+        found = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
+    return found and replace(found, check=registered.name)

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from relay.environments.locks import base
-from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+from relay.preflight.findings import Facts, Finding, check, fine, listed, note, stop, warn, who
 from relay.process.one_gpu import SHARED
 from relay.spec.cuda import OLDEST_DRIVER, of_modules
 from relay.spec.versions import release
@@ -37,7 +37,7 @@ def _shared(rank: Mapping[str, Any]) -> bool:
 
 
 @check("torch's build", prevents_joining=True)
-def build(facts: Facts) -> Outcome | None:
+def build(facts: Facts) -> Finding | None:
     """A CPU build where GPUs are to be used; GPUs that a run on CPUs leaves alone."""
     for rank in _on_gpus(facts):
         torch = rank["torch"]
@@ -55,7 +55,7 @@ def build(facts: Facts) -> Outcome | None:
 
 
 @check("driver", prevents_joining=True)
-def driver(facts: Facts) -> Outcome | None:
+def driver(facts: Facts) -> Finding | None:
     """No driver, or one that is too old for torch's CUDA, unless torch itself can use it."""
     works = ""
     for rank in _on_gpus(facts):
@@ -88,7 +88,7 @@ def driver(facts: Facts) -> Outcome | None:
 
 
 @check("CUDA", prevents_joining=True)
-def cuda(facts: Facts) -> Outcome | None:
+def cuda(facts: Facts) -> Finding | None:
     """torch cannot use any GPU, for a reason that neither its build nor the driver's version is."""
     for rank in _on_gpus(facts):
         if rank["torch"]["cuda"] is None or rank["cuda"]["available"]:
@@ -103,7 +103,7 @@ def cuda(facts: Facts) -> Outcome | None:
 
 
 @check("CUDA module")
-def cuda_module(facts: Facts) -> Outcome | None:
+def cuda_module(facts: Facts) -> Finding | None:
     """A loaded module of another CUDA than torch was built with."""
     compiles = base(facts.run["stack"]) == "deepspeed" or facts.run.get("compile")
     for rank in _on_gpus(facts):
@@ -119,7 +119,7 @@ def cuda_module(facts: Facts) -> Outcome | None:
 
 
 @check("GPU architecture", prevents_joining=True)
-def architecture(facts: Facts) -> Outcome | None:
+def architecture(facts: Facts) -> Finding | None:
     """A GPU for which torch has no machine code, nor intermediate code that the driver could translate."""
     slow = ""
     for rank in _on_gpus(facts):
@@ -157,7 +157,7 @@ def _translated(name: str, major: int, minor: int) -> bool:
 
 
 @check("GPUs", prevents_joining=True)
-def count(facts: Facts) -> Outcome | None:
+def count(facts: Facts) -> Finding | None:
     """Fewer visible GPUs than the run declares."""
     for rank in _on_gpus(facts):
         found = len(_devices(rank))
@@ -177,7 +177,7 @@ def count(facts: Facts) -> Outcome | None:
 
 
 @check("visible GPUs")
-def visibility(facts: Facts) -> Outcome | None:
+def visibility(facts: Facts) -> Finding | None:
     """Each rank sees only a GPU of its own: `invalid device ordinal` for some programs, and NCCL may fail."""
     alone = [rank for rank in _on_gpus(facts) if len(_devices(rank)) == 1 and not _shared(rank)]
     if facts.run["processes_per_node"] == 1 or facts.run["devices_per_node"] == 1 or not alone:
@@ -193,7 +193,7 @@ def visibility(facts: Facts) -> Outcome | None:
 
 
 @check("one GPU for each rank")
-def sharing(facts: Facts) -> Outcome | None:
+def sharing(facts: Facts) -> Finding | None:
     """Several ranks on one GPU: NCCL refuses that, also with MPS, unless it is told to take them."""
     used = [(rank, device["uuid"]) for rank in _on_gpus(facts) if (device := _own(rank)) and device["uuid"]]
     for (one, uuid), (other, same) in combinations(used, 2):
@@ -217,7 +217,7 @@ def sharing(facts: Facts) -> Outcome | None:
 
 
 @check("GPU kernel")
-def kernel(facts: Facts) -> Outcome | None:
+def kernel(facts: Facts) -> Finding | None:
     """A kernel that does not run, or computes nonsense."""
     for rank in _on_gpus(facts):
         if rank.get("kernel"):
@@ -229,7 +229,7 @@ def kernel(facts: Facts) -> Outcome | None:
 
 
 @check("GPU name")
-def name(facts: Facts) -> Outcome | None:
+def name(facts: Facts) -> Finding | None:
     """Another GPU than the one that was asked for."""
     asked = facts.job.get("gpu_name")
     names = sorted({device["name"] for rank in _on_gpus(facts) for device in _devices(rank)})
@@ -243,7 +243,7 @@ def name(facts: Facts) -> Outcome | None:
 
 
 @check("MIG")
-def mig(facts: Facts) -> Outcome | None:
+def mig(facts: Facts) -> Finding | None:
     """Slices of a GPU: NCCL cannot join several of them."""
     sliced = [d for rank in _on_gpus(facts) for d in _devices(rank) if " MIG " in f" {d['name']} "]
     if not sliced:
@@ -254,7 +254,7 @@ def mig(facts: Facts) -> Outcome | None:
 
 
 @check("TF32")
-def tf32(facts: Facts) -> Outcome | None:
+def tf32(facts: Facts) -> Finding | None:
     """Products of matrices and convolutions in 10 bits of mantissa: torch's own defaults differ for the two."""
     for rank in _on_gpus(facts):
         on = [operation for operation, active in rank["torch"]["tf32"].items() if active]
@@ -264,7 +264,7 @@ def tf32(facts: Facts) -> Outcome | None:
 
 
 @check("MPS")
-def mps(facts: Facts) -> Outcome | None:
+def mps(facts: Facts) -> Finding | None:
     """NVIDIA's MPS, where the strategy needs it."""
     if "mps" not in facts.needs:
         return None

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+from relay.preflight.findings import Facts, Finding, check, fine, listed, note, stop, warn, who
 
 
 @check("nodes")
-def nodes(facts: Facts) -> Outcome | None:
+def nodes(facts: Facts) -> Finding | None:
     """All ranks on one host although several nodes were asked for, and the like."""
     if not facts.complete:
         return None
@@ -25,7 +25,7 @@ def nodes(facts: Facts) -> Outcome | None:
 
 
 @check("processes")
-def processes(facts: Facts) -> Outcome | None:
+def processes(facts: Facts) -> Finding | None:
     """Too many or too few processes, on all nodes or on one: two tasks of a torchrun start each process twice."""
     if not facts.complete:
         return None
@@ -42,7 +42,7 @@ def processes(facts: Facts) -> Outcome | None:
 
 
 @check("CPUs")
-def cpus(facts: Facts) -> Outcome | None:
+def cpus(facts: Facts) -> Finding | None:
     """Fewer CPUs than a process needs: all it asked for where the site confines it, else those of its threads."""
     least = facts.run["cpus_per_task"] if facts.confined else facts.run["threads"]
     masks = [rank["affinity"] for rank in facts.ranks]
@@ -63,7 +63,7 @@ def cpus(facts: Facts) -> Outcome | None:
 
 
 @check("shared CPUs")
-def shared_cpus(facts: Facts) -> Outcome | None:
+def shared_cpus(facts: Facts) -> Finding | None:
     """Processes of a node whose affinity masks overlap."""
     for ranks in facts.nodes.values():
         if any(rank["affinity"] is None for rank in ranks):
@@ -89,7 +89,7 @@ def shared_cpus(facts: Facts) -> Outcome | None:
 
 
 @check("OMP_NUM_THREADS")
-def openmp_threads(facts: Facts) -> Outcome | None:
+def openmp_threads(facts: Facts) -> Finding | None:
     """More OpenMP threads than CPUs, or others than declared."""
     for rank in facts.ranks:
         text = rank["environment"].get("OMP_NUM_THREADS", "")
@@ -109,7 +109,7 @@ def openmp_threads(facts: Facts) -> Outcome | None:
 
 
 @check("OMP_PROC_BIND")
-def openmp_binding(facts: Facts) -> Outcome | None:
+def openmp_binding(facts: Facts) -> Finding | None:
     """What loading torch left of the affinity mask, where OpenMP binds threads."""
     bound = [
         rank
@@ -134,7 +134,7 @@ def openmp_binding(facts: Facts) -> Outcome | None:
 
 
 @check("memory")
-def memory(facts: Facts) -> Outcome | None:
+def memory(facts: Facts) -> Finding | None:
     """Less memory on a node than the job declares."""
     asked = facts.job.get("memory_mb")
     if asked is None:
@@ -159,7 +159,7 @@ GRANTED = {"nodes": "SLURM_JOB_NUM_NODES", "memory_mb": "SLURM_MEM_PER_NODE", "c
 
 
 @check("Slurm's grant")
-def grant(facts: Facts) -> Outcome | None:
+def grant(facts: Facts) -> Finding | None:
     """What Slurm says it granted, beside what the job declares."""
     if not facts.job or not any(rank["slurm"] for rank in facts.ranks):
         return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from relay.preflight.findings import Facts, Outcome, check, fine, listed, stop, warn, who
+from relay.preflight.findings import Facts, Finding, check, fine, listed, stop, warn, who
+from relay.run_folder.known_faults import known
 
 # Between nodes less than this share of the bandwidth within them. NVLink beside InfiniBand is about 0.1.
 LEAST_SHARE = 0.03
@@ -26,8 +26,6 @@ MISSPELT = {
     "CUDA_VISIBLE_DEVICE": "CUDA_VISIBLE_DEVICES",
     "PYTORCH_CUDA_ALLOCATOR_CONF": "PYTORCH_CUDA_ALLOC_CONF",
 }
-# NCCL's words for the end of another rank, which was then the first to fail.
-LOST_PEER = re.compile(r"(?i)remote peer|peer has closed|connection (closed|reset|refused)|broken pipe")
 SWITCHED_OFF = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
@@ -35,8 +33,24 @@ def _loopback(addresses: list[str]) -> bool:
     return any(ipaddress.ip_address(address.split("%")[0]).is_loopback for address in addresses)
 
 
+@check("backend", prevents_joining=True)
+def backend(facts: Facts) -> Finding | None:
+    """A torch that was built without the backend: `Distributed package doesn't have MPI built in`."""
+    wanted = facts.run["backend"]
+    with_torch = [rank for rank in facts.ranks if (rank.get("torch") or {}).get("backends")]
+    if facts.run["world_size"] == 1 or not with_torch:
+        return None
+    for rank in with_torch:
+        if wanted not in (has := rank["torch"]["backends"]):
+            return stop(
+                f"torch is built without {wanted} for {who(rank)}: it has {listed(has)}",
+                "take another `backend`, or a build of torch that has it: see `environment` in the site's file",
+            )
+    return fine(f"torch is built with {wanted}")
+
+
 @check("rendezvous", prevents_joining=True)
-def rendezvous(facts: Facts) -> Outcome | None:
+def rendezvous(facts: Facts) -> Finding | None:
     """An address at which no other node finds rank 0: localhost, or a name that does not resolve."""
     if facts.run["nodes"] == 1:
         return None
@@ -54,7 +68,7 @@ def rendezvous(facts: Facts) -> Outcome | None:
 
 
 @check("network interface", prevents_joining=True)
-def interface(facts: Facts) -> Outcome | None:
+def interface(facts: Facts) -> Finding | None:
     """An interface that gloo or NCCL is told to use, and that this node does not have."""
     told = False
     for rank in facts.ranks:
@@ -84,7 +98,7 @@ def _missing(variable: str, text: str, interfaces: list[str]) -> bool:
 
 
 @check("host name", prevents_joining=True)
-def host_name(facts: Facts) -> Outcome | None:
+def host_name(facts: Facts) -> Finding | None:
     """gloo listens where the host's own name points to: loopback, as some systems have it, shuts other nodes out."""
     if facts.run["nodes"] == 1:
         return None
@@ -102,7 +116,7 @@ def host_name(facts: Facts) -> Outcome | None:
 
 
 @check("misspelt variables")
-def misspelt(facts: Facts) -> Outcome | None:
+def misspelt(facts: Facts) -> Finding | None:
     """Variables that nothing reads."""
     for rank in facts.ranks:
         for wrong, right in MISSPELT.items():
@@ -112,7 +126,7 @@ def misspelt(facts: Facts) -> Outcome | None:
 
 
 @check("switched off")
-def switched_off(facts: Facts) -> Outcome | None:
+def switched_off(facts: Facts) -> Finding | None:
     """NCCL's fast ways, switched off by a variable that was once set to find an error."""
     for rank in facts.ranks if facts.run["backend"] == "nccl" else ():
         for variable in SWITCHED_OFF:
@@ -122,7 +136,7 @@ def switched_off(facts: Facts) -> Outcome | None:
 
 
 @check("transport")
-def transport(facts: Facts) -> Outcome | None:
+def transport(facts: Facts) -> Finding | None:
     """NCCL on sockets although the nodes have InfiniBand: four nodes are then as slow as one."""
     logs = [rank for rank in facts.ranks if rank.get("nccl")]
     if not logs:
@@ -141,10 +155,10 @@ def transport(facts: Facts) -> Outcome | None:
 
 
 @check("NCCL's warnings")
-def nccl_warnings(facts: Facts) -> Outcome | None:
+def nccl_warnings(facts: Facts) -> Finding | None:
     """What NCCL itself warns of; where the ranks got no further, that is why: its watchdog ends them without a word."""
     for rank in facts.ranks:
-        told = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not LOST_PEER.search(line)]
+        told = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not known(line, "nccl")]
         if told:
             return (warn if facts.complete else stop)(
                 f"{who(rank)}: {told[0]}",
@@ -154,7 +168,7 @@ def nccl_warnings(facts: Facts) -> Outcome | None:
 
 
 @check("all-reduce")
-def all_reduce(facts: Facts) -> Outcome | None:
+def all_reduce(facts: Facts) -> Finding | None:
     """Sums that are wrong."""
     wrong = [row for row in facts.allreduce if not row["right"]]
     if wrong:
@@ -170,7 +184,7 @@ def all_reduce(facts: Facts) -> Outcome | None:
 
 
 @check("bandwidth between nodes")
-def bandwidth(facts: Facts) -> Outcome | None:
+def bandwidth(facts: Facts) -> Finding | None:
     """Much less between the nodes than within them."""
     across, within = _fastest(facts, "all"), _fastest(facts, "node")
     if across is None or facts.run["nodes"] == 1:
@@ -193,12 +207,12 @@ def _fastest(facts: Facts, span: str) -> Mapping[str, Any] | None:
 
 
 @check("clocks")
-def clocks(facts: Facts) -> Outcome | None:
+def clocks(facts: Facts) -> Finding | None:
     """Clocks of nodes that differ: deadlines, and the ages of files by which Snakemake decides, are wrong then."""
-    known = [rank for rank in facts.ranks if "clock_ahead_seconds" in rank]
-    if len(facts.nodes) < 2 or not known:
+    with_clock = [rank for rank in facts.ranks if "clock_ahead_seconds" in rank]
+    if len(facts.nodes) < 2 or not with_clock:
         return None
-    worst = max(known, key=lambda rank: abs(rank["clock_ahead_seconds"]))
+    worst = max(with_clock, key=lambda rank: abs(rank["clock_ahead_seconds"]))
     apart = worst["clock_ahead_seconds"]
     if abs(apart) > MOST_CLOCK_SECONDS:
         return warn(

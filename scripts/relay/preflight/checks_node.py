@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 
 from relay.environments.locks import base
-from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+from relay.preflight.findings import Facts, Finding, check, fine, listed, note, stop, warn, who
 from relay.spec.versions import EVERY_JOB, NAMES, NVML, lacking, least_of, names_in, packages_of, too_old
 
 NETWORK = re.compile(
@@ -21,7 +21,7 @@ def on_network(filesystem: str | None) -> bool:
 
 
 @check("shared folder")
-def shared_folder(facts: Facts) -> Outcome | None:
+def shared_folder(facts: Facts) -> Finding | None:
     """A project folder that not all nodes see: checkpoints, records and code are exchanged through it."""
     folders = {rank["folder"] for rank in facts.ranks}
     remedy = "keep the project, its results and the driver's Python on a filesystem that all nodes share"
@@ -38,7 +38,7 @@ def shared_folder(facts: Facts) -> Outcome | None:
 
 
 @check("node's disk")
-def node_disk(facts: Facts) -> Outcome | None:
+def node_disk(facts: Facts) -> Finding | None:
     """A node's own disk that is missing, full, or not the node's own."""
     needed = "node_disk" in facts.needs or facts.job.get("environment", {}).get("mode") == "wheels"
     for rank in facts.ranks:
@@ -76,7 +76,7 @@ def _seen_elsewhere(facts: Facts, rank: int) -> bool:
 
 
 @check("caches")
-def caches(facts: Facts) -> Outcome | None:
+def caches(facts: Facts) -> Finding | None:
     """Compiled extensions on a network filesystem, where builds lock each other out, or where others can write."""
     compiles = base(facts.run["stack"]) == "deepspeed" or facts.run.get("compile")
     tell = warn if compiles else note
@@ -93,7 +93,7 @@ def caches(facts: Facts) -> Outcome | None:
 
 
 @check("compiler")
-def compiler(facts: Facts) -> Outcome | None:
+def compiler(facts: Facts) -> Finding | None:
     """torch.compile without a compiler, Python's header or OpenMP: it would fail in the first step."""
     if not facts.run.get("compile"):
         return None
@@ -115,7 +115,7 @@ def compiler(facts: Facts) -> Outcome | None:
 
 
 @check("locks")
-def locks(facts: Facts) -> Outcome | None:
+def locks(facts: Facts) -> Finding | None:
     """A results folder where a lock of one node is not known on another, or none can be taken."""
     consequence = (
         "two trainers of one run are not kept apart, nor two drivers: start the workflow once at a time on these "
@@ -128,7 +128,7 @@ def locks(facts: Facts) -> Outcome | None:
 
 
 @check("libaio")
-def libaio(facts: Facts) -> Outcome | None:
+def libaio(facts: Facts) -> Finding | None:
     """libaio, which DeepSpeed needs to offload to NVMe."""
     for rank in facts.ranks:
         missing = [part for part in ("library", "header") if not rank["libaio"][part]]
@@ -142,7 +142,7 @@ def libaio(facts: Facts) -> Outcome | None:
 
 
 @check("torchvision")
-def torchvision(facts: Facts) -> Outcome | None:
+def torchvision(facts: Facts) -> Finding | None:
     """A torchvision that was built for another torch (`operator torchvision::nms does not exist`)."""
     for rank in facts.ranks:
         found = rank.get("torchvision")
@@ -158,7 +158,7 @@ def torchvision(facts: Facts) -> Outcome | None:
 
 
 @check("versions that the strategies need")
-def least_versions(facts: Facts) -> Outcome | None:
+def least_versions(facts: Facts) -> Finding | None:
     """A torch or a Python that is older than a strategy needs."""
     for rank in facts.ranks:
         found = {"torch": rank.get("torch", {}).get("version"), "python": rank.get("python_version")}
@@ -174,7 +174,7 @@ def least_versions(facts: Facts) -> Outcome | None:
 
 
 @check("packages that the jobs need")
-def packages(facts: Facts) -> Outcome | None:
+def packages(facts: Facts) -> Finding | None:
     """An environment without numpy or the strategy's framework, or with an unknown version."""
     wanted = [*EVERY_JOB, *packages_of(facts.needs)]
     for rank in facts.ranks:
@@ -190,7 +190,7 @@ def packages(facts: Facts) -> Outcome | None:
 
 
 @check("figures of GPUs")
-def gpu_figures(facts: Facts) -> Outcome | None:
+def gpu_figures(facts: Facts) -> Finding | None:
     """An environment without NVIDIA's package for NVML: how busy GPUs are stays unknown."""
     if facts.run["device"] != "cuda":
         return None
@@ -206,7 +206,7 @@ def gpu_figures(facts: Facts) -> Outcome | None:
 
 
 @check("torch on all nodes")
-def versions(facts: Facts) -> Outcome | None:
+def versions(facts: Facts) -> Finding | None:
     """Different versions of torch in one job."""
     found = {rank["torch"]["version"]: rank for rank in facts.ranks if "torch" in rank}
     if len(found) > 1:
@@ -216,7 +216,7 @@ def versions(facts: Facts) -> Outcome | None:
 
 
 @check("home folder's packages")
-def home_packages(facts: Facts) -> Outcome | None:
+def home_packages(facts: Facts) -> Finding | None:
     """A torch from `pip install --user`, which hides the environment's."""
     for rank in facts.ranks:
         local = PurePath(rank["home"]["path"]) / ".local"
@@ -229,7 +229,7 @@ def home_packages(facts: Facts) -> Outcome | None:
 
 
 @check("lock")
-def lock(facts: Facts) -> Outcome | None:
+def lock(facts: Facts) -> Finding | None:
     """Another torch than the one that the stack's lock pins: supported, and recorded."""
     for rank in facts.ranks:
         pinned = facts.pinned.get("torch")

@@ -6,7 +6,6 @@ import os
 import warnings
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import torch.distributed as dist
 
 from relay.datasets import vision
 from relay.process.gpus import nccl_version
-from relay.process.machine import set_precision
+from relay.process.machine import set_precision, tf32
 from relay.process.ranks import backends
+from relay.spec.versions import installed
 
 
 def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
             "nccl": ".".join(map(str, nccl_version() or ())) or None if dist.is_nccl_available() else None,
             "backends": backends(),
             "threads": torch.get_num_threads(),
-            "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32},
+            "tf32": tf32(),
         },
         "cuda": gpus() if wanted else None,
         "torchvision": torchvision() if torchvision_too else None,
@@ -74,10 +74,9 @@ def kernel(device: torch.device) -> str | None:
 
 def torchvision() -> dict[str, Any]:
     """Whether torchvision can be imported: by itself (`error` is None), or else as this project does it (`mended`)."""
-    try:
-        found: dict[str, Any] = {"version": version("torchvision"), "error": None, "mended": False}
-    except PackageNotFoundError:
-        return {"version": None, "error": None, "mended": False}
+    found: dict[str, Any] = {"version": installed("torchvision"), "error": None, "mended": False}
+    if found["version"] is None:
+        return found
     try:
         import_module("torchvision")
     except Exception as error:  # whatever a broken package raises

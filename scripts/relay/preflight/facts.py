@@ -17,7 +17,7 @@ from relay.base.files import write_json
 from relay.preflight import node
 from relay.spec.job import Job
 from relay.spec.run import Preflight
-from relay.spec.versions import EVERY_JOB, NVML, names_in, packages_of
+from relay.spec.versions import EVERY_JOB, NVML, installed, names_in, packages_of
 
 
 def specification(path: Path) -> tuple[Preflight, dict[str, Any] | None]:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     run, job = specification(given.spec)
     mine = node.collect(job)
     mine["compiling"] = {name: node.compiling(name) for name in node.COMPILERS} if run.compile else {}
-    mine["packages"] = node.packages(names_in((*EVERY_JOB, *packages_of(run.node_needs), NVML)))
+    mine["packages"] = {name: installed(name) for name in names_in((*EVERY_JOB, *packages_of(run.node_needs), NVML))}
     work, rank = given.output.parent, mine["rank"]
     write_json(rank_file(work, rank), mine)
 

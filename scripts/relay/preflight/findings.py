@@ -1,4 +1,4 @@
-"""What a check finds, and the register of the checks: small functions from facts to an outcome."""
+"""What a check finds, and the register of the checks: small functions from facts to a finding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SEVERITIES = ("stop", "warn", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's outcome. Where it is `ok`, `found` says what was seen; else `remedy` says what to do about it.
+    """What a check has found; its name comes from the register. Where it is `ok`, `found` says what was seen; else
+    `remedy` says what to do about it.
 
     `severity` is "stop" (nothing is trained there), "warn" (it is, and slower or less safely) or "note".
     """
@@ -30,34 +31,24 @@ class Finding:
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a check returns; its name comes from the register."""
-
-    ok: bool
-    severity: str
-    found: str
-    remedy: str = ""
-
-
-def fine(found: str) -> Outcome:
+def fine(found: str) -> Finding:
     """Nothing is wrong."""
-    return Outcome(True, "note", found)
+    return Finding("", True, "note", found)
 
 
-def stop(found: str, remedy: str) -> Outcome:
+def stop(found: str, remedy: str) -> Finding:
     """A fault with which nothing can be trained, or not what was declared."""
-    return Outcome(False, "stop", found, remedy)
+    return Finding("", False, "stop", found, remedy)
 
 
-def warn(found: str, remedy: str) -> Outcome:
+def warn(found: str, remedy: str) -> Finding:
     """A fault with which training works, slower or less safely."""
-    return Outcome(False, "warn", found, remedy)
+    return Finding("", False, "warn", found, remedy)
 
 
-def note(found: str, remedy: str) -> Outcome:
+def note(found: str, remedy: str) -> Finding:
     """Worth knowing."""
-    return Outcome(False, "note", found, remedy)
+    return Finding("", False, "note", found, remedy)
 
 
 class Facts:
@@ -99,7 +90,7 @@ def listed(values: Sequence[Any], most: int = 4) -> str:
     return shown + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
-Check = Callable[[Facts], "Outcome | None"]
+Check = Callable[[Facts], Finding | None]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from relay.base.ending import Ending
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.preflight import nccl_log
-from relay.preflight.checks import check_all, explain
+from relay.preflight.checks import check_all
 from relay.preflight.facts import gathered, rank_file, specification
 from relay.preflight.findings import Finding
 from relay.run_folder import faults
-from relay.run_folder.known_faults import Kind
+from relay.run_folder.known_faults import Kind, known
 from relay.run_folder.snapshot import freeze
 
 COLLECTED, PROBLEMS = "collected.json", "problems.json"
@@ -84,8 +84,9 @@ def _forget(output: Path) -> None:
 def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
     """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
     told = faults.told(folder)
-    if explained := [finding for fault in told if (finding := explain(fault["error"]))]:
-        return explained[:1]
+    for error in (fault["error"] for fault in told):
+        if (row := known(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
+            return [Finding(row.name, False, "stop", error, row.remedy)]
     if fault := faults.collect(folder):
         remedy = "" if fault["mistake"] else "the job's log has the traceback"  # a mistake's line has its own
         return [Finding("error", False, "stop", fault["error"], remedy)]

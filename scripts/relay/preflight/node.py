@@ -16,9 +16,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +71,6 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "compilers": {name: compiler(name) for name in COMPILERS},
         "driver": driver(),
     }
-
-
-def packages(names: Sequence[str]) -> dict[str, str | None]:
-    """The versions of these packages in this process's environment; None for what is not there."""
-    found: dict[str, str | None] = dict.fromkeys(names)
-    for name in names:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def addresses(name: str | None) -> list[str]:
@@ -172,7 +161,6 @@ def mps() -> dict[str, Any]:
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     return {
         "program": shutil.which("nvidia-cuda-mps-control"),
-        "pipe_directory": str(folder),
         "active": (folder / "control").exists(),
     }
 

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from relay.base.errors import UserError
+
 # The number of CPUs of each process, for nodes where all processes start with the same affinity mask.
 SHARE = "TORCH_RELAY_CPUS_PER_PROCESS"
 # OpenMP's variables get this prefix on their way through a launcher that imports torch. Otherwise OpenMP would bind the
@@ -31,6 +33,12 @@ def granted() -> set[int]:
     if _granted is not None:
         return _granted
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def check(what: str, threads: int) -> None:
+    """Raise UserError where this process may use fewer CPUs than its threads."""
+    if threads > (own := len(granted())):
+        raise UserError(f"{what}: threads is {threads}, but the process may use only {own} CPUs")
 
 
 def settle() -> None:

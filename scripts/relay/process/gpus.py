@@ -56,25 +56,29 @@ def nccl_version() -> tuple[int, int, int] | None:
     return None
 
 
-def visible() -> list[str]:
-    """The UUIDs of the GPUs that CUDA shows to this process's programs, without asking torch; none without NVML."""
+def visible() -> dict[str, str]:
+    """The GPUs that CUDA shows to this process's programs, without asking torch: the kind of each, by its UUID.
+
+    None without NVML.
+    """
     nvml, _ = _started()
     if nvml is None:
-        return []
+        return {}
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        found = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        kinds = {_text(nvml.nvmlDeviceGetUUID(handle)): _text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
     except nvml.NVMLError:
-        return []
+        return {}
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
     shown = os.environ.get(VISIBLE)
     if shown is None:
-        return found
-    names = [name.strip() for name in shown.split(",")]
+        return kinds
+    names, found = [name.strip() for name in shown.split(",")], [*kinds]
     by_number = [found[int(name)] for name in names if name.isdecimal() and int(name) < len(found)]
-    return by_number + [uuid for uuid in found if any(name and uuid.startswith(name) for name in names)]
+    by_uuid = [uuid for uuid in found if any(name and uuid.startswith(name) for name in names)]
+    return {uuid: kinds[uuid] for uuid in (*by_number, *by_uuid)}
 
 
 class Gpus:
@@ -84,17 +88,10 @@ class Gpus:
     """
 
     def __init__(self, known: Sequence[str]) -> None:
-        self._nvml: Any = None
-        self.unknown = ""
-        if known:
-            self._nvml, self.unknown = _started()
+        self._nvml: Any
+        self._nvml, self.unknown = _started() if known else (None, "")
         opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(known)] if self._nvml else []
         self._gpus = [gpu for gpu in opened if gpu is not None]
-
-    @property
-    def names(self) -> list[str]:
-        """The kind of each GPU."""
-        return [gpu.name for gpu in self._gpus]
 
     def look(self) -> list[Reading]:
         """For each GPU, the values of `READINGS`; None for what it does not tell."""
@@ -127,7 +124,6 @@ class _Gpu:
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._activity = nvml, _Activity.of(nvml, handle)
-        self.name = _text(self._tried(lambda: nvml.nvmlDeviceGetName(handle)))
         # NVML tells percent, milliwatts and millijoules.
         self._asked: dict[str, Callable[[], float] | None] = {
             "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -209,4 +205,4 @@ class _Activity:
 
 def _text(name: Any) -> str:
     """A name as text; old versions of `pynvml` give bytes."""
-    return name.decode() if isinstance(name, bytes) else str(name or "GPU")
+    return name.decode() if isinstance(name, bytes) else str(name)

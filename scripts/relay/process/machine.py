@@ -98,13 +98,11 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
         raise UserError(
             f"run {run.id}: its processes are on {len(hosts)} nodes ({', '.join(hosts)}), declared {run.shape.nodes}"
         )
-    own = len(cpus.granted())
-    if run.shape.threads > own:
-        raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
+    cpus.check(f"run {run.id}", run.shape.threads)
     if run.shape.device == "cuda":
         _check_gpus(run, ranks, confined=job is not None and job.confined)
     if job and job.confined:
-        if own < run.shape.cpus_per_task:  # more is no error, because Slurm grants whole cores
+        if (own := len(cpus.granted())) < run.shape.cpus_per_task:  # more is no error, because Slurm grants whole cores
             raise UserError(
                 f"run {run.id}: cpus_per_task is {run.shape.cpus_per_task}, but the process may use only {own}"
             )
@@ -166,20 +164,18 @@ def versions(device: torch.device) -> dict[str, str | None]:
     }
 
 
+def tf32() -> dict[str, bool]:
+    """For which operations GPUs may compute in TF32."""
+    return {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32}
+
+
 def facts(device: torch.device) -> dict[str, Any]:
     """Host, device, versions and numeric settings, to be recorded with the run's results."""
-    cuda = is_gpu(device)
     return {
-        "host": socket.gethostname(),
-        "device_name": torch.cuda.get_device_name(device) if cuda else system.processor(),
-        "cpus": len(cpus.granted()),
-        "virtual": system.virtual(),
-        "cpu_quota": system.cpu_quota(),
+        **system.facts(),
+        "device_name": torch.cuda.get_device_name(device) if is_gpu(device) else system.processor(),
         "versions": versions(device),
-        "tf32": {
-            "matmul": torch.backends.cuda.matmul.allow_tf32,
-            "convolution": torch.backends.cudnn.allow_tf32,
-        },
+        "tf32": tf32(),
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "affinity": sorted(cpus.granted()),

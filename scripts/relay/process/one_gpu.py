@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from unittest import mock
 
 from relay.process import mps_daemon
 from relay.spec.setting import Shape
@@ -30,14 +30,9 @@ def variables(shape: Shape) -> dict[str, str]:
     return json.loads(os.environ[VARIABLES]) if VARIABLES in os.environ and can_share(shape) else {}
 
 
-@contextmanager
-def without_mps() -> Iterator[None]:
+def without_mps() -> AbstractContextManager[object]:
     """Let the processes that are started take turns: of MPS's clients, one that is killed may end the others."""
-    before = os.environ.get(VARIABLES)
-    if before is not None:
-        os.environ[VARIABLES] = json.dumps(json.loads(before) | dict.fromkeys(mps_daemon.FOLDERS, NO_DAEMON))
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[VARIABLES] = before
+    if VARIABLES not in os.environ:
+        return nullcontext()
+    alone = json.loads(os.environ[VARIABLES]) | dict.fromkeys(mps_daemon.FOLDERS, NO_DAEMON)
+    return mock.patch.dict(os.environ, {VARIABLES: json.dumps(alone)})

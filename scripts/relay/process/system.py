@@ -6,8 +6,12 @@ import os
 import platform
 import re
 import resource
+import socket
 import sys
 from pathlib import Path
+from typing import Any
+
+from relay.process import cpus
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
@@ -33,12 +37,41 @@ def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GRO
     return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
 
 
-def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS) -> list[str]:
-    """What a file says in each of this process's control groups that has it; `controller` is '' in version 2."""
+def memory_kills(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> int | None:
+    """How many processes of this one's control group the kernel has killed for memory so far; None where not told.
+
+    Processes that this one has started are in the same group, or in one below it.
+    """
+    own = _told(groups, "", "memory.events", root, above=False)
+    own += _told(groups, "memory", "memory.oom_control", root, above=False)
+    found = re.search(r"^oom_kill (\d+)$", "\n".join(own), re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS, *, above: bool = True) -> list[str]:
+    """What a file says in each of this process's control groups that has it; `controller` is '' in version 2.
+
+    `above`: also in the groups around these.
+    """
     lines = [line.split(":", 2) for line in text(groups).splitlines()]
     places = [root / controller / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]
-    files = [folder / name for place in places for folder in (place, *place.parents) if folder.is_relative_to(root)]
+    files = [
+        folder / name
+        for place in places
+        for folder in (place, *(place.parents if above else ()))
+        if folder.is_relative_to(root)
+    ]
     return [file.read_text().strip() for file in files if file.is_file()]
+
+
+def facts() -> dict[str, Any]:
+    """What is recorded of every run's node, and of the process's part of it."""
+    return {
+        "host": socket.gethostname(),
+        "cpus": len(cpus.granted()),
+        "virtual": virtual(),
+        "cpu_quota": cpu_quota(),
+    }
 
 
 def virtual(processor: Path = Path("/proc/cpuinfo")) -> bool:

@@ -1,17 +1,31 @@
-"""CPU time and memory of a node's processes, data-loader workers included, and the CPU time of all its programs.
+"""What a run uses of a node while it trains: CPU time, memory, GPUs. A thread of its first process there looks at it.
 
-The kernel tells them in /proc (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html). A job's Python needs no
-package for that: a site's own environment often has torch and little else. Without Linux nothing is known.
+A process of its own would need memory and CPU time for an interpreter, would have to be ended with the run, and would
+compete for the same CPUs. A look takes less than a millisecond of Python; NVML's calls let the training go on.
+
+The kernel tells CPU time and memory in /proc (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html). A job's
+Python needs no package for that: a site's own environment often has torch and little else. Without Linux nothing is
+known.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relay.chain.family import descendants, parents
+from relay.process.gpus import Gpus
+from relay.run_folder.attempts import append
+from relay.run_folder.samples import Look
+
+WRITE_SECONDS = 10.0  # how often looks go to the (shared) disk: so many seconds are lost where a job is killed
+END_SECONDS = 5.0  # how long the run waits at its end for a look that is under way
 
 PROC = Path("/proc")
 KNOWN = (PROC / "self" / "stat").exists()
@@ -95,3 +109,46 @@ class Usage:
             new = {*descendants(root, known)} - self._spent.keys() - self._held
             self._held |= new
             self._workers[root] -= len(new)
+
+
+@contextmanager
+def watched(path: Path, usage: Usage, uuids: Sequence[str], *, cpus: int, seconds: float) -> Iterator[None]:
+    """While this lasts, and at its end, look every so many seconds, and write that to `path` (`run_folder.samples`).
+
+    `uuids` are those of the GPUs, and `cpus` is how many CPUs the run declares.
+    """
+    gpus, over = Gpus(uuids), threading.Event()
+    if gpus.unknown:
+        print(f"note: how busy GPUs are is not recorded: {gpus.unknown}", flush=True)
+    first = {"run": path.parents[1].name, "host": socket.gethostname(), "cpus": cpus, "seconds": seconds}
+    watch = threading.Thread(target=_watch, args=(path, first, usage, gpus, over), name="monitor", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join(END_SECONDS)
+
+
+def _watch(path: Path, first: Mapping[str, Any], usage: Usage, gpus: Gpus, over: threading.Event) -> None:
+    """Look until it is `over`, and once more. What goes wrong in it ends the looks, never the run."""
+    looks: list[list[Any]] = []
+    written = due = time.monotonic()
+    ended = False
+    try:
+        path.parent.mkdir(exist_ok=True)
+        append(path, first)
+        while True:
+            looks.append(Look(time.time(), *usage.look(), gpus.look(), usage.of_node()).row())
+            if ended or time.monotonic() - written >= WRITE_SECONDS:
+                # What the thread itself has cost so far stands beside what it saw.
+                append(path, {"looks": looks, "cost_seconds": round(time.thread_time(), 4)})
+                looks, written = [], time.monotonic()
+            if ended:
+                break
+            due = max(due + first["seconds"], time.monotonic())  # a look that took longer is not made up for
+            ended = over.wait(max(0.0, due - time.monotonic()))
+    except Exception as error:
+        print(f"warning: what the run uses is no longer recorded: {type(error).__name__}: {error}", flush=True)
+    finally:
+        gpus.close()

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from relay.base.errors import UserError
 
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
@@ -70,6 +74,34 @@ def line_of(values: Mapping[str, Any]) -> str:
     """A line of the records, with its checksum."""
     text = json.dumps(values)
     return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'
+
+
+def append(path: Path, values: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Add a line to the file, `durable` on its disk. Raises OSError."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(line_of(values))
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def record(work: Path, attempt: int, **values: Any) -> None:
+    """Add a line to the records of an attempt, with the time: as durable as the checkpoint that follows.
+
+    Raises UserError where the folder is gone, and OSError.
+    """
+    try:
+        append(attempt_path(work, attempt), {"time": time.time(), **values}, durable=True)
+    except FileNotFoundError:
+        raise UserError(gone(work)) from None
+
+
+def record_begin(work: Path, attempt: int, step: int, ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Begin the records of an attempt that goes on from `step`; `ranks` are the facts of each."""
+    launched = os.environ.get(LAUNCHED)
+    known = {"launched": float(launched)} if launched else {}
+    attempt_path(work, attempt).parent.mkdir(exist_ok=True)
+    record(work, attempt, run=work.name, start=step, ranks=ranks, **known)
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

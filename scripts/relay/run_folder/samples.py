@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from relay.run_folder.attempts import parsed
@@ -38,6 +39,11 @@ class Look:
     gpus: Sequence[Reading]
     node_cpu_seconds: float | None = None
 
+    def told(self, reading: str) -> list[float]:
+        """A reading of each GPU that tells it; older records have fewer."""
+        place = READINGS.index(reading)
+        return [value for gpu in self.gpus if len(gpu) > place and (value := gpu[place]) is not None]
+
     def row(self) -> list[Any]:
         """As it is recorded."""
         gpus = [[None if value is None else round(value, 3) for value in gpu] for gpu in self.gpus]
@@ -52,6 +58,11 @@ class Node:
     cpus: int
     seconds: float
     looks: Sequence[Look]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Their mean; None without any."""
+    return fmean(values) if values else None
 
 
 def samples_path(work: Path, attempt: int, rank: int) -> Path:

@@ -39,7 +39,7 @@ GIT_SECONDS = 10.0
 
 
 def _sources(strategy_file: Path | None, task_file: str, script: Script | None) -> dict[str, Path]:
-    """Every Python file of the package by its relative name. A strategy of a further folder joins its strategies.
+    """The package's code and tables by relative names. A strategy of a further folder joins its strategies.
 
     So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
     folder. A user's task comes with what it imports and declares of its folder, a script with its files.
@@ -58,7 +58,8 @@ def own_files(task: Path) -> dict[str, Path]:
 
 
 def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
-    found = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+    own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")])
+    found = {str(path.relative_to(PACKAGE)): path for path in own}
     if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
         for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):
             found[f"strategies/{path.name}"] = path

@@ -11,12 +11,12 @@ import os
 import pickle
 import re
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from relay.base.files import end_of
 from relay.run_folder import attempt_name
+from relay.spec.versions import installed, release
 
 ENTRIES = "2000"  # collectives that are kept of each rank; torch's own default from 2.10 on
 _RENAMED = (2, 9)  # the first torch that surely knows the new names; later ones warn of the old ones
@@ -32,10 +32,8 @@ _WORDS = re.compile(
 
 def prepare(work: Path) -> None:
     """Have this process, which has not loaded torch yet, write its dump into the work directory. The user's own win."""
-    try:
-        new = tuple(int(part) for part in metadata.version("torch").split(".")[:2]) >= _RENAMED
-    except (metadata.PackageNotFoundError, ValueError):  # its import will say so, or knows the new names
-        new = True
+    torch = installed("torch")
+    new = torch is None or release(torch)[:2] >= _RENAMED  # without any, its import will say so
     size, file = (
         ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
         if new

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import resource
 import sys
 import threading
 import time
@@ -17,6 +18,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from relay.base.ending import QUOTED
+from relay.base.files import write_json_over
+from relay.run_folder import reached
+from relay.run_folder.attempts import record
 from relay.script.steps import Steps
 from relay.spec.script import Counted, Script, compiled
 
@@ -191,6 +195,44 @@ class Observed:
         """The last few lines of the output, for an error."""
         last = self.told()[-SHOWN_LINES:]
         return "".join(f"{QUOTED}{line}" for line in last) or "; it printed nothing"
+
+
+class Records:
+    """Writes what is observed as the records of an attempt."""
+
+    def __init__(self, work: Path, attempt: int, observed: Observed, *, on_gpus: bool) -> None:
+        self.work, self.attempt, self.observed, self.on_gpus = work, attempt, observed, on_gpus
+        self._saved = 0
+
+    def write(self) -> None:
+        """Write what has come since the last time."""
+        record(self.work, self.attempt, **self.observed.take())
+        if self.observed.saved > self._saved:
+            self._saved = self.observed.saved
+            write_json_over(self.work / reached.FILE, {"step": self._saved})
+
+    def end(self, seconds: float, *, stopped: str = "", step: int | None = None, asks_again: bool = False) -> None:
+        """Note how the command has ended, and after how long: done, or `stopped` after a step.
+
+        `asks_again`: whether it asks to be started again.
+        """
+        self.write()
+        # The most main memory that a process of the command has used.
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        record(
+            self.work,
+            self.attempt,
+            blocks=[] if stopped else self.observed.whole(seconds),
+            end=self.observed.step if step is None else step,
+            done=not stopped,
+            stopped=stopped or None,
+            asks_again=asks_again,
+            seconds=seconds,
+            first_at=self.observed.first_at,
+            peak_memory_bytes=None if self.on_gpus else peak,
+            peak_main_memory_bytes=peak,
+            counted={},
+        )
 
 
 def _thinned(values: list[float]) -> list[float]:

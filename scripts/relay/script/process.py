@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import io
 import os
-import re
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
-from relay.base.files import write_json_over
 from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
 from relay.chain import note
@@ -29,28 +26,27 @@ from relay.chain.family import children, descendants, hears, program
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, send
-from relay.process import cpus, gpus, meeting
-from relay.process.usage import KNOWN, Usage
-from relay.process.watch import Watch
-from relay.run_folder import reached
-from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
+from relay.process import cpus, gpus, meeting, system
+from relay.process.usage import KNOWN, Usage, watched
+from relay.run_folder.attempts import record_begin
+from relay.run_folder.known_faults import known
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
-from relay.script.facts import facts
-from relay.script.observed import Observed
+from relay.script.observed import Observed, Records
 from relay.script.output import Output
 from relay.script.outside import Outside
 from relay.spec.run import Run, Training
+from relay.spec.versions import installed
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 END_SECONDS = 5.0  # for the last output, once the command has ended
 DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
-# As torchrun's table, and torch's DataLoader, tell of a process that was killed.
-KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
+# The versions that are recorded, of what a training may use.
+LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
 MANY = 1_000_000  # children that are looked for: all
 
 
@@ -60,8 +56,7 @@ def main(arguments: list[str]) -> None:
     run, work = Training.read(given.spec), given.work
     script, here = run.strategy.script, Here.of(run, os.environ)
     assert script is not None
-    if run.shape.threads > (own := len(cpus.granted())):
-        raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
+    cpus.check(f"run {run.id}", run.shape.threads)
     first = here.rank == 0
     adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -75,7 +70,7 @@ def main(arguments: list[str]) -> None:
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
         if records:
-            records.begin(run, here)
+            record_begin(work, given.attempt, 0, [_facts(run, here)])
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
@@ -171,54 +166,6 @@ class Child(Supervisor):
         return self.ended - self.started
 
 
-class Records:
-    """Writes what is observed as the records of an attempt."""
-
-    def __init__(self, work: Path, attempt: int, observed: Observed, *, on_gpus: bool) -> None:
-        self.work, self.path, self.observed, self.on_gpus = work, attempt_path(work, attempt), observed, on_gpus
-        self._saved = 0
-
-    def _line(self, **values: Any) -> None:
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(line_of({"time": time.time(), **values}))
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    def begin(self, run: Training, here: Here) -> None:
-        """Note on what the command runs."""
-        launched = os.environ.get(LAUNCHED)
-        known = {"launched": float(launched)} if launched else {}
-        self._line(run=self.work.name, start=0, ranks=[facts(run, here)], **known)
-
-    def write(self) -> None:
-        """Write what has come since the last time."""
-        self._line(**self.observed.take())
-        if self.observed.saved > self._saved:
-            self._saved = self.observed.saved
-            write_json_over(self.work / reached.FILE, {"step": self._saved})
-
-    def end(self, child: Child, *, stopped: str = "", step: int | None = None, asks_again: bool = False) -> None:
-        """Note how the command has ended: done, or `stopped` after a step, and whether it asks to be started again."""
-        self.write()
-        self._line(
-            blocks=[] if stopped else self.observed.whole(child.seconds),
-            end=self.observed.step if step is None else step,
-            done=not stopped,
-            stopped=stopped or None,
-            asks_again=asks_again,
-            seconds=child.seconds,
-            first_at=self.observed.first_at,
-            peak_memory_bytes=None if self.on_gpus else peak_memory_bytes(),
-            peak_main_memory_bytes=peak_memory_bytes(),
-            counted={},
-        )
-
-
-def peak_memory_bytes() -> int:
-    """The most main memory that a process of the command has used."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-
-
 def _conclude(
     child: Child,
     observed: Observed,
@@ -246,12 +193,12 @@ def _conclude(
         raise Told(f"{late}; its last line came {silent} before its end{observed.shown()}", remedy)
     if stopped:
         if records:
-            records.end(child, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
+            records.end(child.seconds, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
         return
     if child.status:
         if records:
             records.write()
-        if child.status in KILLED_STATUS or any(KILLED.search(line) for line in observed.lines):
+        if child.status in KILLED_STATUS or any(known(line, "output") for line in observed.lines):
             print(f"the command, or a process of it, was killed (status {child.status})", file=sys.stderr, flush=True)
             sys.exit(1)  # no fault of its own: worth a retry
         how = (
@@ -264,28 +211,27 @@ def _conclude(
         records.write()
         if missing := observed.missing():
             raise UserError(f"{missing}{observed.shown()}")
-        records.end(child)
+        records.end(child.seconds)
 
 
-@contextmanager
-def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> Iterator[None]:
+def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> AbstractContextManager[None]:
     """While this lasts, look at what the command, or all processes of this node, use."""
     seconds = run.length.monitor_seconds
     if not seconds or not KNOWN or here.local_rank:
-        yield
-        return
+        return nullcontext()
     # Of a command for each process, all have one parent.
-    root = os.getppid() if here.each else child.process.pid
-    shown = gpus.visible() if run.shape.device == "cuda" else []
-    watch = Watch(
-        samples_path(work, attempt, here.rank),
-        Usage([root], MANY),
-        gpus.Gpus(shown),
-        cpus=run.shape.cpus_per_node,
-        seconds=seconds,
-    )
-    watch.begin()
-    try:
-        yield
-    finally:
-        watch.end()
+    usage = Usage([os.getppid() if here.each else child.process.pid], MANY)
+    shown = [*gpus.visible()] if run.shape.device == "cuda" else []
+    return watched(samples_path(work, attempt, here.rank), usage, shown, cpus=run.shape.cpus_per_node, seconds=seconds)
+
+
+def _facts(run: Training, here: Here) -> dict[str, Any]:
+    """What the command runs on, without importing torch."""
+    libraries = {name: version for name in LIBRARIES if (version := installed(name))}
+    names = sorted({*gpus.visible().values()}) if run.shape.device == "cuda" else []
+    return {
+        **system.facts(),
+        "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
+        "threads": run.shape.threads * (1 if here.each else run.shape.processes_per_node),
+        "versions": {"python": sys.version.split()[0], "driver": system.driver(), **libraries},
+    }

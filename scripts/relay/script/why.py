@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 from relay.base.errors import Told
-from relay.run_folder.known_faults import OF_COMMANDS, TABLE, Kind, known
+from relay.run_folder.known_faults import Kind, known
 from relay.script.observed import Observed
 from relay.spec.script import Script
 
@@ -57,7 +57,7 @@ def error_in(lines: Sequence[str]) -> str:
 
 def remedy(error: str, script: Script, folder: Path) -> str:
     """What helps against an error of a command that ran in `folder`; '' where nobody has met it."""
-    row = known(error, (*OF_COMMANDS, *TABLE))
+    row = known(error, "commands")
     if row is None:
         return ""
     if row.name == "file" and (named := MISSING.search(error)):

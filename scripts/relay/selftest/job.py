@@ -6,11 +6,11 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest import mock
 
 import psutil
 
@@ -67,7 +67,8 @@ def _planted(name: str, spec: Path, results: Path, output: Path) -> tuple[bool, 
         status = launch(spec, "selftest.planted", work, arguments, freeze(None, folder=results / "code"))
     if status == 0 and not faults.told(work):
         return False, "nobody has noticed it"
-    with _own_log(work / "planted.log") as log:
+    log = work / "planted.log"
+    with mock.patch.dict(os.environ, {LOG: str(log)}):  # what is told of its end is told beside this log
         faults.concluded(work, name, status)
         ended = ending.read(log)
     return judged(fault, ended)
@@ -79,19 +80,6 @@ def judged(fault: Planted, ended: Ending | None) -> tuple[bool, str]:
         return False, "it ended without a word"
     as_it_should = ended.status == fault.ending and any(words in ended.what for words in fault.says)
     return as_it_should, f"{WORDS[ended.status]}: {' '.join(ended.what.split())}"
-
-
-@contextmanager
-def _own_log(log: Path) -> Iterator[Path]:
-    """Have what is told of a job's end written beside this log: it is the planted job's, and not this one's."""
-    before = os.environ.get(LOG)
-    os.environ[LOG] = str(log)
-    try:
-        yield log
-    finally:
-        os.environ.pop(LOG)
-        if before is not None:
-            os.environ[LOG] = before
 
 
 def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:

@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Self
 
 from relay.base.errors import UserError
+from relay.spec.versions import installed
 
 if TYPE_CHECKING:
     from relay.spec.setting import Place
@@ -63,10 +63,7 @@ def counts(name: str) -> bool:
 @cache
 def installed_torch() -> str | None:
     """The version of torch that this Python has, without importing it; None without one."""
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return None
+    return installed("torch")
 
 
 def check(what: str, place: Place) -> None:

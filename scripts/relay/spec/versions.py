@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 
 # The oldest on which any of this was tried. A strategy that needs a newer one says so in its requirements.
 LEAST = {"torch": "2.5", "python": "3.11"}
@@ -16,6 +18,14 @@ PACKAGE = rf"{ONE_PACKAGE}(\|{ONE_PACKAGE})*"
 EVERY_JOB = ("numpy",)  # beside torch
 NVML = "nvidia-ml-py|pynvml"  # either gives the module that reads what GPUs do
 PACKAGE_NEED = "package "  # begins what preflight reads of one
+
+
+def installed(name: str) -> str | None:
+    """The version of a package that this Python has, without importing it; None without one."""
+    try:
+        return version_of(name)
+    except PackageNotFoundError:
+        return None
 
 
 def release(version: str) -> tuple[int, ...]:

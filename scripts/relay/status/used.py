@@ -9,11 +9,10 @@ from statistics import fmean
 
 from relay.base.clock import duration
 from relay.run_folder import samples
-from relay.run_folder.samples import READINGS, Look, Node, Reading
+from relay.run_folder.samples import Look, Node, mean
 
 RECENT_SECONDS = 60.0  # what is shown is a mean over so long
 IDLE_SECONDS, IDLE = 120.0, 0.1  # after how long it is told that GPUs are busy for less than this part of the time
-BUSY, MEMORY = READINGS.index("utilisation"), READINGS.index("memory_bytes")
 
 
 def newest(work: Path) -> list[Node]:
@@ -34,7 +33,7 @@ def lines(nodes: Sequence[Node]) -> Iterator[str]:
             cpus = (last.cpu_seconds - first.cpu_seconds) / (last.time - first.time)
             told.append(f"{cpus:.1f} of {node.cpus} CPUs")
         told.append(f"{last.resident_bytes / 1e9:.1f} GB of memory")
-        busy, full = _busy(recent), _known(last.gpus, MEMORY)
+        busy, full = _busy(recent), last.told("memory_bytes")
         told += [] if busy is None else [f"GPUs {busy:.0%} busy"]
         told += [f"{max(full) / 1e9:.1f} GB of GPU memory"] if full else []
         yield f"{node.host}: {', '.join(told)}"
@@ -57,9 +56,4 @@ def _within(looks: Sequence[Look], seconds: float) -> list[Look]:
 
 def _busy(looks: Sequence[Look]) -> float | None:
     """The part of the time in which the GPUs worked; None where nobody knows."""
-    known = [share for look in looks for share in _known(look.gpus, BUSY)]
-    return fmean(known) if known else None
-
-
-def _known(gpus: Sequence[Reading], reading: int) -> list[float]:
-    return [value for gpu in gpus if len(gpu) > reading and (value := gpu[reading]) is not None]
+    return mean([share for look in looks for share in look.told("utilisation")])

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -72,92 +73,86 @@ class OnCpu:
     """
 
     method = "clocks of the training thread"
+    beside = nullcontext  # what comes between two steps is in neither
 
     def __init__(self, alone: bool, busy_waits: Sequence[tuple[Any, str]] = ()) -> None:
         self.alone = alone
-        self._waited = NOTHING
-        self._patched = [
-            mock.patch.object(owner, name, self._timed(getattr(owner, name))) for owner, name in busy_waits
-        ]
-        for patch in self._patched:
-            patch.start()
         self.parts = dict.fromkeys(("data", "compute", "communication", "optimizer", "no_cpu"), 0.0)
         self._clock: ThreadClock | None = None
         self._fetched: Moment | None = None
-        self._optimizer = _Optimizer(self._now)
+        # The steps of torch's optimizers: the task's own, and what a framework has made of it.
+        self._updating, self._waiting = _Spent(self._now), _Spent(self._now)
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._updating.begin).remove,
+            register_optimizer_step_post_hook(self._updating.end).remove,
+        ]
+        for owner, name in busy_waits:
+            patch = mock.patch.object(owner, name, self._waiting.counted()(getattr(owner, name)))
+            patch.start()
+            self._hooks.append(patch.stop)
 
     def fetched(self, waited: float) -> None:
         """A batch has come, for which the thread that calls this has waited so many seconds."""
         self._clock = self._clock or ThreadClock()
         self.parts["data"] += waited
-        self._optimizer.take()
-        self._waited = NOTHING
+        self._updating.take()
+        self._waiting.take()
         self._fetched = self._now()
 
     def stepped(self) -> None:
         """The step with that batch is done."""
         if self._fetched is None:
             return
-        step, updating = self._now().since(self._fetched), self._optimizer.take()
-        rest = step.since(updating).since(self._waited)  # what the optimizer sleeps is its own
+        step, updating, waiting = self._now().since(self._fetched), self._updating.take(), self._waiting.take()
+        rest = step.since(updating).since(waiting)  # what the optimizer sleeps is its own
         asleep = 0.0 if self.alone else min(rest.asleep, rest.at)
         ready = min(max(0.0, rest.ready), rest.at - asleep)
         self.parts["optimizer"] += updating.at
-        self.parts["communication"] += asleep + self._waited.at
+        self.parts["communication"] += asleep + waiting.at
         self.parts["no_cpu"] += ready
         self.parts["compute"] += rest.at - asleep - ready
 
-    def _timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*given: Any, **named: Any) -> Any:
-            began = self._now() if self._clock else None
-            try:
-                return wait(*given, **named)
-            finally:
-                if began:
-                    self._waited = self._waited.plus(self._now().since(began))
-
-        return timed
-
     def end(self) -> dict[str, float]:
         """The seconds of each part."""
-        self._optimizer.close()
-        for patch in self._patched:
-            patch.stop()
+        for remove in self._hooks:
+            remove()
         if self._clock:
             self._clock.close()
         return self.parts
 
     def _now(self) -> Moment:
-        assert self._clock is not None
-        return self._clock.now()
+        return self._clock.now() if self._clock else NOTHING  # before the first batch: taken, and not counted
 
 
-class _Optimizer:
-    """Notes what the steps of torch's optimizers take: the task's own, and what a framework has made of it."""
+class _Spent:
+    """What the thread spends within some functions; of one that is called within another, once."""
 
     def __init__(self, now: Callable[[], Moment]) -> None:
         self._now, self._depth = now, 0
         self._began, self._spent = NOTHING, NOTHING
-        self._hooks = (
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
-        )
 
-    def _before(self, *_: Any) -> None:
+    def begin(self, *_: Any) -> None:
+        """Such a function begins."""
         if self._depth == 0:
             self._began = self._now()
         self._depth += 1  # a framework's step contains torch's
 
-    def _after(self, *_: Any) -> None:
+    def end(self, *_: Any) -> None:
+        """It has ended."""
         self._depth -= 1
         if self._depth == 0:
             self._spent = self._spent.plus(self._now().since(self._began))
 
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """What is done while this lasts counts. Also a decorator."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
+
     def take(self) -> Moment:
-        """What they took since the last call."""
+        """What was spent since the last call."""
         taken, self._spent = self._spent, NOTHING
         return taken
-
-    def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()

@@ -7,17 +7,21 @@ reckoning is tested on made-up traces.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
 
 from relay.process.devices import synchronise
-from relay.training.intervals import Interval, common, length, union, without
 
+Interval = tuple[float, float]
+Span = tuple[str, Interval]  # of which kind it is: window, beside, wait, sent, kernel, update
+PARTS = ("data", "compute", "communication", "optimizer", "idle")
 SENT = ("nccl", "memcpy ptop", "memcpy p2p")
 # What CPUs send for GPUs whose processes share one, or that have no NCCL.
 SENT_BY_CPUS = ("gloo:", "mpi:")
@@ -41,49 +45,51 @@ class Traced:
 
 
 def parts(
-    traced: Sequence[Traced], waits: Iterable[Interval], window: Interval, beside: Sequence[Interval] = ()
+    traced: Sequence[Traced], waits: Sequence[Interval], window: Interval, beside: Sequence[Interval] = ()
 ) -> dict[str, float]:
     """The seconds of each part of a window, the mean over its devices; they add up to it.
 
     `waits` are the times in which the process waited for data. `beside` are times in the window that belong to no step:
     evaluations and saves. They are left out.
     """
-    whole = without([window], beside)
-    on_cpu = {each.name for each in traced if each.device is None}
-    sent_by_cpu = [each.interval for each in traced if each.device is None and each.name.startswith(SENT_BY_CPUS)]
+    on_cpu = [each for each in traced if each.device is None]
+    same = [("window", window), *(("beside", each) for each in beside), *(("wait", each) for each in waits)]
+    same += [("sent", each.interval) for each in on_cpu if each.name.startswith(SENT_BY_CPUS)]
     devices = sorted({each.device for each in traced if each.device is not None}) or [0]
-    found = [
-        _of_device([each for each in traced if each.device == device], on_cpu, sent_by_cpu, list(waits), whole)
-        for device in devices
-    ]
-    return {part: sum(each[part] for each in found) / len(found) for part in found[0]}
+    names = {each.name for each in on_cpu}
+    found = [_seconds([*same, *_on_device([each for each in traced if each.device == d], names)]) for d in devices]
+    return {part: sum(each[part] for each in found) / len(found) for part in PARTS}
 
 
-def _of_device(
-    traced: Sequence[Traced],
-    on_cpu: set[str],
-    sent_by_cpu: Sequence[Interval],
-    waits: Sequence[Interval],
-    whole: Sequence[Interval],
-) -> dict[str, float]:
+def _on_device(traced: Sequence[Traced], on_cpu: set[str]) -> Iterator[Span]:
     # The profiler shows annotations on the device too, over the kernels that were queued within: no kernels.
-    updates = [each.interval for each in traced if each.name.startswith(UPDATE)]
     kernels = [each for each in traced if each.name not in on_cpu]
-    sending = [each.interval for each in kernels if each.name.lower().startswith(SENT)]
-    others = [each.interval for each in kernels if not each.name.lower().startswith(SENT)]
-    updates = updates or [each.interval for each in kernels if UPDATES in each.name]
-    updating = common(union(others), union(updates))
-    computing = without(others, updating)
-    exposed = without([*sending, *sent_by_cpu], others)
-    idle = without(whole, [*others, *exposed])
-    data = common(idle, union(waits))
-    return {
-        "data": length(data),
-        "compute": length(common(union(computing), whole)),
-        "communication": length(common(exposed, whole)),
-        "optimizer": length(common(updating, whole)),
-        "idle": length(idle) - length(data),
-    }
+    updates = [each for each in traced if each.name.startswith(UPDATE)]
+    for each in kernels:
+        yield "sent" if each.name.lower().startswith(SENT) else "kernel", each.interval
+    for each in updates or kernels:
+        if updates or UPDATES in each.name:
+            yield "update", each.interval
+
+
+def _seconds(spans: Iterable[Span]) -> dict[str, float]:
+    """The seconds of each part: from each moment at which a span begins or ends to the next one."""
+    edges = sorted(edge for kind, (begin, end) in spans for edge in ((begin, kind, 1), (end, kind, -1)))
+    found, under_way = dict.fromkeys(PARTS, 0.0), Counter[str]()
+    for (at, kind, change), (until, *_) in pairwise(edges):
+        under_way[kind] += change
+        if under_way["window"] and not under_way["beside"]:
+            found[_part(under_way)] += until - at
+    return found
+
+
+def _part(under_way: Mapping[str, int]) -> str:
+    """To which part a moment belongs, by how many spans of each kind it is in."""
+    if under_way["kernel"]:
+        return "optimizer" if under_way["update"] else "compute"
+    if under_way["sent"]:
+        return "communication"
+    return "data" if under_way["wait"] else "idle"
 
 
 class OnGpu:

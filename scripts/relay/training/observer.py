@@ -1,20 +1,26 @@
-"""Observes the last steps of a run's first job, to tell what a step's time goes to.
+"""Observes a run's training: what it uses of its nodes, and what the time of its first job's last steps goes to.
 
-They are steps of the run as all others, and compute the same: clocks are read, nothing else is done. They come last
+Those are steps of the run as all others, and compute the same: clocks are read, nothing else is done. They come last
 because a profiler may slow down a process for good once it has run; so nothing that is timed comes after it.
 """
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from relay.process.devices import is_gpu
+from relay.process.gpus import uuids
 from relay.process.ranks import Ranks
+from relay.process.usage import KNOWN, Usage, watched
+from relay.run_folder.samples import samples_path
 from relay.run_folder.step_split import FILE, StepSplit
+from relay.spec.run import Training
 from relay.spec.setting import Length
 from relay.strategies.base import Strategy
 from relay.training.observed_cpu import OnCpu, ThreadClock
@@ -61,7 +67,7 @@ class Observer:
 
     def beside(self) -> AbstractContextManager[None]:
         """What is done while this lasts belongs to no step: an evaluation, a save."""
-        return self._observed.beside() if isinstance(self._observed, OnGpu) else nullcontext()
+        return self._observed.beside() if self._observed else nullcontext()
 
     def due(self, step: int) -> bool:
         """Whether the observed steps begin or end after this one."""
@@ -88,3 +94,19 @@ def _ended(seen: OnCpu | OnGpu) -> dict[str, float]:
     except Exception:  # of a profiler: the run does not depend on it
         traceback.print_exc()
         return {}
+
+
+def monitored(run: Training, ranks: Ranks, work: Path, attempt: int) -> AbstractContextManager[None]:
+    """While this lasts, look at each node every `monitor_seconds`, and record what is seen. Collective."""
+    seconds = run.length.monitor_seconds
+    if seconds and not KNOWN:
+        if ranks.rank == 0:
+            print("note: what the run uses of its node is not recorded: this system has no /proc", flush=True)
+        seconds = 0.0
+    told = ranks.gather((os.getpid(), uuids(ranks.devices))) if seconds else []
+    if not seconds or ranks.local_rank != 0:
+        return nullcontext()
+    processes, gpus = zip(*told[ranks.rank : ranks.rank + run.shape.processes_per_node], strict=True)
+    usage = Usage(processes, run.feeding.data_workers if run.feeding.loader == "dataloader" else 0)
+    path = samples_path(work, attempt, ranks.rank)
+    return watched(path, usage, [*chain.from_iterable(gpus)], cpus=run.shape.cpus_per_node, seconds=seconds)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from relay.base.errors import Diverged, UserError
+from relay.base.errors import Diverged
 from relay.process import system
 from relay.process.ranks import Ranks
-from relay.run_folder.attempts import LAUNCHED, attempt_path, gone, line_of, not_finite
+from relay.run_folder.attempts import not_finite, record, record_begin
 from relay.strategies.base import Replica
 from relay.training.timing import Block
 
@@ -26,30 +24,16 @@ class Recorder:
     ) -> None:
         """`why` explains a loss that is not finite, as `run_folder.attempts.not_finite` asks it."""
         self.why = why
-        self.path, self.ranks, self.replica = attempt_path(work, attempt), ranks, replica
+        self.work, self.attempt, self.ranks, self.replica = work, attempt, ranks, replica
         self._step = 0  # the last one whose loss is written
         self._losses: list[torch.Tensor] = []
         self._evaluations: list[dict[str, Any]] = []
 
-    def _write(self, **line: Any) -> None:
-        if self.ranks.rank:
-            return
-        try:
-            with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(line_of({"time": time.time(), **line}))
-                stream.flush()
-                os.fsync(stream.fileno())  # as durable as the checkpoint that follows
-        except FileNotFoundError:
-            raise UserError(gone(self.path.parents[1])) from None
-
     def begin(self, step: int, facts: dict[str, Any]) -> None:
         """Note where the attempt starts and what every rank runs on. Collective."""
-        self._step = step
+        self._step, ranks = step, self.ranks.gather(facts)
         if self.ranks.rank == 0:
-            self.path.parent.mkdir(exist_ok=True)
-        launched = os.environ.get(LAUNCHED)
-        known = {"launched": float(launched)} if launched else {}
-        self._write(run=self.path.parents[1].name, start=step, ranks=self.ranks.gather(facts), **known)
+            record_begin(self.work, self.attempt, step, ranks)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Keep a step's loss where it is: reading it would wait for the device. Raises TypeError for what is none."""
@@ -76,7 +60,7 @@ class Recorder:
         reported = [losses for losses in self.ranks.gather(mine) if losses]
         means = [sum(step) / len(step) for step in zip(*reported, strict=True)]
         rows = [block.row() for block in blocks]
-        self._write(after=self._step, blocks=rows, losses=means, evaluations=self._evaluations, paused=paused)
+        self._record(after=self._step, blocks=rows, losses=means, evaluations=self._evaluations, paused=paused)
         losses = list(enumerate(means, self._step + 1))
         wrong = not_finite(losses, self._evaluations, self.why)
         self._step, self._losses, self._evaluations = self._step + len(means), [], []
@@ -101,7 +85,11 @@ class Recorder:
         totals = {name: sum(counts.get(name, 0) for *_, counts in told) for *_, counts in told for name in counts}
         peaks = {"peak_memory_bytes": max(device for device, _, _ in told)}
         peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in told)}
-        self._write(end=step, stopped=stopped, **peaks, counted=totals, paused=paused, cuda_graph=cuda_graph)
+        self._record(end=step, stopped=stopped, **peaks, counted=totals, paused=paused, cuda_graph=cuda_graph)
+
+    def _record(self, **line: Any) -> None:
+        if self.ranks.rank == 0:
+            record(self.work, self.attempt, **line)
 
 
 def _kind(value: object) -> str:

@@ -33,8 +33,7 @@ from relay.task.split import Chosen, chosen
 from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
-from relay.training.monitor import monitored
-from relay.training.observer import Observer
+from relay.training.observer import Observer, monitored
 from relay.training.records import Recorder
 from relay.training.spots import Keeper, NotedTask
 from relay.training.timing import Stopwatch

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.run_folder import samples
-from relay.run_folder.samples import READINGS, Look, Node, Reading
+from relay.run_folder.samples import READINGS, Look, Node, mean
 
 KEPT_LOOKS = 200  # points of each course: enough for a plot
 # Means over all GPUs and looks, by their names in a summary.
@@ -66,7 +66,8 @@ class Attempt:
         counted = self.grown(node, lambda look: look.gpus[place][READINGS.index("energy_joules")])
         if counted is not None:
             return counted
-        power = _mean(_told([look.gpus[place] for look in self.looks(node)], "power_watts"))
+        watts = [look.gpus[place][READINGS.index("power_watts")] for look in self.looks(node)]
+        power = mean([each for each in watts if each is not None])
         return None if power is None else power * self.seconds
 
 
@@ -118,9 +119,9 @@ def _other_cpus(attempts: Sequence[Attempt]) -> float | None:
 
 def _of_gpus(attempts: Sequence[Attempt], steps_per_epoch: int) -> dict[str, float | None]:
     """Figures of all GPUs together; None for what no look has told."""
-    told = [gpu for each in attempts for node in each.nodes for look in each.looks(node) for gpu in look.gpus]
-    found = {name: _mean(_told(told, reading)) for name, reading in MEANS.items()}
-    found["peak_gpu_memory_bytes"] = max(_told(told, "memory_bytes"), default=None)
+    looks = [look for each in attempts for node in each.nodes for look in each.looks(node)]
+    found = {name: mean([value for look in looks for value in look.told(of)]) for name, of in MEANS.items()}
+    found["peak_gpu_memory_bytes"] = max((value for look in looks for value in look.told("memory_bytes")), default=None)
     known = [(each, joules) for each in attempts if (joules := each.joules()) is not None]
     seconds, steps = fsum(each.seconds for each, _ in known), sum(each.steps for each, _ in known)
     if known:
@@ -150,18 +151,18 @@ def _points(node: Node) -> Iterator[Point]:
     """What a node used between two looks."""
     for before, look in pairwise(node.looks):
         passed = max(look.time - before.time, 1e-6)
-        power = _told(look.gpus, "power_watts")
+        power = look.told("power_watts")
         yield {
             "seconds": look.time,
             "cpu_utilisation": (look.cpu_seconds - before.cpu_seconds) / (node.cpus * passed),
-            "gpu_utilisation": _mean(_told(look.gpus, "utilisation")),
+            "gpu_utilisation": mean(look.told("utilisation")),
             "gpu_power_watts": fsum(power) if power else None,
         }
 
 
 def _together(points: Sequence[Point], started: float) -> Point:
     """All nodes at one time: the mean of what they used, and the sum of their power."""
-    found: Point = {name: _mean([p for point in points if (p := point[name]) is not None]) for name in COURSES}
+    found = _means(points, COURSES)
     if found["gpu_power_watts"] is not None:
         found["gpu_power_watts"] *= len(points)
     return found | {"seconds": (points[0]["seconds"] or started) - started}
@@ -170,19 +171,11 @@ def _together(points: Sequence[Point], started: float) -> Point:
 def _middle(points: Sequence[Point | None]) -> Point:
     """The mean of neighbouring points; all None where a gap is among them."""
     known = [point for point in points if point is not None]
-    if len(known) < len(points):
-        return dict.fromkeys(("seconds", *COURSES))
-    return {name: _mean([p for point in known if (p := point[name]) is not None]) for name in ("seconds", *COURSES)}
+    return _means(known if len(known) == len(points) else (), ("seconds", *COURSES))
 
 
-def _told(gpus: Sequence[Reading], reading: str) -> list[float]:
-    """A reading of each GPU that tells it."""
-    place = READINGS.index(reading)
-    return [value for gpu in gpus if (value := gpu[place]) is not None]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fsum(values) / len(values) if values else None
+def _means(points: Sequence[Point], names: Sequence[str]) -> Point:
+    return {name: mean([value for point in points if (value := point[name]) is not None]) for name in names}
 
 
 def _at(known: Sequence[tuple[float, float]], moment: float) -> float:
