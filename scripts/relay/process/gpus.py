@@ -59,14 +59,14 @@ def nccl_version() -> tuple[int, int, int] | None:
 def visible() -> dict[str, str]:
     """The GPUs that CUDA shows to this process's programs, without asking torch: the kind of each, by its UUID.
 
-    None without NVML.
+    Empty without NVML.
     """
     nvml, _ = _started()
     if nvml is None:
         return {}
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        kinds = {_text(nvml.nvmlDeviceGetUUID(handle)): _text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+        kinds = {_text(nvml.nvmlDeviceGetUUID(handle)): _kind(nvml, handle) for handle in handles}
     except nvml.NVMLError:
         return {}
     finally:
@@ -79,6 +79,13 @@ def visible() -> dict[str, str]:
     by_number = [found[int(name)] for name in names if name.isdecimal() and int(name) < len(found)]
     by_uuid = [uuid for uuid in found if any(name and uuid.startswith(name) for name in names)]
     return {uuid: kinds[uuid] for uuid in (*by_number, *by_uuid)}
+
+
+def _kind(nvml: Any, handle: Any) -> str:
+    try:
+        return _text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError:
+        return "GPU"
 
 
 class Gpus:

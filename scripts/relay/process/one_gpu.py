@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AbstractContextManager, nullcontext
-from unittest import mock
 
+from relay.base.environment import variable
 from relay.process import mps_daemon
 from relay.spec.setting import Shape
 
@@ -35,4 +35,4 @@ def without_mps() -> AbstractContextManager[object]:
     if VARIABLES not in os.environ:
         return nullcontext()
     alone = json.loads(os.environ[VARIABLES]) | dict.fromkeys(mps_daemon.FOLDERS, NO_DAEMON)
-    return mock.patch.dict(os.environ, {VARIABLES: json.dumps(alone)})
+    return variable(VARIABLES, json.dumps(alone))

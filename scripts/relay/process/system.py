@@ -33,7 +33,7 @@ def memory_bytes() -> int:
 def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> float | None:
     """The CPUs whose time this process may use: the least of its control groups' quotas; None without a quota."""
     quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
-    pairs = [*(text.split() for text in _told(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=True)]
+    pairs = [*(text.split() for text in _told(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=False)]
     return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
 
 
@@ -61,7 +61,7 @@ def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS,
         for folder in (place, *(place.parents if above else ()))
         if folder.is_relative_to(root)
     ]
-    return [file.read_text().strip() for file in files if file.is_file()]
+    return [told for file in files if (told := text(file).strip())]
 
 
 def facts() -> dict[str, Any]:

@@ -139,7 +139,8 @@ def _watch(path: Path, first: Mapping[str, Any], usage: Usage, gpus: Gpus, over:
         path.parent.mkdir(exist_ok=True)
         append(path, first)
         while True:
-            looks.append(Look(time.time(), *usage.look(), gpus.look(), usage.of_node()).row())
+            used = usage.look()
+            looks.append(Look(time.time(), *used, gpus.look(), usage.of_node()).row())
             if ended or time.monotonic() - written >= WRITE_SECONDS:
                 # What the thread itself has cost so far stands beside what it saw.
                 append(path, {"looks": looks, "cost_seconds": round(time.thread_time(), 4)})

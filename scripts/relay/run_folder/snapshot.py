@@ -58,7 +58,7 @@ def own_files(task: Path) -> dict[str, Path]:
 
 
 def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
-    own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")])
+    own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.glob("run_folder/*.toml")])
     found = {str(path.relative_to(PACKAGE)): path for path in own}
     if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
         for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):

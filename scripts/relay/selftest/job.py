@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from unittest import mock
 
 import psutil
 
 from relay.base import ending
 from relay.base.ending import INTERRUPTED, LOG, Ending
+from relay.base.environment import variable
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
@@ -68,7 +68,7 @@ def _planted(name: str, spec: Path, results: Path, output: Path) -> tuple[bool, 
     if status == 0 and not faults.told(work):
         return False, "nobody has noticed it"
     log = work / "planted.log"
-    with mock.patch.dict(os.environ, {LOG: str(log)}):  # what is told of its end is told beside this log
+    with variable(LOG, str(log)):  # what is told of its end is told beside this log
         faults.concluded(work, name, status)
         ended = ending.read(log)
     return judged(fault, ended)

@@ -140,7 +140,7 @@ class _Spent:
     def end(self, *_: Any) -> None:
         """It has ended."""
         self._depth -= 1
-        if self._depth == 0:
+        if self._depth == 0 and self._began is not NOTHING:  # else it began before the first batch
             self._spent = self._spent.plus(self._now().since(self._began))
 
     @contextmanager

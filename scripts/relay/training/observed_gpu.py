@@ -74,7 +74,8 @@ def _on_device(traced: Sequence[Traced], on_cpu: set[str]) -> Iterator[Span]:
 
 def _seconds(spans: Iterable[Span]) -> dict[str, float]:
     """The seconds of each part: from each moment at which a span begins or ends to the next one."""
-    edges = sorted(edge for kind, (begin, end) in spans for edge in ((begin, kind, 1), (end, kind, -1)))
+    forwards = [(kind, begin, end) for kind, (begin, end) in spans if begin < end]  # a clock may have been set back
+    edges = sorted(edge for kind, begin, end in forwards for edge in ((begin, kind, 1), (end, kind, -1)))
     found, under_way = dict.fromkeys(PARTS, 0.0), Counter[str]()
     for (at, kind, change), (until, *_) in pairwise(edges):
         under_way[kind] += change
