@@ -9,7 +9,8 @@ from relay.driver import guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
 from relay.equivalence.job import settle
-from relay.planning import chains, gpus, handed, here, prepared, scripts, searches, table
+from relay.launch import gpus
+from relay.planning import chains, handed, planner, scripts, searches, table
 from relay.spec import requirements
 from relay.status import finished
 from relay.workflow.call import RESULTS, Call
@@ -55,9 +56,9 @@ def _missing(call: Call) -> Iterator[str]:
     workflow, plan = call.workflow, call.plan
     if call.held and call.held.elsewhere:
         yield call.held.elsewhere
-    yield from here.unready(plan)
+    yield from planner.unready(plan)
     if call.site:
-        yield from here.unfit_paths(*workflow.config_settings.configfiles)
+        yield from planner.unfit_paths(*workflow.config_settings.configfiles)
     methods = {method.item_to_choice() for method in workflow.deployment_settings.deployment_method}
     yield from login_node.undeployed(call.site, methods)
     if plan.over_budget:
@@ -73,7 +74,7 @@ def _refused(call: Call, targets: Collection[str]) -> list[str]:
 
 def _prepare(call: Call) -> None:
     """What is done before Snakemake looks at the files, once this driver is the only one."""
-    prepared.prepare(call.plan)
+    handed.prepare(call.plan)
     handed.hand_over(call.plan, selftest=call.selftest, workflow=call.workflow)
     settle(RESULTS)
     finished.settle(RESULTS)

@@ -11,10 +11,12 @@ from snakemake.shell import shell
 
 from relay.base import entry
 from relay.base.files import read_json
+from relay.card.looks import Looks
 from relay.card.words import all_in_words
 from relay.comparison import found_beside
+from relay.config.asked import task_options
 from relay.driver import claim, signals
-from relay.planning import cards, chains, here, prepared, searches, settings, table
+from relay.planning import chains, handed, requests, searches, table
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.status import page as status_page
@@ -56,7 +58,7 @@ class Shown:
             speed.remember([RESULTS / "speeds" / f"{setting}.json" for setting in self.call.unmeasured], plan.speeds)
             plan = self.call.again()
         _say(table.render(plan, width=_width()))
-        if refused := here.refused(here.expected(plan)):
+        if refused := requests.refused(plan):
             sys.exit("\n".join(f"error: {problem}" for problem in refused))
 
     def skipped(self) -> None:
@@ -73,10 +75,8 @@ class Shown:
     def cards(self) -> None:
         """Print the card of each combination of the task's options."""
         config, plain = self.call.config, self.plan.stacks.plain
-        looks = cards.Looks(
-            config=config, root=self.plan.root, results=RESULTS, arithmetic=Arithmetic.here(), stack=plain
-        )
-        _say("\n\n".join(all_in_words([looks.found(options) for options in settings.task_options(config)])))
+        looks = Looks(config=config, root=self.plan.root, results=RESULTS, arithmetic=Arithmetic.here(), stack=plain)
+        _say("\n\n".join(all_in_words([looks.found(options) for options in task_options(config)])))
 
     # Results
 
@@ -85,7 +85,7 @@ class Shown:
         from relay.comparison import terminal
 
         named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
-        _say(*terminal.alone(prepared.plan_json(self.plan), RESULTS, named))
+        _say(*terminal.alone(handed.plan_json(self.plan), RESULTS, named))
 
     def trained(self) -> None:
         """Print where the one training of `snakemake chain` lies."""
