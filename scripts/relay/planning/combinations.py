@@ -96,13 +96,13 @@ class Combinations:
             here=self.here,
         )
         reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
-        stack = setting.strategy.stack
-        torch = software.torch_version(self.here.site, stack, lock_of(self.root, stack), self.arithmetic.torch)
-        if self.here.site and not reasons:
-            reasons += self._site_problems(setting, self.here.site, torch)
-        reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
-        recorded = (self.here.site, stack, lock_of(self.root, stack))
-        reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
+        site, stack, needs = self.here.site, setting.strategy.stack, strategy.requirements
+        lock = lock_of(self.root, stack)
+        torch = software.torch_version(site, stack, lock, self.arithmetic.torch)
+        if site and not reasons:
+            reasons += self._site_problems(setting, site, torch)
+        reasons += software.problems(needs, asked.strategy, torch, site)
+        reasons += software.missing_packages(needs, asked.strategy, site, stack, lock)
         if unproven := skips.why_unproven(setting.task):
             if self.config.unproven == "skip":
                 reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
