@@ -14,9 +14,9 @@ from plans import CPU, ROOT
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.segments import Chain, TooShort, chain, least_minutes
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
+from relay.run_folder.segments import Chain, TooShort, chain, least_minutes
 from relay.spec.run import Run
 from relay.spec.site import load_site
 

@@ -11,9 +11,9 @@ import pytest
 
 from plans import CPU, ROOT
 from relay.config.config import load
+from relay.planning.handed import plan_json
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.prepared import plan_json
 from relay.planning.rounds import First, clearly_slower
 from relay.planning.table import render
 from simulated_speeds import NOISES, speeds

@@ -44,7 +44,7 @@ import sys
 sys.path.insert(0, {scripts!r})
 from relay.driver import guard
 if workflow.is_main_process:
-    guard.guard(workflow, guard.Rules())
+    guard.guard(workflow, guard.Wants(), guard.Shows())
 rule made:
     output: "made.txt"
     run: open(output[0], "w").write(str(sys.flags.safe_path))

@@ -15,10 +15,10 @@ from own_gates import own_strategy
 from relay.base.ending import INTERRUPTED
 from relay.base.files import read_json, write_json
 from relay.config import config
+from relay.equivalence.groups import judged_along
 from relay.equivalence.job import run_gate, settle
 from relay.equivalence.verdict import ALONG
 from relay.launch.job import Start
-from relay.planning.checks import judged_along
 from relay.planning.planner import plan
 from relay.spec.run import changed
 

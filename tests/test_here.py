@@ -8,7 +8,8 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.config.config import load
-from relay.planning import gpus, here
+from relay.launch import gpus
+from relay.planning import planner
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import Site, load_site
@@ -24,7 +25,7 @@ def planned(config: dict[str, object], site: Site | None = None) -> Plan:
 
 def refusal(made: Plan, results: Path) -> str:
     with pytest.raises(UserError) as caught:
-        here.check(made, results)
+        planner.check(made, results)
     return str(caught.value)
 
 
@@ -65,10 +66,10 @@ def test_a_name_that_a_jobs_shell_would_read_otherwise_is_told_before_anything_i
     folder = tmp_path / "a`b"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    (line,) = (each for each in here.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
+    (line,) = (each for each in planner.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
     assert line.endswith(": Slurm jobs cannot work with ` in a path; rename it")
-    assert here.unready(planned({})) == []  # on this machine it works
-    (line,) = here.unfit_paths("c$(touch C).yaml", "sound.yaml")
+    assert planner.unready(planned({})) == []  # on this machine it works
+    (line,) = planner.unfit_paths("c$(touch C).yaml", "sound.yaml")
     assert line == "c$(touch C).yaml: Slurm jobs cannot work with $ in a path; rename it"
 
 

@@ -14,7 +14,7 @@ from checkpointed import Training, filled
 from relay.base.files import read_json
 from relay.datasets import manifest
 from relay.launch.job import started
-from relay.planning.prepared import freeze_code
+from relay.planning.handed import freeze_code
 from relay.process.ranks import Ranks
 from relay.run_folder import chain as chains
 from relay.run_folder.places import Places

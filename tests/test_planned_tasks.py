@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT
+from relay.card.looks import Looks
 from relay.config.config import Config, load
-from relay.planning.cards import Looks
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.run_folder.snapshot import freeze

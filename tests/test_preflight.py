@@ -18,7 +18,7 @@ from preflight_runs import says
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.config.config import load
-from relay.planning.gpus import Sharing
+from relay.launch.gpus import Sharing
 from relay.planning.planner import plan
 from relay.preflight import job
 from relay.preflight.checks import check_all

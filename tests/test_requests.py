@@ -12,11 +12,10 @@ import yaml
 
 from relay.commands import drive
 from relay.config.config import load
-from relay.planning import shapes
-from relay.planning.job_requests import JobRequests
+from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.slurm import allocation
+from relay.slurm import allocation, shapes
 from relay.spec.job import Job
 from relay.spec.site import load_site
 from relay.spec.user_limits import all_counters

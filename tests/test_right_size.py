@@ -12,11 +12,11 @@ import pytest
 
 from plans import CPU, ROOT
 from relay.config.config import load
+from relay.driver.job_requests import JobRequests
 from relay.planning import handed
-from relay.planning.job_requests import JobRequests
+from relay.planning.handed import prepare
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.prepared import prepare
 from relay.planning.table import render
 from relay.spec.job import Job
 from relay.spec.run import Run

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from plans import CPU, DDP, planned
 from relay.base.errors import UserError
-from relay.planning import segments
-from relay.planning.prepared import plan_json
+from relay.config.blocks import Segment
+from relay.planning.handed import plan_json
+from relay.run_folder import segments
+from relay.spec.setting import Length
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -53,11 +56,12 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
 
 
-def test_steps_per_job() -> None:
-    assert segments.steps_per_job(10, 0.5, startup_seconds=0, margin=0) == 1200
-    assert segments.steps_per_job(10, 0.5, startup_seconds=60, margin=0.1) == 960
-    assert segments.steps_per_job(2, 70, startup_seconds=50, margin=0) == 1
+def test_steps_in_so_many_minutes() -> None:
+    length = Length(epochs=1, steps_per_epoch=2000, total_steps=2000, evaluate_every_steps=2000, warmup_steps=0)
+    steps = partial(segments.steps_in_a_job, length=length)
+    assert steps(Segment(minutes=10), seconds_per_step=0.5) == 840  # 600 s less a fifth, less 60 s to start
+    assert steps(Segment(minutes=2), seconds_per_step=36) == 1
     with pytest.raises(
-        UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2"
+        UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2\.8"
     ):
-        segments.steps_per_job(1, 70, startup_seconds=50, margin=0)
+        steps(Segment(minutes=1), seconds_per_step=70)

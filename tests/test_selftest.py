@@ -13,15 +13,15 @@ from plans import CPU, DDP, planned
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
 from relay.config.reading import read_config
-from relay.planning import selftest
 from relay.selftest import rows
 from relay.selftest.job import compared, judged
 from relay.selftest.parts import FAULTS, RESUME
 from relay.selftest.rows import Records
 from relay.spec.setting import Shape
+from relay.workflow import selftest_plan
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = (ROOT / selftest.CONFIG).parent
+FOLDER = (ROOT / selftest_plan.CONFIG).parent
 GLOO = Shape(backend="gloo")
 
 
@@ -36,7 +36,7 @@ def test_every_strategy_is_in_it() -> None:
 def test_gates_of_further_configs_come_with_what_they_need_and_change_nothing_of_the_plan() -> None:
     fsdp = {"strategy": "fsdp", "devices_per_node": 2}
     own, other = planned(CPU, DDP, {"strategy": "single_gpu"}), planned(DDP, fsdp, {"strategy": "zero1"}, cpus=8)
-    joined = selftest.with_gates(own, other)
+    joined = selftest_plan.with_gates(own, other)
     assert joined.runs == own.runs
     assert [*joined.gates] == [*own.gates, *(name for name in other.gates if name not in own.gates)]
     for gate in joined.gates:

@@ -11,9 +11,8 @@ import site_files
 import slurm_packages
 from mini_slurm import MiniSlurm
 from relay.config.config import load
-from relay.planning import shapes
 from relay.planning.planner import plan
-from relay.slurm import allocation
+from relay.slurm import allocation, shapes
 from relay.spec.partition import Partition
 from relay.spec.site import load_site
 from site_clusters import filled_in, site_nodes

@@ -12,7 +12,7 @@ import yaml
 from plans import CPU, ROOT
 from relay.config.config import load
 from relay.environments.locks import lock_of
-from relay.planning import here, table
+from relay.planning import planner, table
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import load_site
@@ -59,7 +59,7 @@ def asked(found: Plan) -> dict[str, Any]:
 @pytest.mark.slow
 def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) -> None:
     found = planned(tmp_path)
-    assert here.unready(found) == []
+    assert planner.unready(found) == []
     assert asked(found)["packages"] == ["filelock===3.1+site", "psutil===7.0+site", "torch===2.6.0+site"]
     lock = lock_of(ROOT, found.runs[0].stack)
     shown = " ".join(table.render(found, width=200).split("\n"))
@@ -71,6 +71,6 @@ def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offe
     planned(tmp_path)
     write_wheel(offered, "torch", "2.7.0+site", "filelock")
     (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
-    (line,) = here.unready(planned(tmp_path))
+    (line,) = planner.unready(planned(tmp_path))
     assert "torch 2.6.0+site (torch-2.6.0+site-py3-none-any.whl) is no more in" in line
     assert "delete this lock to begin again" in line

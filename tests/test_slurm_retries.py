@@ -8,7 +8,7 @@ import pytest
 
 from mini_slurm import MiniSlurm
 from relay.config.config import load
-from relay.planning.job_requests import JobRequests
+from relay.driver.job_requests import JobRequests
 from relay.planning.planner import plan
 from relay.spec.site import load_site
 from slurm_runs import ROOT, site_file

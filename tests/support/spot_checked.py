@@ -10,7 +10,7 @@ from typing import Any
 import preloaded
 from chain_runs import Chain
 from relay.base.files import read_json
-from relay.planning.checks import spot_checked
+from relay.planning.proofs import spot_checked
 from relay.run_folder.spots import Spots, states_folder
 from relay.spec.run import SpotCheck, Training
 from relay.spot_check.job import run_spot_check

@@ -20,9 +20,9 @@ from relay.config import config
 from relay.config.reading import read_config
 from relay.environments import overlay
 from relay.environments.locks import lock_of
-from relay.planning import gpus, here
-from relay.planning.gpus import count_gpus
-from relay.planning.planner import plan
+from relay.launch import gpus
+from relay.launch.gpus import count_gpus
+from relay.planning.planner import check, plan
 from relay.proof.campaign import Proof, markdown
 from relay.run_folder.raised import refusing
 from relay.spec.messages import unknown
@@ -64,7 +64,7 @@ def proofs(given: Namespace) -> Iterator[Proof]:
             (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy.name in given.strategy
         ]
         if chosen:
-            here.check(made, given.folder)
+            check(made, given.folder)
         root = Path(made.config.dataset_root).expanduser() if made.config.dataset_root else None
         yield Proof(chosen, given.folder, given.limit_seconds, root, made.config.dataset_mirror)
 

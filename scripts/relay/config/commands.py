@@ -1,18 +1,23 @@
-"""What a command of the config is: its words, the script that it starts, and what is frozen with each run."""
+"""What a command of the config is: its words, the script that it starts, what is frozen with each run; and which axes
+act in it.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.config.comparisons import Comparison
+from relay.config.comparisons import AXES, Comparison
+from relay.config.config import Config
 from relay.spec.identity import beside
-from relay.spec.script import TASK, file_argument, placeholders, started_by_torchrun
+from relay.spec.messages import near, show
+from relay.spec.run import GROUPS
+from relay.spec.script import OF_A_JOB, TASK, file_argument, placeholders, started_by_torchrun
 
 PYTHON = re.compile(r"python[0-9.]*")
 MOST_FROZEN_BYTES = 10 * 2**20
@@ -24,6 +29,10 @@ OURS = re.compile(IMPORTING.format("relay"), re.MULTILINE)
 COPIED = re.compile(IMPORTING.format("chain"), re.MULTILINE)
 STEPPING = re.compile(r"\b(?:relay|chain)\.step\(|import\s[^#\n]*\bstep\b")
 CHAINING = re.compile(r"\bresume\b|\bChainCallback\b")
+# Axes of a command: those that need no placeholder, those that could change nothing, and the three sizes of a batch.
+ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
+MEAN_NOTHING = ("loader", "learning_rate_scaling")
+BATCHES = ("global_batch_size", "batch_per_device", "batch_per_process")
 
 
 @dataclass(frozen=True)
@@ -161,3 +170,78 @@ def named_files(words: Sequence[str], links: Iterable[str], place: str) -> list[
                 )
             found.append(path)
     return found
+
+
+def commands_of(config: Config) -> dict[str, Command]:
+    """The commands of a config, by their names; none where it compares strategies. Raises UserError."""
+    commands = [(i, each) for i, each in enumerate(config.comparisons) if each.command is not None]
+    if not commands:
+        return {}
+    if len(commands) < len(config.comparisons):
+        strategy = next(i for i, each in enumerate(config.comparisons) if each.command is None)
+        raise UserError(
+            f"config: comparisons[{strategy}].strategy: {show(config.comparisons[strategy].strategy)} is not allowed "
+            f"beside the command of comparisons[{commands[0][0]}]: nobody knows whether both train the same; give "
+            "commands a config of their own"
+        )
+    if config.answer.epochs:
+        raise UserError(
+            f"config: answer.epochs: {config.answer.epochs:g} is not allowed beside a command, whose epochs nobody "
+            "knows; leave it out, and give the command the length that the answer is for"
+        )
+    found: dict[str, Command] = {}
+    for index, comparison in commands:
+        made = command_of(comparison, index)
+        known = found.setdefault(made.name, made)
+        if (known.words, known.files) != (made.words, made.files):
+            where = f"config: comparisons[{index}].name: {show(made.name)} is that of another command already"
+            raise UserError(f"{where}; give each command a name")
+    for index, comparison in commands:
+        _check_axes(comparison, found[comparison.strategy], index, config.global_batch_size)
+    return (
+        found if _alternatives(config, found) else {name: replace(each, trained=name) for name, each in found.items()}
+    )
+
+
+def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
+    """Whether the speeds of a config's commands can be compared: there is one, or they have a common measure.
+
+    That is what they tell of their speed, or their steps, if a step has as many samples in all of them.
+    """
+    told = [(each.read, commands[each.strategy].tells_samples) for each in config.comparisons]
+    batches = {tuple(str(getattr(each, name)) for name in BATCHES[:2]) for each in config.comparisons}
+    speeds = all(read.samples_per_second or (samples and not read.step) for read, samples in told)
+    return len(commands) == 1 or speeds or (all(read.step for read, _ in told) and len(batches) == 1)
+
+
+def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_config: int | None) -> None:
+    """Raise UserError for an axis that would change nothing, a placeholder that is unknown, and one without a value."""
+    place = f"config: comparisons[{index}]."
+    used = placeholders(command.words)
+    given = {name for name in AXES if getattr(comparison, name) != Comparison.model_fields[name].get_default()}
+    known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
+    known |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
+    if shadowed := sorted({*comparison.options} & (known - {*comparison.options} | {*AXES, *OF_A_JOB, *BATCHES})):
+        raise UserError(
+            f"{place}options.{shadowed[0]}: is the name of {'a placeholder' if shadowed[0] in OF_A_JOB else 'an axis'} "
+            "already; give another name"
+        )
+    for name in used:
+        if name not in known:
+            raise UserError(
+                f"{place}command: placeholder {{{name}}} is unknown; {near(name, known)}allowed: the name of an axis, "
+                f"of one of `options`, {', '.join(('batch_per_process', 'processes_per_node', 'world_size'))}, "
+                f"{', '.join(OF_A_JOB)}"
+            )
+    axes = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]
+    for name in (*axes, *comparison.options):
+        values = comparison.options[name] if name in comparison.options else getattr(comparison, name)
+        if name in MEAN_NOTHING:
+            raise UserError(f"{place}{name}: means nothing for a command; leave it out, or give it as one of `options`")
+        needed = BATCHES if name in BATCHES else (name,)
+        declared_only = name in BATCHES and len(values) == 1  # it says how many samples a step has
+        if not {*needed} & {*used} and not declared_only:
+            key = f"options.{name}" if name in comparison.options else name
+            raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}")
+    if comparison.read.step and not ({*BATCHES} & given or batch_of_config):
+        raise UserError(f"{place}read.step: needs the samples of a step; give global_batch_size or batch_per_device")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from relay.driver.claim import claim, say
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
 from relay.driver.retries import Retries
 from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, end_before, interrupted
-from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
 from relay.driver.view import View
 from relay.slurm import commands
@@ -41,66 +39,75 @@ PLAIN_SLURM = (
 JOB_FAILED = "At least one job did not complete successfully"  # of Snakemake, at the end
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What a workflow wants of each call.
+class Wants:
+    """What a workflow wants of each call: as it stands, nothing. A workflow's own replaces what it has to say.
 
-    known: the names that targets may have (`unknown_targets`).
-    reading: targets that change no results; like a dry run, they may be asked for beside a driver.
-    missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
-    refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
-    cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
-    held: the allocation that this process runs in, before whose end the call ends.
-    first: files from which the Snakefile learns what else there is to do. As long as there are any, they are made in
-    place of the targets, and then the same call begins anew.
-    before: what is to be done before Snakemake looks at the files, once this driver is the only one.
-    notes: lines with which a dry run ends.
-    nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
-    concluding: what is said last of the results of these targets ('' for nothing), and whether any can be used: if none
-    can, the call has failed.
-    more_memory: has a job that was killed for memory ask for more (`retries.Retries`).
-    leave_out: has a job avoid a node whose hardware has failed (`retries.Retries`).
-    afterwards: what is shown at the end of a call for a target.
-    dry: the targets for which it is shown although nothing is to be run.
-    meanwhile: what is done after each job that has ended well, given how many of how many are done.
-    view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
-    poll_seconds: between two looks at the jobs of a killed driver.
+    Targets of `reading` change no results; like a dry run, they may be asked for beside a driver. `cluster` is the site
+    that the jobs are planned for, None for this machine; the executor has to agree with it. `held` is the allocation
+    that this process runs in, before whose end the call ends. From the files `first` the Snakefile learns what else
+    there is to do: as long as there are any, they are made in place of the targets, and then the same call begins anew.
+    `poll_seconds` are between two looks at the jobs of a killed driver.
     """
 
-    known: Mapping[str, Collection[str]] = field(default_factory=lambda: {"strategy": ()})
     reading: Collection[str] = ()
-    missing: Collection[str] = ()
-    refused: Callable[[Collection[str]], Collection[str]] = lambda targets: ()
     cluster: str | None = None
     held: Held | None = None
     first: Collection[str] = ()
-    before: Callable[[], None] = lambda: None
-    notes: Collection[str] = ()
-    nothing_for: Callable[[Collection[str]], str] = lambda targets: ""
-    concluding: Callable[[Collection[str]], tuple[str, bool]] = lambda targets: ("", True)
-    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
-    leave_out: Callable[[Any, str], bool] = lambda job, node: False
-    afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    dry: Collection[str] = ()
-    meanwhile: Callable[[int, int], None] = lambda done, total: None
-    view: View | None = None
+    retries: Callable[[Mapping[int, str]], Retries] = Retries
     poll_seconds: float = POLL_SECONDS
 
+    def refused(self, targets: Collection[str]) -> Iterable[str]:
+        """Why these targets cannot be made, a line for each reason; with any, dry runs are refused as well."""
+        return ()
 
-def guard(workflow: Any, rules: Rules) -> None:
-    """Make this Snakemake workflow keep to the rules. To be called in the Snakefile, by the main process alone.
+    def missing(self) -> Iterable[str]:
+        """What has to be filled in first, a line for each; with any, only dry runs and `reading` are let through."""
+        return ()
+
+    def notes(self) -> Iterable[str]:
+        """The lines with which a dry run ends."""
+        return ()
+
+    def prepare(self) -> None:
+        """Do what is to be done before Snakemake looks at the files, once this driver is the only one."""
+
+
+class Shows:
+    """What a workflow shows of a call: as it stands, nothing. `dry`: targets of which a dry run shows `afterwards`."""
+
+    dry: Collection[str] = ()
+
+    def view(self) -> View | None:
+        """What a terminal shows while jobs are under way, in place of Snakemake's lines about each."""
+        return None
+
+    def meanwhile(self, done: int, total: int) -> None:
+        """What is done after each job that has ended well: `done` of `total` are."""
+
+    def afterwards(self) -> Mapping[str, Callable[[], None]]:
+        """By target, what is shown at the end of a call for it."""
+        return {}
+
+    def conclusion(self, targets: Collection[str]) -> tuple[str, bool]:
+        """What is said last of the results of these targets ('' for nothing), and whether any can be used: if none can,
+        the call has failed."""
+        return "", True
+
+
+def guard(workflow: Any, wants: Wants, shows: Shows) -> None:
+    """Make this Snakemake workflow keep to what it wants. To be called in the Snakefile, by the main process alone.
 
     Snakemake tells only in `workflow.execute` whether it will run anything, and where, and builds its DAG after that:
     so this takes the place of `workflow.execute`. An `onstart:` in the Snakefile would replace the one set here.
     """
-    patches.replace_execute(workflow, _Guarded(workflow, rules))
+    patches.replace_execute(workflow, _Guarded(workflow, wants, shows))
 
 
 class _Guarded:
     """What is called in place of `workflow.execute`."""
 
-    def __init__(self, workflow: Any, rules: Rules) -> None:
-        self.workflow, self.rules, self.execute = workflow, rules, workflow.execute
+    def __init__(self, workflow: Any, wants: Wants, shows: Shows) -> None:
+        self.workflow, self.wants, self.shows, self.execute = workflow, wants, shows, workflow.execute
         self.terminal = Terminal.of_this_call(workflow.output_settings)
         # In a job, Snakemake's executor begins by removing SLURM_CONF.
         self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
@@ -111,47 +118,42 @@ class _Guarded:
             self._call(**given)
 
     def _call(self, *, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
-        workflow, rules, settings = self.workflow, self.rules, executor_plugin.common_settings
-        targets = set(workflow.dag_settings.targets)
-        warnings = [f"warning: {line}" for line in rules.missing]
-        run = partial(self.execute, executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
-        _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.known), *rules.refused(targets))
+        workflow, wants, settings = self.workflow, self.wants, executor_plugin.common_settings
+        self.run = partial(self.execute, executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
+        self.executor, self.submitting = executor_plugin.name, settings.non_local_exec
+        self.prefix, self.missing = getattr(executor_settings, "jobname_prefix", None), [*wants.missing()]
+        targets, warnings = set(workflow.dag_settings.targets), [f"warning: {line}" for line in self.missing]
+        _end_with(full_disk.unwritable(Path.cwd()), *wants.refused(targets))
         by_content(workflow)
-        if rules.first:
-            self._first(run, executor_plugin, executor_settings)
-            return
-        _end_with(rules.nothing_for(targets))
-        only_reading = bool(targets) and targets <= set(rules.reading)
-        if settings.dryrun_exec:
-            run()
-            self._show(targets & set(rules.dry))
-            _say_all(*rules.notes, *warnings)  # at the end, where they are seen
-        elif only_reading:
-            run()
+        if wants.first:
+            _say_all(*wants.notes())
+            if not settings.dryrun_exec:
+                self._first()
+        elif settings.dryrun_exec:
+            self.run()
+            self._show(targets & set(self.shows.dry))
+            _say_all(*wants.notes(), *warnings)  # at the end, where they are seen
+        elif targets and targets <= set(wants.reading):
+            self.run()
             self._show(targets)
             _say_all(*warnings)
         else:
-            self._drive(run, targets or {"all"}, executor_plugin, executor_settings)
+            self._drive(targets or {"all"})
 
-    def _first(self, run: Callable[[], None], executor: Any, settings: Any) -> None:
-        """Make the files `first`, and begin this call anew, which finds them; a dry run makes nothing."""
-        rules, dag = self.rules, self.workflow.dag_settings
-        _say_all(*rules.notes)
-        if executor.common_settings.dryrun_exec:
-            return
-        dag.targets = {*rules.first}
-        self._drive(run, (), executor, settings)
-        if all(Path(file).exists() for file in rules.first):
+    def _first(self) -> None:
+        """Make the files `first`, and begin this call anew, which finds them."""
+        self.workflow.dag_settings.targets = {*self.wants.first}
+        self._drive(())
+        if all(Path(file).exists() for file in self.wants.first):
             os.execv(sys.executable, sys.orig_argv)
 
-    def _drive(self, run: Callable[[], None], targets: Collection[str], executor: Any, settings: Any) -> None:
+    def _drive(self, targets: Collection[str]) -> None:
         """Run as the folder's only driver; end with one line where that cannot be, or where it is interrupted."""
-        submitting = executor.common_settings.non_local_exec
-        _end_with(*self.rules.missing, *_misplaced(self.rules.cluster, submitting))
-        _say_all(*[PLAIN_SLURM] * (executor.name == "slurm"))
+        _end_with(*self.missing, *_misplaced(self.wants.cluster, self.submitting))
+        _say_all(*[PLAIN_SLURM] * (self.executor == "slurm"))
         commands.keep_configuration()
         try:
-            self._run_alone(run, targets, submitting, getattr(settings, "jobname_prefix", None))
+            self._run_alone(targets)
         except UserError as error:
             sys.exit(f"error: {error}")
         except (KeyboardInterrupt, Exception) as error:
@@ -161,43 +163,41 @@ class _Guarded:
                 raise
             sys.exit("Stopped. What is finished or saved is kept. Give the same command again to continue.")
 
-    def _run_alone(
-        self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None
-    ) -> None:
-        rules = self.rules
+    def _run_alone(self, targets: Collection[str]) -> None:
+        wants = self.wants
         # Jobs inherit it: their `python -m snakemake` would import from the folder of the config first.
         os.environ[SAFE_PATH] = "1"
-        jobs = _take_over(self.workflow, submitting, prefix, rules.poll_seconds)
-        rules.before()
+        jobs = _take_over(self.workflow, self.submitting, self.prefix, wants.poll_seconds)
+        wants.prepare()
         ending = EndOnSignals(jobs)
         self.at_start.append(ending.install)
-        if rules.held:
-            self.at_start.append(partial(end_before, rules.held))
+        if wants.held:
+            self.at_start.append(partial(end_before, wants.held))
         shown = self.terminal.driving(
-            rules.view,
+            self.shows.view(),
             # Snakemake tells of no job whether its rule is a local one where all run on this machine.
             local=getattr(self.workflow, "_localrules", ()),
-            site=rules.cluster,
-            meanwhile=rules.meanwhile,
-            submitting=submitting,
+            site=wants.cluster,
+            meanwhile=self.shows.meanwhile,
+            submitting=self.submitting,
         )
         try:
-            retries = Retries(self.terminal.said_of, rules.more_memory, rules.leave_out)
-            with shown, patches.replaced_restart_times(retries.times):
-                run()
+            with shown, patches.replaced_restart_times(wants.retries(self.terminal.said_of).times):
+                self.run()
             self._show(targets)
         finally:
             ending.finish()
             cut = self.workflow.dag_settings.until or self.workflow.dag_settings.omit_from  # it was to end before
             stopped = cut or interrupted() or self.complaints.led_to(sys.exception())
-            said, usable = ("", True) if stopped else rules.concluding(targets)
+            said, usable = ("", True) if stopped else self.shows.conclusion(targets)
             _say_all(*filter(None, [said]))
         if not usable:
             sys.exit(1)
 
     def _show(self, targets: Collection[str]) -> None:
-        asked = sorted(set(targets) & self.rules.afterwards.keys())
-        for show in dict.fromkeys(self.rules.afterwards[target] for target in asked):  # once, if several share it
+        afterwards = self.shows.afterwards()
+        asked = sorted(set(targets) & afterwards.keys())
+        for show in dict.fromkeys(afterwards[target] for target in asked):  # once, if several share it
             show()
 
 

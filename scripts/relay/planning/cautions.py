@@ -7,10 +7,11 @@ from collections import Counter as Sum
 from collections.abc import Iterator
 
 from relay.config.config import Config
-from relay.planning import segments, shapes, software
+from relay.environments import software
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.segments import STARTUP_SECONDS
 from relay.planning.settings import Here
+from relay.run_folder.segments import STARTUP_SECONDS
+from relay.slurm import shapes
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.labels import counted
 from relay.spec.run import Setting
@@ -21,18 +22,13 @@ from relay.spec.user_limits import all_counters
 STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axes
 
 
-def of_setting(
-    planned: PlannedSetting, config: Config, here: Here, seconds_per_step: float | None = None
-) -> Iterator[str]:
-    """Warnings about a setting, each a text that follows the setting's name.
-
-    `seconds_per_step` is the setting's measured speed, None where it is not measured.
-    """
-    shape = planned.setting.shape
-    yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
+def of_setting(planned: PlannedSetting, plan: Plan, here: Here) -> Iterator[str]:
+    """Warnings about a setting, each a text that follows the setting's name. `plan` need not have it yet."""
+    shape, config = planned.setting.shape, plan.config
+    yield from (*_short_jobs(planned, plan), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
     yield from _never_stepped(planned, config)
     yield from _more_than_the_set(planned, config)
-    yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(planned.setting, config, here))
+    yield from (*_under_min_minutes(planned, plan), *_of_the_partition(planned.setting, config, here))
     if here.site and shape.device == "cuda":
         yield from software.other_cuda(here.site, planned.setting.strategy.stack)
 
@@ -65,24 +61,18 @@ def _more_than_the_set(planned: PlannedSetting, config: Config) -> Iterator[str]
             )
 
 
-def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: float | None) -> Iterator[str]:
+def _under_min_minutes(planned: PlannedSetting, plan: Plan) -> Iterator[str]:
     """Warn of jobs that are expected to be shorter than the cluster wants: as asked for, or by the measured speed."""
-    least = here.site.min_minutes if here.site else None
-    if here.site is None or least is None:
+    least = plan.site.min_minutes if plan.site else None
+    if plan.site is None or least is None:
         return
     minutes = planned.segment.minutes if planned.segment else None
-    if minutes is None and seconds_per_step is not None:
-        length = planned.setting.length
-        steps = segments.steps_in_a_job(
-            planned.segment,
-            steps_per_epoch=length.steps_per_epoch,
-            total_steps=length.total_steps,
-            seconds_per_step=seconds_per_step,
-        )
-        minutes = (STARTUP_SECONDS + min(steps, length.total_steps) * seconds_per_step) / 60
+    if minutes is None and (seconds_per_step := plan.measured.get(planned.id)) is not None:
+        steps = min(plan.steps_in_a_job(planned), planned.setting.length.total_steps)
+        minutes = (STARTUP_SECONDS + steps * seconds_per_step) / 60
     if minutes is not None and minutes < least:
         yield (
-            f"has jobs of about {minutes:.3g} minutes, {here.site.file} names {least} as the shortest useful ones "
+            f"has jobs of about {minutes:.3g} minutes, {plan.site.file} names {least} as the shortest useful ones "
             "(min_minutes): give longer segments"
         )
 
@@ -117,17 +107,12 @@ def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[
         yield f"uses {' and '.join(partly)} of each node, and {partition.shown} gives and charges whole nodes"
 
 
-def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:
+def _short_jobs(planned: PlannedSetting, plan: Plan) -> Iterator[str]:
     if planned.setting.strategy.script or (planned.segment and planned.segment.minutes):
         return  # the number of steps is not known yet; it will be large
-    length = segments.steps_in_a_job(
-        planned.segment,
-        steps_per_epoch=planned.setting.length.steps_per_epoch,
-        total_steps=planned.setting.length.total_steps,
-        seconds_per_step=None,
-    )
-    if length <= config.warmup_steps:
-        yield f"has jobs of {length} steps: warmup_steps {config.warmup_steps} leave no step to be timed"
+    steps, warmup = plan.steps_in_a_job(planned), plan.config.warmup_steps
+    if steps <= warmup:
+        yield f"has jobs of {steps} steps: warmup_steps {warmup} leave no step to be timed"
 
 
 def _crowd(shape: Shape, here: Here) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -13,10 +13,10 @@ from rich.text import Text
 from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.segments import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
+from relay.run_folder.segments import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.spec.labels import counted
 from relay.spec.setting import Shape
 
@@ -28,29 +28,17 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What a setting's training would be under each time limit, shortest first; `told` says what was measured."""
-
-    setting: PlannedSetting
-    told: str
-    chains: tuple[Chain | TooShort, ...]
-
-
-def forecasts(plan: Plan) -> Iterator[Forecast]:
-    """For each setting of which something was measured: its chain under each time limit.
+def _chains(plan: Plan, shape: Shape, times: JobTimes, total_steps: int) -> list[Chain | TooShort]:
+    """The chain of a training under each time limit, shortest first.
 
     Limits beyond the shortest one in which a single job does all are left out: nothing is gained there.
     """
-    for planned in plan.settings:
-        if found := _of_command(plan, planned) or _times(plan, planned):
-            times, told, total = found
-            made: list[Chain | TooShort] = []
-            for minutes in limits(plan, planned.setting.shape):
-                made.append(chain(times, total, minutes))
-                if isinstance(made[-1], Chain) and made[-1].jobs == 1:
-                    break
-            yield Forecast(planned, told, tuple(made))
+    made: list[Chain | TooShort] = []
+    for minutes in limits(plan, shape):
+        made.append(chain(times, total_steps, minutes))
+        if isinstance(made[-1], Chain) and made[-1].jobs == 1:
+            break
+    return made
 
 
 def limits(plan: Plan, shape: Shape) -> list[float]:
@@ -104,33 +92,28 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
     return None
 
 
-def shown(plan: Plan, names: Mapping[str, str]) -> Iterator[RenderableType]:
-    """The forecasts for the terminal: a table for each setting; nothing where nothing was measured.
-
-    `names` are the settings' by their ids.
-    """
-    found = list(forecasts(plan))
-    for forecast in found:
+def shown(plan: Plan) -> Iterator[RenderableType]:
+    """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
+    any_known = False
+    for planned in plan.settings:
+        if not (found := _of_command(plan, planned) or _times(plan, planned)):
+            continue
+        (times, told, total), script, any_known = found, planned.setting.strategy.script, True
+        chains = _chains(plan, planned.setting.shape, times, total)
         table = Table(box=None, pad_edge=False)
         for name in COLUMNS:
             table.add_column(name, justify="right")
-        for made in forecast.chains:
+        for made in chains:
             table.add_row(*_cells(made))
-        yield Text(f"chain of {names[forecast.setting.id]}, measured in {forecast.told}:")
+        yield Text(f"chain of {plan.names[planned.id]}, measured in {told}:")
         yield table
-        for made in forecast.chains:
+        for made in chains:
             if isinstance(made, TooShort):
                 least = duration(60 * made.least_minutes)
-                what = "for all of it" if _is_whole(forecast.setting) else "for one step"
+                what = "for all of it" if script and not script.chained else "for one step"
                 yield Text(f"{made.limit_minutes:g} min is too short: a job needs at least {least} {what}")
-    if found:
+    if any_known:
         yield Text(NOTE)
-
-
-def _is_whole(planned: PlannedSetting) -> bool:
-    """Whether a job has to do all of a training: that of a script without checkpoints."""
-    script = planned.setting.strategy.script
-    return script is not None and not script.chained
 
 
 def _cells(made: Chain | TooShort) -> list[str]:

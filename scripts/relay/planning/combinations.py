@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.card.looks import Looks
+from relay.config.asked import Asked, expand, options_key
 from relay.config.commands import Command
-from relay.environments import login_node
+from relay.config.strategies import StrategyFile
+from relay.environments import login_node, software
 from relay.environments.locks import lock_of
-from relay.planning import (
-    cautions,
-    checks,
-    rounds,
-    scripts,
-    settings,
-    shapes,
-    skips,
-    software,
-)
-from relay.planning.cards import Looks
+from relay.planning import cautions, rounds, scripts, settings, skips
 from relay.planning.plan import Plan, PlannedSetting, Skipped
-from relay.planning.settings import Asked, Here
-from relay.planning.strategy_files import Identities, StrategyFile
+from relay.planning.settings import Here
+from relay.slurm import shapes
 from relay.spec import identity
 from relay.spec.looked import Looked
 from relay.spec.run import Run, Setting
@@ -63,7 +58,7 @@ class Combinations:
 
     def added(self) -> Plan:
         """The plan with every combination of the config: as a setting, or as skipped with reasons."""
-        for asked in settings.expand(self.config):
+        for asked in expand(self.config):
             if command := self.commands.get(asked.strategy):
                 setting, reasons = self._of_command(asked, command)
             else:
@@ -84,7 +79,7 @@ class Combinations:
         """The setting of a combination that names a command, and why it cannot run."""
         stack = self.plan.stacks.name(self.config.comparisons[asked.comparison].stack)
         setting = scripts.resolve(asked, command, config=self.config, stack=stack, here=self.here)
-        reasons = scripts.problems(asked, setting, command, self.here)
+        reasons = [*scripts.problems(asked, setting, command, self.here)]
         if self.here.site and not reasons:
             reasons += self._site_problems(setting, self.here.site, None)
         return setting, reasons
@@ -97,17 +92,17 @@ class Combinations:
             config=self.config,
             strategy=strategy,
             stack=self.plan.stacks.name(strategy.requirements.stack),
-            looked=self.looked[settings.shown(asked.task_options)],
+            looked=self.looked[options_key(asked.task_options)],
             here=self.here,
         )
         reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
-        stack = setting.strategy.stack
-        torch = software.torch_version(self.here.site, stack, lock_of(self.root, stack), self.arithmetic.torch)
-        if self.here.site and not reasons:
-            reasons += self._site_problems(setting, self.here.site, torch)
-        reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
-        recorded = (self.here.site, stack, lock_of(self.root, stack))
-        reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
+        site, stack, needs = self.here.site, setting.strategy.stack, strategy.requirements
+        lock = lock_of(self.root, stack)
+        torch = software.torch_version(site, stack, lock, self.arithmetic.torch)
+        if site and not reasons:
+            reasons += self._site_problems(setting, site, torch)
+        reasons += software.problems(needs, asked.strategy, torch, site)
+        reasons += software.missing_packages(needs, asked.strategy, site, stack, lock)
         if unproven := skips.why_unproven(setting.task):
             if self.config.unproven == "skip":
                 reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
@@ -121,8 +116,7 @@ class Combinations:
         if partition is None:
             yield reason
         if partition is not None:
-            yield from software.unfit(site, partition, torch)
-            yield from skips.of_gpus(setting, partition)
+            yield from software.unfit(site, partition, torch, setting.computation.precision)
         try:
             login_node.asked(site, setting.strategy.stack, self.root, device=setting.shape.device)
         except UserError as error:
@@ -137,9 +131,7 @@ class Combinations:
         known = self.settings.get(name)
         if known is None:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
-            wanted = self.here.site and self.here.site.min_minutes
-            speed = self.plan.measured.get(planned.id) if wanted else None
-            for caution in cautions.of_setting(planned, self.config, self.here, speed):
+            for caution in cautions.of_setting(planned, self.plan, self.here):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             return
         repeats = max(known.repeats, repeats)
@@ -175,6 +167,42 @@ class Combinations:
             repeats[planned.id] += 1
             digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
             own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
-            runs.append(checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat))
+            runs.append(Run.of(planned.setting, **own, seed=seed + repeat, repeat=repeat))
         repeated = [replace(each, repeats=repeats[each.id]) for each in planned_settings]
         return replace(plan, runs=runs, settings=repeated, anchors=anchors)
+
+
+class Identities:
+    """The fingerprints of one plan's settings. Raises UserError for a source that cannot be read.
+
+    `task` is the task's name and file; None where commands are measured, which have none.
+    """
+
+    def __init__(self, root: Path, task: tuple[str, str] | None, strategies: Mapping[str, StrategyFile]) -> None:
+        self.root = root
+        self.task_source = identity.source_digest(identity.task_sources(root, *task)) if task else None
+        self.gate_source, self.reference_source = (
+            identity.source_digest(identity.module_sources(root, *modules))
+            for modules in (("equivalence.gate", "strategies.base"), ("equivalence.reference",))
+        )
+        self.strategy_source = {
+            name: identity.source_digest(identity.strategy_sources(strategy.file))
+            for name, strategy in strategies.items()
+        }
+        self.locks: dict[str, str | None] = {}
+
+    def lock(self, stack: str) -> str | None:
+        """The digest of the versions that a stack's lock pins, or None where it has no lock."""
+        if stack not in self.locks:
+            path = lock_of(self.root, stack)
+            self.locks[stack] = identity.fingerprint(identity.lock_lines(path)) if path.exists() else None
+        return self.locks[stack]
+
+    def of(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:
+        """The fingerprint of a setting, with the digests of the task's source, or the script's, the stack's lock and
+        `sources`.
+        """
+        known = {"lock": self.lock(setting.strategy.stack)}
+        script = setting.strategy.script
+        known |= {"script": script.source} if script else {"task": self.task_source}
+        return identity.identity(setting, sources=known | dict(sources), **more)

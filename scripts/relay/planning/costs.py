@@ -1,4 +1,9 @@
-"""What a plan costs: the most that its jobs may take by their time limits, and what they have taken so far.
+"""What a plan costs: the most that its jobs may take by their time limits, and what they have taken so far; and how
+large it may become: a number of jobs, and a budget of device-hours.
+
+A plan that may exceed its budget is refused, or loses its last repeats. They are left out as a whole, of all settings
+alike, so that settings are compared as before, only with wider intervals. A repeat that has begun is kept. Two always
+stay, because one has no interval.
 
 A device-hour is an hour of a GPU. Of jobs without GPUs the CPU cores count: as many as a GPU counts as in the answer
 (`relay.spec.price`) are one device; without GPUs at the site, each core is one.
@@ -7,17 +12,23 @@ A device-hour is an hour of a GPU. Of jobs without GPUs the CPU cores count: as 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.planning import shapes
-from relay.planning.plan import Plan
+from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.rounds import begun
 from relay.run_folder import attempts, chain
 from relay.run_folder.places import Places
+from relay.slurm import shapes
+from relay.spec.price import Price
 from relay.spec.run import Specification
 from relay.spec.setting import Shape
+
+LEAST_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -56,12 +67,12 @@ def cores_of_a_device(plan: Plan) -> float:
 
 def planned(plan: Plan) -> Cost:
     """The most that one try of each job may take, without settings of unknown speed."""
-    return _sum(_limit(plan, specification) for specification, _ in _jobs(plan))
+    return sum((_limit(plan, specification) for specification, _ in _jobs(plan)), Cost())
 
 
 def left(plan: Plan) -> Cost:
     """The same of the jobs that are not done."""
-    return _sum(_limit(plan, specification) for specification, output in _jobs(plan) if not output.exists())
+    return sum((_limit(plan, job) for job, output in _jobs(plan) if not output.exists()), Cost())
 
 
 def used(plan: Plan) -> Cost:
@@ -71,7 +82,7 @@ def used(plan: Plan) -> Cost:
     for rule, name, specification in _proofs(plan):
         seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
         found.append(_taken(plan, specification.shape, seconds))
-    return _sum(found)
+    return sum(found, Cost())
 
 
 def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:
@@ -118,10 +129,6 @@ def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
     return Cost(1, hours * taken["cpus"], hours * taken["gpus"], charged, None if price is None else hours * price)
 
 
-def _sum(costs: Iterable[Cost]) -> Cost:
-    return sum(costs, Cost())
-
-
 def _trained_seconds(places: Places) -> float:
     """How long a run's jobs have been under way in all."""
     if (places.work / chain.CHAIN).exists() and (known := chain.read(places.work)):
@@ -145,6 +152,87 @@ def _benchmark_seconds(path: Path) -> float:
             return sum(float(row["s"]) for row in csv.DictReader(stream, delimiter="\t"))
     except (OSError, ValueError, TypeError, KeyError):
         return 0.0
+
+
+def kept_to(plan: Plan) -> Plan:
+    """The plan without the repeats that its budget does not pay, where the config says so; otherwise, or where that
+    does not do, it says what is wrong."""
+    budget = plan.config.max_device_hours
+    if budget is None or not left(plan).jobs or (wanted := _hours(plan)) <= budget:
+        return plan  # also where retries have gone beyond it, and nothing is left to do but the report
+    before = _rounds(plan)
+    if plan.config.over_budget == "drop_repeats":
+        least = max(LEAST_REPEATS, *(run.repeat + 1 for run in plan.runs if begun(plan, run)), 0)
+        while _hours(plan) > budget and (last := _rounds(plan)) > least:
+            plan = _with_repeats(plan, last - 1)
+    after, hours = _rounds(plan), _hours(plan)
+    spent = round(used(plan).device_hours(plan), 2)
+    asked = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
+    if after < before:
+        left_out = f"repeat {before}" if before - after == 1 else f"repeats {after + 1} to {before}"
+        told = f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)"
+        plan = replace(plan, warnings=[*plan.warnings, told])
+    if hours > budget:
+        with_fewer = f" ({round(hours, 2):g} with {after} repeats)" if after < before else ""
+        already = f"; {spent:g} of them were used so far" if spent else ""
+        told = (
+            f"config: {asked} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "
+            "compare fewer settings, or raise it"
+        )
+        plan = replace(plan, over_budget=told)
+    return plan
+
+
+def check_currency(plan: Plan) -> None:
+    """Raises UserError where `answer.budget` is in a site's currency, and a run has no price there."""
+    budget, price = plan.config.answer.budget, plan.site.price if plan.site else Price()
+    if not budget or price == Price(currency=price.currency):
+        return
+    for run in plan.runs:
+        if price.of(shapes.charged(run.shape, plan.site, plan.config)) is None:
+            missing = "cpu_hour" if price.gpu_hour else "gpu_hour"
+            raise UserError(
+                f"config: answer.budget: {budget:g} is in {price.currency}, and the site has no price for "
+                f"strategy {run.strategy.name}; give price.{missing} in the site's file, or compare one kind of device"
+            )
+
+
+def _hours(plan: Plan) -> float:
+    """What the plan may cost in all: what its jobs have taken, and the time limits of those to do."""
+    return used(plan).device_hours(plan) + left(plan).device_hours(plan)
+
+
+def _rounds(plan: Plan) -> int:
+    return max((run.repeat for run in plan.runs), default=-1) + 1
+
+
+def _with_repeats(plan: Plan, repeats: int) -> Plan:
+    settings = [replace(each, repeats=min(each.repeats, repeats)) for each in plan.settings]
+    return replace(plan, runs=[run for run in plan.runs if run.repeat < repeats], settings=settings)
+
+
+def check_jobs(plan: Plan) -> None:
+    """Raises UserError where the runs, cut into segments, make more jobs than `most_jobs`.
+
+    Where segments are in minutes and no speed is measured yet, a run counts as one job.
+    """
+    jobs = {each.id: _segments_of(each, plan) for each in plan.settings}
+    total, most = sum(jobs[run.setting_id] for run in plan.runs), plan.config.most_jobs
+    if total <= most:
+        return
+    longest = max(jobs, key=lambda name: jobs[name])
+    raise UserError(
+        f"config: segment: {total:,} jobs are not allowed; allowed: at most {most:,} (most_jobs); "
+        f"{len(plan.runs):,} runs have up to {jobs[longest]:,} segments each ({longest}); "
+        "give longer segments or fewer epochs, or raise most_jobs"
+    )
+
+
+def _segments_of(each: PlannedSetting, plan: Plan) -> int:
+    try:
+        return math.ceil(each.setting.length.total_steps / plan.steps_in_a_job(each))
+    except UserError:  # told where the segments are asked for
+        return 1
 
 
 def shown(plan: Plan) -> Iterator[str]:

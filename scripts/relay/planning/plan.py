@@ -14,12 +14,14 @@ from typing import Any
 from relay.config.blocks import Segment
 from relay.config.config import Config
 from relay.environments import login_node
-from relay.planning import segments, shapes
-from relay.planning.requests import Requests
-from relay.planning.stacks import Stacks
+from relay.environments.stacks import Stacks
+from relay.run_folder import segments
 from relay.run_folder.earlier import Earlier
+from relay.run_folder.requests import Requests
+from relay.slurm import shapes
 from relay.slurm.held import Held
 from relay.spec.job import Job
+from relay.spec.labels import described, setting_labels
 from relay.spec.price import Charging, charging
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
 from relay.spec.setting import Shape
@@ -166,6 +168,13 @@ class Plan:
         taken = [shapes.charged(shape, self.site, self.config) for shape in used]
         return charging(self.site.price, self.site.cores_per_gpu, taken) if self.site else Charging()
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """A name for each setting, by id."""
+        labels = setting_labels([described(each.setting) | {"setting": each.id} for each in self.settings])
+        named = zip(self.settings, labels, strict=True)
+        return {each.id: f"{each.setting.strategy.name} ({label})" for each, label in named}
+
     # What was measured, and the chains that follow from it
 
     @cached_property
@@ -195,13 +204,9 @@ class Plan:
 
     def steps_in_a_job(self, planned: PlannedSetting) -> int:
         """The number of steps in each job of a setting's runs. Raises UserError where a speed is missing."""
-        segment, length = planned.segment, planned.setting.length
-        return segments.steps_in_a_job(
-            segment,
-            steps_per_epoch=length.steps_per_epoch,
-            total_steps=length.total_steps,
-            seconds_per_step=self.measured.get(planned.id) if segment and segment.minutes else None,
-        )
+        in_minutes = planned.segment is not None and planned.segment.minutes is not None
+        speed = self.measured.get(planned.id) if in_minutes else None
+        return segments.steps_in_a_job(planned.segment, planned.setting.length, speed)
 
     def previous_end(self, run: Run, end: int) -> int:
         """The step at which the job that ends at `end` starts; 0 for the first job.

@@ -1,37 +1,36 @@
-"""From the config to the plan: the steps, each of which gives another plan; and where the runs go."""
+"""From the config to the plan: the steps, each of which gives another plan; and what it needs that is not here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from relay.base.entry import ROOT
-from relay.config import shrink
-from relay.config.commands import Command
+from relay.base.errors import UserError
+from relay.card.looks import Looks
+from relay.config import asked, shrink
+from relay.config.commands import Command, commands_of
 from relay.config.config import Config
-from relay.planning import (
-    budget,
-    cautions,
-    right_size,
-    rounds,
-    scripts,
-    segments,
-    stacks,
-    strategy_files,
-)
-from relay.planning.cards import Looks, seen_by_options
+from relay.config.strategies import StrategyFile, strategies_of
+from relay.datasets.files import check_root, folder_of
+from relay.datasets.manifest import MANIFEST
+from relay.datasets.public import SOURCES
+from relay.environments import login_node, stacks
+from relay.launch.gpus import ALONE, Sharing, count_gpus, usable
+from relay.planning import cautions, costs, requests, rounds
 from relay.planning.combinations import Combinations
-from relay.planning.gpus import ALONE, Sharing, count_gpus
 from relay.planning.plan import SPEEDS, Plan
-from relay.planning.proofs import proven
-from relay.planning.requests import Requests
+from relay.planning.proofs import Proofs
 from relay.planning.settings import Here
-from relay.planning.strategy_files import StrategyFile
 from relay.process.cpus import granted
+from relay.run_folder import segments
+from relay.run_folder.requests import Requests
+from relay.slurm import shapes
 from relay.slurm.held import Held
-from relay.spec import requirements
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.setting import Device
 from relay.spec.site import Site
@@ -82,7 +81,7 @@ def plan(
         prepare=prepare,
         reading=reading,
     )
-    seen, by_job = ({}, []) if commands else seen_by_options(looks)
+    seen, by_job = ({}, []) if commands else looks.by_options()
     if by_job:
         why = dict.fromkeys(filter(None, map(str, by_job)))
         return replace(declared, looks={each.look.id: each.look for each in by_job}, warnings=[*why])
@@ -90,8 +89,8 @@ def plan(
     made = _measured(made) if record else made
     whole = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(made)]
     made = replace(made, warnings=[*made.warnings, *whole])
-    budget.check_jobs(made)
-    budget.check_currency(made)
+    costs.check_jobs(made)
+    costs.check_currency(made)
     return made
 
 
@@ -100,14 +99,10 @@ def _declared(
 ) -> tuple[Plan, Mapping[str, StrategyFile], Mapping[str, Command]]:
     """Phase 1, from the config and the site alone: a plan without runs, the strategies' files, and the commands."""
     config = empty.config
-    files = requirements.find([Path(folder) for folder in config.strategy_folders])
-    commands = scripts.check(config)
-    strategy_files.check_strategies(config, files)
-    names = list(dict.fromkeys(c.strategy for c in config.comparisons))
-    strategies = {name: StrategyFile.of(files[name], reading=reading) for name in names if name not in commands}
-    strategy_files.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
-    budget.check_runs(config)
+    commands, strategies = commands_of(config), strategies_of(config, reading=reading)
+    asked.check_runs(config)
     segments.read_speeds(empty.speeds)  # a damaged file is told here, and not by the rule that is first to need it
+    names = [*dict.fromkeys(each.strategy for each in config.comparisons)]
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     found = stacks.find(config, empty.site, empty.root, needed, record=record)
@@ -116,7 +111,7 @@ def _declared(
 
 def _with_runs(combined: Combinations, *, record: bool) -> Plan:
     """Phase 2, with what was seen of the task: its settings, what proves them, and their runs in rounds."""
-    made = proven(combined.added(), combined.strategies, combined.identities, combined.looked, combined.here.cpus)
+    made = Proofs(combined.added(), combined).added()
     made = combined.with_runs(made, rounds.read(made.results) if made.config.anchor else {})
     if record:
         more, told = rounds.with_anchors(made)
@@ -126,8 +121,8 @@ def _with_runs(combined: Combinations, *, record: bool) -> Plan:
 
 def _measured(made: Plan) -> Plan:
     """Phase 3, with what earlier runs have measured: what jobs ask for, what goes on, and what the budget leaves."""
-    made = replace(made, requests=replace(made.requests, measured=right_size.measure(made)))
-    return budget.kept_to(rounds.dropped(made))
+    made = replace(made, requests=replace(made.requests, measured=requests.measured(made)))
+    return costs.kept_to(rounds.dropped(made))
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
@@ -138,6 +133,70 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
     if device == "cpu":
         return Here(device=device, gpus=None, cpus=cpus)
     count = gpus if isinstance(gpus, int) else gpus()
-    if device == "cuda":  # accepted without a GPU: `here.check` tells the driver why there is none
+    if device == "cuda":  # accepted without a GPU: `check` tells the driver why there is none
         return Here(device=device, gpus=count or None, cpus=cpus)
     return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
+
+
+def check(plan: Plan, results: Path = Path("results")) -> None:
+    """Raises UserError with a line for each thing that the plan needs and that is not here.
+
+    For the driver alone: a job's node may see other folders.
+    """
+    if lines := [*_partitions(plan), *_gpus(plan), *_data(plan, results)]:
+        raise UserError("\n".join(lines))
+
+
+def unready(plan: Plan) -> list[str]:
+    """What the user must fill in before jobs can be submitted, one line for each thing."""
+    if plan.site is None:
+        return []
+    needed = [planned.setting.shape for planned in plan.settings]
+    needed += [proof.shape for proofs in (plan.gates, plan.references, plan.spot_checks) for proof in proofs.values()]
+    partitions = (shapes.partition_for(shape, plan.site, plan.config)[0] for shape in needed)
+    used = [partition for partition in partitions if partition]
+    missing = [*plan.site.missing(plan.config.runtime_minutes, used), *login_node.unready(plan.site)]
+    missing += plan.stacks.unrecorded
+    return [*missing, *unfit_paths(Path.cwd(), plan.root.resolve(), sys.prefix, plan.config.task)]
+
+
+def unfit_paths(*paths: str | Path) -> Iterator[str]:
+    """A line for each file or folder whose name fails in a Slurm job, or would run as a command.
+
+    Snakemake's Slurm plugin puts the job's command into double quotes, where the shell expands these characters.
+    """
+    for path in dict.fromkeys(map(str, paths)):
+        if unfit := next((each for each in path if each in "$`\\" or not each.isprintable()), None):
+            shown, named = (text if text.isprintable() else repr(text) for text in (unfit, path))
+            yield f"{named}: Slurm jobs cannot work with {shown} in a path; rename it"
+
+
+def _partitions(plan: Plan) -> Iterator[str]:
+    if plan.site and not plan.site.partitions:
+        yield f"{plan.site.file}: partitions: missing; add at least one (`sinfo` lists them)"
+
+
+def _gpus(plan: Plan) -> Iterator[str]:
+    asked = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
+    if plan.site is None and plan.config.device == "cuda" and asked:
+        count, why = usable()
+        if not count:
+            yield f"config: device: 'cuda' is not allowed: this machine has no usable GPU: {why}; allowed: auto, cpu"
+
+
+def _data(plan: Plan, results: Path) -> Iterator[str]:
+    """Whether the folders that the data is taken from are there, as long as it is not prepared yet."""
+    config = plan.config
+    own = [each.setting for each in plan.settings if each.setting.dataset.name]  # a script brings its own data
+    datasets = {setting.dataset.directory_name: setting for setting in own}
+    for directory, setting in datasets.items():
+        if (results / "datasets" / directory / MANIFEST).exists():
+            continue
+        try:
+            if config.dataset_root:
+                source = None if setting.task.file else SOURCES.get(setting.dataset.name)
+                check_root(Path(config.dataset_root).expanduser(), source)
+            elif config.dataset_mirror and urlsplit(config.dataset_mirror).scheme == "file":
+                folder_of(config.dataset_mirror)
+        except UserError as error:
+            yield f"config: {error}"

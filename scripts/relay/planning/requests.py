@@ -1,72 +1,137 @@
-"""What jobs ask for beside what is declared: less where earlier runs needed less, more where they were killed.
-
-The driver writes it down for later calls.
-"""
+"""What jobs ask Slurm for: memory and time as earlier runs have shown them; and when Slurm would start them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache
+from typing import Any
 
-from relay.base.files import read_json_or, write_json_over
+from relay.base.errors import NoNode, Unavailable, UserError
+from relay.planning.plan import Plan, PlannedSetting
+from relay.run_folder import job_times
+from relay.run_folder.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
+from relay.run_folder.requests import Sized
+from relay.slurm import commands, shapes
 from relay.spec.job import Job
-from relay.spec.run import WRITTEN_AHEAD, Run, Specification
+from relay.spec.labels import counted
+from relay.spec.setting import Shape
 
-FILE = "requests.json"
+
+def measured(plan: Plan) -> dict[str, Sized]:
+    """What the training jobs of each setting need, where runs of it, or of another length of it, have been done.
+
+    Nothing without a cluster, and with `right_size: false`. Settings whose segments are not planned yet are left out.
+    """
+    if plan.site is None or not plan.config.right_size:
+        return {}
+    found = {planned.id: _sized(plan, planned) for planned in plan.settings}
+    return {name: sized for name, sized in found.items() if sized}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sized:
-    """What a setting's training jobs ask for by measurement, and why. `memory_mb` is None where none is asked for."""
+def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
+    done = [each for each in plan.earlier.of(planned.id, planned.setting) if each.summary]
+    if not done:
+        return None
+    try:
+        steps = min(plan.steps_in_a_job(planned), planned.setting.length.total_steps)
+    except UserError:  # a segment in minutes whose speed is not measured
+        return None
+    declared = plan.declared(next(run for run in plan.runs if run.setting_id == planned.id))
+    summaries: list[Mapping[str, Any]] = [each.summary for each in done if each.summary]
+    had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
+    cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
+    memory_mb, memory_why = memory(done[0].run, summaries, cap)
+    if planned.setting.strategy.script:
+        minutes, time_why = _of_command(planned, summaries, declared)
+        return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
+    times = job_times.slowest([each for run in done for each in run.times])
+    trained = steps * (times.seconds_per_step + times.between_seconds_per_step)
+    seconds = (times.startup_seconds + trained + times.saving_seconds) * (1 + MARGIN) + START_SECONDS
+    least = max(LEAST_MINUTES, (plan.site.min_minutes if plan.site else None) or 0)
+    minutes = min(declared.minutes, max(least, math.ceil(seconds / 60)))
+    time_why = (
+        f"{times.startup_seconds:.0f} s to start, {trained:.0f} s for {steps} steps and {times.saving_seconds:.0f} s "
+        f"to save in the slowest of {counted(times.jobs, 'job')}, {100 * MARGIN:.0f} % more, and "
+        f"{START_SECONDS:.0f} s for Slurm's start"
+    )
+    return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
 
-    memory_mb: int | None
-    minutes: int
-    memory_why: str
-    time_why: str
+
+def _of_command(planned: PlannedSetting, summaries: list[Mapping[str, Any]], declared: Job) -> tuple[int, str]:
+    """The minutes of a command's job, and why. One that goes on as a chain uses the time that it has."""
+    script = planned.setting.strategy.script
+    if script and script.chained:
+        return declared.minutes, "its jobs end in time by themselves"
+    longest = max(sum(job["parts"].values()) for each in summaries for job in each["jobs"])
+    minutes = max(LEAST_MINUTES, math.ceil((longest * (1 + MARGIN) + START_SECONDS) / 60))
+    why = f"{longest:.0f} s in the longest job, {100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
+    return min(declared.minutes, minutes), why
+
+
+def shown(plan: Plan) -> Iterator[str]:
+    """What is asked for by declaration and by measurement, in lines."""
+    first = {run.setting_id: run for run in reversed(plan.runs)}
+    for name, sized in plan.requests.measured.items():
+        declared = plan.declared(first[name])
+        asked = plan.job(first[name])
+        assert asked is not None
+        told = f"{asked.minutes} minutes (declared: {declared.minutes}; measured: {sized.time_why})"
+        if asked.memory_mb:
+            told = f"{asked.memory_mb} MB (declared: {declared.memory_mb}; measured: {sized.memory_why}), {told}"
+        yield f"asks for, by measurement: {plan.names[name]}: {told}"
+    for name, memory_mb in plan.requests.raised.items():
+        yield f"asks for more: {plan.names.get(name, name)}: {memory_mb} MB, because a job was killed for memory"
 
 
 @dataclass(frozen=True)
-class Requests:
-    """`measured` is by settings' ids. `raised` has the memory in MB of jobs that were killed for less, by `name_of`."""
+class ExpectedStart:
+    """A line for the user: when the queue would start a job of some shape if it were submitted now.
 
-    measured: Mapping[str, Sized] = field(default_factory=dict)
-    raised: Mapping[str, int] = field(default_factory=dict)
+    `refused` is true where Slurm would not accept the job, `waits` where it would queue it until nodes are back; the
+    line then has Slurm's reason.
+    """
 
-    def applied(self, specification: Specification, job: Job) -> Job:
-        """A job as it is asked for. More memory is declared only in what the driver writes ahead for its jobs."""
-        if isinstance(specification, Run) and (sized := self.measured.get(specification.setting_id)):
-            job = replace(job, memory_mb=sized.memory_mb, minutes=sized.minutes)
-        if specification.kind in WRITTEN_AHEAD:
-            job = replace(job, memory_mb=self.memory_mb(specification, job))
-        return job
+    line: str
+    refused: bool = False
+    waits: bool = False
 
-    def memory_mb(self, specification: Specification, job: Job) -> int | None:
-        """A node's memory that is asked for, in MB; None where none is."""
-        return job.memory_mb and max(job.memory_mb, self.raised.get(name_of(specification), 0))
 
-    def more(self, specification: Specification, memory_mb: int) -> Requests:
-        """The same with so much memory for a job that was killed for less."""
-        return replace(self, raised={**self.raised, name_of(specification): memory_mb})
+@cache  # Slurm takes a moment for each
+def expected(plan: Plan) -> tuple[ExpectedStart, ...]:
+    """For a job of each shape: when the queue would start it, or why Slurm refuses it. Nothing without Slurm."""
+    return tuple(_expected(plan))
 
-    @classmethod
-    def read(cls, results: Path) -> Requests:
-        """What the driver has written down; nothing where it has not, or where the file is damaged."""
-        known = read_json_or(results / FILE, None)
+
+def refused(plan: Plan) -> list[str]:
+    """Why Slurm would refuse a job, one line for each shape."""
+    return [start.line for start in expected(plan) if start.refused]
+
+
+def _expected(plan: Plan) -> Iterator[ExpectedStart]:
+    if plan.site is None or not commands.available():
+        return
+    now = datetime.now().astimezone()
+    of_shape = {plan.preflight(run): run for run in plan.runs}
+    for each in (of_shape[shape] for shape in plan.preflights if shape in of_shape):  # runs are in a random order
+        job = plan.job(each)
+        assert job is not None
+        what = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
         try:
-            measured = {name: Sized(**values) for name, values in known["measured"].items()}
-            return cls(measured, {name: int(memory_mb) for name, memory_mb in known["raised"].items()})
-        except (TypeError, KeyError, ValueError, AttributeError):
-            return cls()
+            start = commands.expected_start(shapes.sbatch_flags(job, plan.site), job.partition)
+        except Unavailable as error:
+            yield ExpectedStart(f"expected start of {what}: not known: {error}")
+        except NoNode as error:
+            told = f"warning: Slurm would queue {what}, and can start it on no node now: {error}"
+            yield ExpectedStart(told, waits=True)
+        except UserError as error:
+            yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {what}: {error}", refused=True)
+        else:
+            minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
+            yield ExpectedStart(f"expected start of {what}: in {minutes:.0f} minutes, says sbatch --test-only")
 
-    def write(self, results: Path) -> None:
-        """Write it down for later calls. Raises OSError."""
-        measured = {name: asdict(sized) for name, sized in self.measured.items()}
-        known = {"measured": measured, "raised": dict(self.raised)}
-        if read_json_or(results / FILE, None) != known:
-            write_json_over(results / FILE, known)
 
-
-def name_of(specification: Specification) -> str:
-    """What shares a memory that was raised: all repeats of a setting; a gate, a reference or another job for itself."""
-    return specification.setting_id if isinstance(specification, Run) else f"{specification.kind} {specification.id}"
+def _words(shape: Shape) -> str:
+    return f"{shape.nodes} × {shape.devices_per_node} {shape.device}"

@@ -24,10 +24,10 @@ from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
 from relay.base.grouped import grouped
 from relay.equivalence.verdict import of_batch
-from relay.planning import shapes, table
 from relay.planning.plan import Plan, PlannedSetting
 from relay.run_folder import chain
 from relay.run_folder.places import Places
+from relay.slurm import shapes
 from relay.spec.labels import comparable, flat, training_of
 from relay.spec.run import OwnBatch, Run
 
@@ -82,7 +82,7 @@ def with_anchors(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]
             more, beside = max(map(len, new)), [runs[0].setting_id for runs in new]
             anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
             told.append(
-                f"{table.setting_names(plan)[name]} is measured again, {more} times, because settings that are new "
+                f"{plan.names[name]} is measured again, {more} times, because settings that are new "
                 "were not measured on its day (anchor: false leaves it out)"
             )
     return anchors, told
@@ -153,7 +153,7 @@ def dropped(plan: Plan) -> Plan:
     factor = plan.config.drop_slower_than
     if not factor:
         return plan
-    slower = clearly_slower(_firsts(plan, table.setting_names(plan)), factor)
+    slower = clearly_slower(_firsts(plan), factor)
     kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
@@ -163,7 +163,7 @@ def dropped(plan: Plan) -> Plan:
     return replace(plan, runs=kept, settings=settings, dropped=why)
 
 
-def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
+def _firsts(plan: Plan) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
@@ -175,7 +175,7 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     return [
         First(
             setting=run.setting_id,
-            name=names[run.setting_id],
+            name=plan.names[run.setting_id],
             trains=(*comparable(flat(run)), *training_of(run)),
             speeds=speeds[run.setting_id],
             cost=plan.charging.cores(shapes.charged(run.shape, plan.site, plan.config)),

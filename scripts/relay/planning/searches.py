@@ -15,9 +15,8 @@ import yaml
 
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.planning import checks
-from relay.planning.checks import named
 from relay.planning.plan import Plan
+from relay.planning.settings import unit
 from relay.run_folder.largest_model import LargestModel, of_record
 from relay.spec import requirements
 from relay.spec.identity import fingerprint
@@ -54,7 +53,7 @@ def batch_searches(plan: Plan) -> dict[str, PlannedProbe]:
             known = planned_probes[name]
             planned_probes[name] = replace(known, settings=(*known.settings, planned.id))
         else:
-            probe = named(Probe, planned.setting, id=name, seed=plan.config.seed)
+            probe = Probe.of(planned.setting, id=name, seed=plan.config.seed)
             planned_probes[name] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
     return planned_probes
 
@@ -101,7 +100,7 @@ def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
 def batch_unit(setting: Setting, needs: Requirements) -> int:
     """The samples per device of which every batch must be a multiple, so that it divides evenly."""
     devices = setting.shape.devices
-    return math.lcm(checks.unit(setting, needs), devices) // devices
+    return math.lcm(unit(setting, needs), devices) // devices
 
 
 def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
@@ -156,7 +155,7 @@ def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
     found = {}
     for planned in plan.settings:
         if "depth" in planned.setting.task.options:
-            probe = named(Probe, planned.setting, id=planned.id, seed=plan.config.seed)
+            probe = Probe.of(planned.setting, id=planned.id, seed=plan.config.seed)
             found[planned.id] = PlannedProbe(probe, _depths(probe, plan.config), (planned.id,))
     return found
 

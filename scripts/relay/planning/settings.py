@@ -1,19 +1,16 @@
-"""From the config's comparisons to settings: one for each combination of axes, with all defaults filled in."""
+"""From a combination of the config's axes to its setting, with all defaults filled in."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from typing import Any, TypeVar
 
-from relay.config.comparisons import AXES
+from relay.config.asked import Asked
 from relay.config.config import Config
-from relay.planning import optimization
-from relay.planning.gpus import ALONE, Sharing
-from relay.planning.strategy_files import StrategyFile
+from relay.config.strategies import StrategyFile
+from relay.launch.gpus import ALONE, Sharing
 from relay.slurm.held import Held
 from relay.spec import option_values, versions
 from relay.spec.card import Card
@@ -39,26 +36,12 @@ from relay.spec.setting import (
 )
 from relay.spec.site import Site
 from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import TaskSpec, optimization, scaled, trained_as
 
 # The largest training set that is kept on the device where nobody has said how to read it.
 MOST_RESIDENT_BYTES = 4 * 2**30
 # The backends that every torch has for a device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One combination of a comparison's axes and options, before defaults are filled in.
-
-    `comparison` is the index of the comparison in the config. An axis is None where the config gives no value.
-    """
-
-    comparison: int
-    strategy: str
-    axes: Mapping[str, Any]
-    options: Mapping[str, Any]
-    task_options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,41 +58,6 @@ class Here:
     site: Site | None = None
     sharing: Sharing = ALONE
     held: Held | None = None
-
-
-def expand(config: Config) -> Iterator[Asked]:
-    """Every combination of each comparison's axes and options, and of the task's options, in the config's order."""
-    for index, comparison in enumerate(config.comparisons):
-        axes = {name: getattr(comparison, name) for name in AXES}
-        of_task = {**config.task_options, **comparison.task_options}
-        for chosen, own, task in product(*map(_combinations, (axes, comparison.options, of_task))):
-            yield Asked(index, comparison.strategy, chosen, own, task)
-
-
-def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(axes, chosen, strict=True)) for chosen in product(*map(_distinct, axes.values()))]
-
-
-def _distinct(values: Sequence[Any]) -> list[Any]:
-    """The values without duplicates. 1 and True are different values."""
-    return list({(type(value), value): value for value in values}.values())
-
-
-def task_options(config: Config) -> list[dict[str, Any]]:
-    """Every combination of the task's options that the config or one of its comparisons asks for."""
-    return list({shown(asked.task_options): dict(asked.task_options) for asked in expand(config)}.values())
-
-
-def shown(options: Mapping[str, Any]) -> str:
-    """Options as a text that tells them apart."""
-    return json.dumps(options, sort_keys=True)
-
-
-def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:
-    """The task with its learning rate scaled from its own global batch size to this one."""
-    growth = global_batch_size / task.global_batch_size
-    factor = {"none": 1.0, "linear": growth, "square_root": math.sqrt(growth)}[scaling]
-    return replace(task, learning_rate=task.learning_rate * factor)
 
 
 def resolve(
@@ -136,7 +84,7 @@ def resolve(
     batch = batch or config.global_batch_size or task.global_batch_size
     scaling = axes["learning_rate_scaling"] or config.learning_rate_scaling
     options = option_values.typed(asked.options, needs.options)
-    trained = optimization.applied(scaled(task, scaling, batch), axes)
+    trained = trained_as(scaled(task, scaling, batch), axes)
     loader = axes["loader"] or default_loader(task.card, dataset)
     return Setting(
         task=trained,
@@ -158,7 +106,7 @@ def resolve(
         computation=_computation(axes, shape, task.card, needs, options, captured=config.cuda_graph),
         feeding=_group(Feeding, axes, loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
         batch=_group(Batch, axes, global_batch_size=batch, learning_rate_scaling=scaling),
-        optimization=_group(Optimization, axes, **optimization.of(trained)),
+        optimization=_group(Optimization, axes, **optimization(trained)),
         length=_length(config, task, dataset.train_count // batch),
         spot_checks=SpotChecks(**config.spot_checks.model_dump()),
     )
@@ -267,3 +215,25 @@ def _share_of_cpus(shape: Shape, site: Site | None) -> int:
     if shape.device == "cpu" or site is None or site.cores_per_gpu is None:
         return 1
     return max(1, shape.devices_per_node * site.cores_per_gpu // shape.processes_per_node)
+
+
+def slices(setting: Setting, needs: Requirements) -> int:
+    """Into how many parts the samples of a batch are divided; 1 where the strategy does not divide them.
+
+    One process with several devices gives each device a part. Otherwise each replica gets one.
+    """
+    if "samples" not in needs.divides:
+        return 1
+    shape = setting.shape
+    if needs.processes == "one":
+        return shape.devices
+    return max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
+
+
+def unit(setting: Setting, needs: Requirements) -> int:
+    """The samples of which every global batch of the setting must be a multiple, so that it divides evenly.
+
+    It divides into slices, and each slice into the parts that the strategy's options ask for.
+    """
+    options = setting.strategy.options
+    return slices(setting, needs) * math.lcm(*(options.get(name, 1) for name in needs.whole_batches))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from relay.config.asked import Asked
 from relay.config.config import Config
+from relay.config.strategies import StrategyFile
 from relay.environments.built import has_header
-from relay.planning import checks, optimization
-from relay.planning.settings import BACKENDS, Asked, Here, default_backend
-from relay.planning.strategy_files import StrategyFile
+from relay.planning.settings import BACKENDS, Here, default_backend, slices
 from relay.process.one_gpu import can_share
 from relay.spec.card import ROUNDING
-from relay.spec.gpu_types import without_tensor_cores
-from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import TF32
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import OPTIMIZER_OPTIONS, TaskSpec
 
 DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 
@@ -36,7 +35,7 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
         *_computing_problems(setting, needs),
         *_group_problems(setting, strategy),
         *_batch_problems(asked, setting, config, needs),
-        *optimization.problems(setting.task, asked.axes, setting.length.epochs),
+        *_optimization_problems(setting.task, asked.axes, setting.length.epochs),
     ]
 
 
@@ -60,7 +59,9 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
         yield f"{strategy} uses one device, devices_per_node is {per_node}{remedy}"
     most = (here.gpus or 0) * (here.sharing.ranks if can_share(shape) else 1)
     if shape.device == "cuda" and here.gpus is not None and per_node > most:
-        why = here.sharing.why_not if can_share(shape) else _one_process(needs, here)
+        why = here.sharing.why_not if can_share(shape) else ""
+        if here.sharing.ranks > 1 and needs.processes == "one":
+            why = "one process with several devices cannot have the same GPU twice"
         found = f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
         yield f"{found}{why and '; '}{why}"
     if here.site is None and "libaio" in needs.node_needs.get(shape.device, ()) and not has_header("libaio.h"):
@@ -68,12 +69,6 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
     if shape.backend is None:
         offered = " or ".join(BACKENDS[shape.device])
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {shape.device} offers {offered}"
-
-
-def _one_process(needs: Requirements, here: Here) -> str:
-    """Why a strategy of one process is skipped where the ranks of others share the GPU."""
-    shared = here.sharing.ranks > 1 and needs.processes == "one"
-    return "one process with several devices cannot have the same GPU twice" if shared else ""
 
 
 def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
@@ -175,13 +170,6 @@ def _task_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
             )
 
 
-def of_gpus(setting: Setting, partition: Partition) -> Iterator[str]:
-    """Why a partition's GPUs cannot compute as the setting's name says."""
-    precision, capability = setting.computation.precision, partition.capability
-    if precision in TF32 and capability and (problem := without_tensor_cores(precision, capability)):
-        yield f"{partition.shown}: {problem}; use fp32"
-
-
 def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
     """Why the strategy cannot divide its work among the processes."""
     needs, world_size, options = strategy.requirements, setting.shape.world_size, setting.strategy.options
@@ -197,13 +185,12 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
         computed = (setting.computation.compile, bool(setting.computation.channels_last))
         unfit = SCHEDULES[options["schedule"]].problems(group, options["micro_batches"], *computed)
         yield from (f"schedule {options['schedule']} {problem}" for problem in unfit)
-    stages = group * needs.stages_per_process(options)
-    yield from filter(None, (need(setting, group, stages) for need in strategy.needs))
+    yield from strategy.unmet(setting)
 
 
 def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
     batch, shape, dataset = setting.batch.global_batch_size, setting.shape, setting.dataset
-    parts = checks.slices(setting, needs)
+    parts = slices(setting, needs)
     if asked.axes["global_batch_size"] is not None and asked.axes["batch_per_device"] is not None:
         per_device = asked.axes["batch_per_device"]
         yield f"global_batch_size {batch} contradicts batch_per_device {per_device}; give one"
@@ -225,6 +212,26 @@ def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requi
     elif steps <= config.warmup_steps:
         least = f"allowed: at most {steps - 1}, or more epochs"
         yield f"warmup_steps {config.warmup_steps} leave none of the run's {steps} steps to be timed; {least}"
+
+
+def _optimization_problems(task: TaskSpec, axes: Mapping[str, Any], epochs: float) -> Iterator[str]:
+    """Why a run of so many epochs cannot be trained by the optimizer and the schedule that `axes` ask for."""
+    if task.optimizer:  # else it is not known yet
+        for name in OPTIMIZER_OPTIONS:
+            if axes[name] is not None and name not in task.card.optimizer_options:
+                yield f"the optimizer of {task.name}, {task.optimizer}, has no option {name}"
+    kind, warmup = task.schedule["kind"], task.schedule.get("warmup_epochs", 0)
+    for name, member in (("learning_rate_step_epochs", "every_epochs"), ("learning_rate_step_gamma", "gamma")):
+        if kind != "step" and axes[name] is not None:
+            yield f"{name} {axes[name]:g} has no effect with learning_rate_schedule {kind}; use step"
+        elif kind == "step" and task.schedule[member] is None:
+            yield f"learning_rate_schedule step needs {name}, and {task.name} has none; give it"
+    if kind == "scheduler" and not task.card.scheduler:
+        yield f"learning_rate_schedule scheduler needs a method scheduler(), and {task.name} has none; write one"
+    if kind == "scheduler" and warmup:
+        yield f"learning_rate_warmup_epochs {warmup:g} have no effect with {kind}; put the warm-up into scheduler()"
+    if warmup > epochs:
+        yield f"learning_rate_warmup_epochs {warmup:g} are more than the run's {epochs:g} epochs"
 
 
 def why_unproven(task: TaskSpec) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from relay.base.plain_text import plain_text
-from relay.planning import chains, costs, here, right_size
+from relay.planning import chains, costs, requests
 from relay.planning.plan import Plan
-from relay.spec.labels import flat, options_text, setting_labels
-from relay.spec.requirements import chosen
+from relay.spec.labels import described, flat, setting_labels
 from relay.spec.run import Preflight, Run, Setting, setting_fields
 from relay.spec.setting import Shape
 
@@ -30,13 +28,13 @@ def render(plan: Plan, width: int = 80) -> str:
         _totals(plan),
         *costs.shown(plan),
         *plan.stacks.shown(plan.root),
-        *(start.line for start in here.expected(plan)),
-        *right_size.shown(plan, setting_names(plan)),
+        *(start.line for start in requests.expected(plan)),
+        *requests.shown(plan),
         *skipped(plan),
-        *(f"dropped: {setting_names(plan)[name]} {why}" for name, why in plan.dropped.items()),
+        *(f"dropped: {plan.names[name]} {why}" for name, why in plan.dropped.items()),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
-    forecasts = chains.shown(plan, setting_names(plan))
+    forecasts = chains.shown(plan)
     return plain_text(table, *forecasts, *(Text(line) for line in lines), width=width) + "\n"
 
 
@@ -77,12 +75,6 @@ def _asked(plan: Plan, run: Run) -> str:
     return f"\n  partition {job.partition or 'by default'}, {memory}"
 
 
-def described(setting: Setting) -> dict[str, Any]:
-    """A setting as a row for `setting_labels`."""
-    options = chosen(Path(setting.strategy.file), setting.strategy.options)
-    return flat(setting) | {"chosen_options": options_text(options)}
-
-
 def _proven(check: Setting) -> dict[str, Any]:
     """A gate or reference as a row for `setting_labels`, without the fields that do not bear on gates."""
     row = described(check) if check.strategy.file else flat(check) | {"chosen_options": None}
@@ -91,12 +83,8 @@ def _proven(check: Setting) -> dict[str, Any]:
 
 def _looked_at(look: Preflight) -> dict[str, Any]:
     """A preflight as a row for `setting_labels`, with nothing but its shape."""
-    return {**_unknown(), **vars(look.shape), "world_size": look.shape.world_size}
-
-
-def _unknown() -> dict[str, Any]:
-    """A row for `setting_labels` whose fields are all unknown."""
-    return {each.name: None for each in setting_fields()} | {"task": "", "strategy": "", "chosen_options": None}
+    unknown = {each.name: None for each in setting_fields()} | {"task": "", "strategy": "", "chosen_options": None}
+    return {**unknown, **vars(look.shape), "world_size": look.shape.world_size}
 
 
 def _hours(hours: float) -> str:
@@ -116,7 +104,7 @@ def _totals(plan: Plan) -> str:
 
 def words_by_id(plan: Plan) -> dict[str, str]:
     """A name for each run, setting, gate, reference and preflight of the plan, by id: what tells it from the others."""
-    names, repeats = setting_names(plan), {planned.id: planned.repeats for planned in plan.settings}
+    names, repeats = {**plan.names}, {planned.id: planned.repeats for planned in plan.settings}
     for run in plan.runs:
         repeat = f", repeat {run.repeat + 1}" if repeats[run.setting_id] > 1 else ""
         names[run.id] = names[run.setting_id] + repeat
@@ -128,13 +116,6 @@ def words_by_id(plan: Plan) -> dict[str, str]:
     for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
         names[look.id] = label
     return names
-
-
-def setting_names(plan: Plan) -> dict[str, str]:
-    """A name for each setting of the plan, by id."""
-    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
-    named = zip(plan.settings, labels, strict=True)
-    return {planned.id: f"{planned.setting.strategy.name} ({label})" for planned, label in named}
 
 
 def unknown(plan: Plan) -> Iterator[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from relay.base.grouped import gathered
 from relay.spec.declare import Declared
+from relay.spec.requirements import chosen
 from relay.spec.run import Setting, setting_fields, value_of
 
 Row = Mapping[str, Any]
@@ -26,6 +28,12 @@ def flat(setting: Setting) -> dict[str, Any]:
     row |= {"task_options": options_text(setting.task.options)}
     row |= {"task": setting.task.name, "strategy": setting.strategy.name, "stack": setting.strategy.stack}
     return row | {"world_size": setting.shape.world_size}
+
+
+def described(setting: Setting) -> dict[str, Any]:
+    """A setting as a row for `setting_labels`."""
+    options = chosen(Path(setting.strategy.file), setting.strategy.options)
+    return flat(setting) | {"chosen_options": options_text(options)}
 
 
 def comparable(row: Row) -> tuple[str, ...]:

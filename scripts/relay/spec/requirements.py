@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
@@ -127,18 +127,19 @@ def read(path: Path) -> Requirements:
     cost the planner seconds, and it runs again inside every job.
     """
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
+        stated = _stated(path, _members(path, path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    stated = _stated(path, _members(path, _statement(path, tree)))
     _check(path, stated)
     return stated
 
 
-def _statement(path: Path, tree: ast.Module) -> ast.expr:
+def _statement(path: Path, text: str) -> ast.expr:
     """What stands right of `requirements =` in the one class that has it. Raises UserError for none, and for two."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
     found = [
         (owner, node.value)
         for owner in ast.walk(tree)
@@ -163,8 +164,10 @@ def assigned(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _members(path: Path, value: ast.expr) -> dict[str, Any]:
+@lru_cache(maxsize=128)  # each setting's name asks for the defaults of its options
+def _members(path: Path, text: str) -> Mapping[str, Any]:
     """The members of `Requirements(...)`, as plain values. Raises UserError for what is no literal."""
+    value = _statement(path, text)
     if not isinstance(value, ast.Call):
         _refuse(path, value, ast.unparse(value))
     if value.args:
@@ -263,8 +266,8 @@ def declared_files(path: Path) -> list[Path]:
     Empty where the requirements cannot be read: the planner has refused them.
     """
     try:
-        stated = _members(path, _statement(path, ast.parse(path.read_text(encoding="utf-8"))))
-    except (OSError, UnicodeDecodeError, SyntaxError, UserError):
+        stated = _members(path, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, UserError):
         return []
     return [path.parent / str(name) for name in stated.get("files", ())]
 

@@ -127,6 +127,11 @@ class Training(Setting, Specification):
     kind: ClassVar[str] = "training"
     seed: int
 
+    @classmethod
+    def of(cls, setting: Setting, **more: Any) -> Self:
+        """A run, gate, reference or probe of a setting. `more` has its id, its seed and its kind's other fields."""
+        return cls(**{each.name: getattr(setting, each.name) for each in fields(Setting)}, **more)
+
     @property
     def stack(self) -> str:
         return self.strategy.stack

@@ -15,11 +15,13 @@ from typing import Any
 
 from relay.base import lifeline
 from relay.base.errors import UserError
+from relay.card import looks
 from relay.config import reading, shrink
 from relay.config.config import Config, load
 from relay.driver import first_look, full_disk
-from relay.planning import cards, gpus, handed, here, planner, searches, selftest, table
-from relay.planning.job_requests import JobRequests
+from relay.driver.job_requests import JobRequests
+from relay.launch import gpus
+from relay.planning import handed, planner, searches, table
 from relay.planning.plan import Plan
 from relay.planning.searches import PlannedProbe
 from relay.process.cpus import granted
@@ -32,6 +34,7 @@ from relay.spec.site import Site, leave_to_slurm, load_site, site_of
 from relay.status.page import GATES, SPOT_CHECKS
 from relay.status.watch import Watch
 from relay.training import changed_code
+from relay.workflow import selftest_plan
 
 RESULTS = Path("results")
 # Snakemake tells its targets only after the Snakefile is read. These need no speed that is not measured yet.
@@ -173,7 +176,7 @@ def begin(workflow: Any) -> Call:
 def _in_a_line() -> Iterator[None]:
     try:
         yield
-    except cards.NotKnown as error:  # no mistake: something is to be done first
+    except looks.NotKnown as error:  # no mistake: something is to be done first
         print(error, file=sys.stderr)
         sys.exit(0)
     except UserError as error:
@@ -189,7 +192,7 @@ def _defaults(workflow: Any) -> Path:
 def _planned(workflow: Any, words: list[str]) -> Call:
     """The driver's own plan. `words` are those of its command line. Raises UserError, and NotKnown."""
     root = Path(workflow.basedir)
-    chosen = selftest.chosen(workflow.config_settings, root, words)
+    chosen = selftest_plan.chosen(workflow.config_settings, root, words)
     given = reading.given_config(workflow, _defaults(workflow))
     config = shrink.applied(load(given))
     site = _site(config, workflow, root)
@@ -211,13 +214,13 @@ def _planned(workflow: Any, words: list[str]) -> Call:
         plan = planned(config)
     except UserError as error:
         plan = _without_planning(config, root, words, error)
-    for file in selftest.further(workflow.config_settings, root) if chosen else ():
-        plan = selftest.with_gates(plan, planned(load(given | reading.read_config(file))))
+    for file in selftest_plan.further(workflow.config_settings, root) if chosen else ():
+        plan = selftest_plan.with_gates(plan, planned(load(given | reading.read_config(file))))
     if not UNPLANNED & {*words}:
         plan.check_measured()
-    here.check(plan)
+    planner.check(plan)
     if plan.looks and "status" in words:
-        raise cards.NotKnown(*table.unknown(plan))
+        raise looks.NotKnown(*table.unknown(plan))
     return Call(workflow, handed.as_read(plan), chosen, held, partial(planned, config), count)
 
 
@@ -240,7 +243,7 @@ def _without_planning(config: Config, root: Path, words: list[str], why: UserErr
 def _told(call: Call) -> Iterator[str]:
     """What the user is told of a call before anything is done."""
     if call.selftest and not call.site:
-        yield f"self-test on {selftest.described(call.plan, call.gpus)}"
+        yield f"self-test on {selftest_plan.described(call.plan, call.gpus)}"
     if call.held:
         yield f"{call.held.words}; no more is planned with"
     for warning in [*call.plan.warnings, *changed_code.warnings(call.plan.runs, RESULTS)]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
-from relay.driver import guard, refused
-from relay.driver.view import View
+from relay.driver import guard
+from relay.driver.retries import Retries
+from relay.driver.targets import unknown_targets
 from relay.environments import login_node
 from relay.equivalence.job import settle
-from relay.planning import chains, gpus, handed, here, prepared, scripts, searches, table
+from relay.launch import gpus
+from relay.planning import chains, handed, planner, scripts, searches, table
 from relay.spec import requirements
 from relay.status import finished
 from relay.workflow.call import RESULTS, Call
@@ -19,68 +22,52 @@ from relay.workflow.shown import Shown
 
 def drive(call: Call, jobs: Jobs, shown: Shown) -> None:
     """One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended."""
-    if not call.drives:
-        return
-    plan, view = call.plan, View(call.watch, proofs=call.proofs)
-    known = {
-        "strategy": requirements.find([Path(folder) for folder in call.config.strategy_folders]),
-        "run": list(call.runs),
-        "gate": plan.gates,
-        "reference": plan.references,
-    }
-    rules = guard.Rules(
-        known=known,
-        reading={"card", "status"} | (set() if call.unmeasured else {"plan"}),
-        missing=[*_missing(call)],
-        refused=lambda targets: _refused(call, targets),
-        cluster=call.site.name if call.site else None,
-        held=call.held,
-        first=[f"results/cards/{card}.json" for card in plan.looks],
-        before=lambda: _prepare(call),
-        notes=[*table.unknown(plan), *table.skipped(plan)],
-        nothing_for=lambda targets: "" if {*targets} == {"card"} else table.nothing_for(plan, targets),
-        concluding=lambda targets: _conclusion(call, targets),
-        more_memory=jobs.more_memory,
-        leave_out=jobs.leave_out,
-        afterwards=shown.afterwards,
-        dry={"card"},
-        meanwhile=shown.meanwhile,
-        view=view,
-    )
-    guard.guard(call.workflow, rules)
+    if call.drives:
+        guard.guard(call.workflow, Wants(call, jobs), shown)
 
 
-def _missing(call: Call) -> Iterator[str]:
-    """What has to be filled in first."""
-    workflow, plan = call.workflow, call.plan
-    if call.held and call.held.elsewhere:
-        yield call.held.elsewhere
-    yield from here.unready(plan)
-    if call.site:
-        yield from here.unfit_paths(*workflow.config_settings.configfiles)
-    methods = {method.item_to_choice() for method in workflow.deployment_settings.deployment_method}
-    yield from login_node.undeployed(call.site, methods)
-    if plan.over_budget:
-        yield plan.over_budget
+class Wants(guard.Wants):
+    """What this workflow wants of a call."""
 
+    def __init__(self, call: Call, jobs: Jobs) -> None:
+        self.call, self.plan = call, call.plan
+        self.reading = {"card", "status"} | (set() if call.unmeasured else {"plan"})
+        self.cluster, self.held = call.site.name if call.site else None, call.held
+        self.first = [f"results/cards/{card}.json" for card in self.plan.looks]
+        self.retries = partial(Retries, more_memory=jobs.more_memory, leave_out=jobs.leave_out)
 
-def _refused(call: Call, targets: Collection[str]) -> list[str]:
-    """Why these targets cannot be asked for."""
-    plan = call.plan
-    told = [*searches.refusals(plan, targets), *scripts.refusals(call.config, targets)]
-    return [*told, *chains.refusals(plan, targets)]
+    def refused(self, targets: Collection[str]) -> Iterable[str]:
+        plan, config = self.plan, self.call.config
+        known = {
+            "strategy": requirements.find([Path(folder) for folder in config.strategy_folders]),
+            "run": list(self.call.runs),
+            "gate": plan.gates,
+            "reference": plan.references,
+        }
+        told = [*unknown_targets(self.call.workflow, known), *searches.refusals(plan, targets)]
+        told += [*scripts.refusals(config, targets), *chains.refusals(plan, targets)]
+        if told or self.first or {*targets} == {"card"}:
+            return told
+        return [table.nothing_for(plan, targets)]
 
+    def missing(self) -> Iterator[str]:
+        workflow, held, site = self.call.workflow, self.call.held, self.call.site
+        if held and held.elsewhere:
+            yield held.elsewhere
+        yield from planner.unready(self.plan)
+        if site:
+            yield from planner.unfit_paths(*workflow.config_settings.configfiles)
+        methods = {method.item_to_choice() for method in workflow.deployment_settings.deployment_method}
+        yield from login_node.undeployed(site, methods)
+        if self.plan.over_budget:
+            yield self.plan.over_budget
 
-def _prepare(call: Call) -> None:
-    """What is done before Snakemake looks at the files, once this driver is the only one."""
-    prepared.prepare(call.plan)
-    handed.hand_over(call.plan, selftest=call.selftest, workflow=call.workflow)
-    settle(RESULTS)
-    finished.settle(RESULTS)
-    gpus.begin_mps()
+    def notes(self) -> Iterable[str]:
+        return [*table.unknown(self.plan), *table.skipped(self.plan)]
 
-
-def _conclusion(call: Call, targets: Collection[str]) -> tuple[str, bool]:
-    plan, every = call.plan, {*targets} <= {"all", "comparison"}
-    runs = [run for run in plan.runs if every or run.strategy.name in targets]
-    return refused.conclusion([(run.id, plan.gate(run), run.setting_id) for run in runs])
+    def prepare(self) -> None:
+        handed.prepare(self.plan)
+        handed.hand_over(self.plan, selftest=self.call.selftest, workflow=self.call.workflow)
+        settle(RESULTS)
+        finished.settle(RESULTS)
+        gpus.begin_mps()

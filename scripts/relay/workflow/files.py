@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments import login_node
-from relay.planning import prepared, searches, selftest
+from relay.planning import handed, searches
 from relay.planning.searches import PlannedProbe
 from relay.run_folder.places import Places
 from relay.selftest.parts import RESUME
 from relay.spec.run import Run, Specification, Training
 from relay.status import finished
+from relay.workflow import selftest_plan
 from relay.workflow.call import RESULTS, Call, specification_text
 from relay.workflow.selftest import SelfTest
 
@@ -203,7 +204,7 @@ class Files:
 
     @cached_property
     def plan_text(self) -> str:
-        return json.dumps(prepared.plan_json(self.plan), indent=1) + "\n"
+        return json.dumps(handed.plan_json(self.plan), indent=1) + "\n"
 
     def record_plan(self, job: Any) -> list[str]:
         return self._needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])
@@ -288,7 +289,7 @@ class Files:
             wanted = [self.summary_of(run), *self.waited_for(run)]
         else:
             wanted = [FACTS.format(job.place)]
-        why = finished.record(Path(output)) or selftest.not_right(Path(output))
+        why = finished.record(Path(output)) or selftest_plan.not_right(Path(output))
         return self._needed(output, why, wanted, {"selftest_part"})
 
     @cached_property

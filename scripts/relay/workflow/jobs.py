@@ -9,11 +9,12 @@ from typing import Any
 
 from relay.driver import guard
 from relay.environments import login_node
-from relay.planning import selftest, table
-from relay.planning.checks import checked_along, in_groups
+from relay.equivalence.groups import in_groups
+from relay.planning import table
 from relay.planning.searches import PlannedProbe
 from relay.selftest.parts import FAULTS, RESUME
 from relay.spec.run import Specification
+from relay.workflow import selftest_plan
 from relay.workflow.call import Call
 from relay.workflow.files import REFERENCE
 from relay.workflow.kind import Kind, OfJob
@@ -35,7 +36,7 @@ class Jobs:
         # Repeats are interleaved in a random order: earlier ones have the higher priority.
         self._priority = {run.id: len(call.runs) - place for place, run in enumerate(call.plan.runs)}
         # What tells most is proven first; outside of a self-test, all gates are alike.
-        self._foremost = [gate.id for gate in (selftest.foremost(call.plan) if call.selftest else [])]
+        self._foremost = [gate.id for gate in (selftest_plan.foremost(call.plan) if call.selftest else [])]
         self._for_foremost = {call.plan.reference_of[gate] for gate in self._foremost}
         if call.selftest and call.at_once > 1:
             call.workflow.register_resource(guard.MEASURED, call.at_once)
@@ -267,9 +268,10 @@ class Jobs:
 
     def _runs_along(self, setting: str) -> list[str]:
         """The option that names further runs which a spot check's process checks: those that have ended, too."""
-        checks = self.plan.spot_checks
+        # Each is computed with the CPUs of its own node, in the same software.
+        alike = {name: (check.stack, check.shape.device) for name, check in self.plan.spot_checks.items()}
         others = [each for each in self._still_to_do("spot_check", ready=True) if each != setting]
-        along = [each for each in others if checked_along(checks[setting], checks[each])]
+        along = [each for each in others if alike[each] == alike[setting]]
         return ["--beside", *(run.id for each in along for run in self.plan.spot_check_runs(each))]
 
     def _still_to_do(self, rule: str, ready: bool = False) -> list[str]:

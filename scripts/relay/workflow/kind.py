@@ -11,7 +11,7 @@ from typing import Any
 
 from relay.base import entry
 from relay.environments import login_node
-from relay.planning import shapes
+from relay.slurm import shapes
 from relay.spec import user_limits
 from relay.workflow.call import Call, specification_text
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from relay.planning import selftest, table
+from relay.planning import table
 from relay.selftest.parts import FAULTS, RESUME
 from relay.selftest.rows import Row
 from relay.spec.run import Preflight
+from relay.workflow import selftest_plan
 from relay.workflow.call import RESULTS, Call
 
 PAGE = RESULTS / "selftest.md"
@@ -24,7 +25,7 @@ class SelfTest:
     @cached_property
     def pairs(self) -> dict[str, Preflight]:
         """Where faults are planted: where pairs of processes are planned."""
-        return selftest.pairs(self.call.plan) if self.call.selftest else {}
+        return selftest_plan.pairs(self.call.plan) if self.call.selftest else {}
 
     @cached_property
     def looks(self) -> Mapping[str, Preflight]:
@@ -62,6 +63,6 @@ class SelfTest:
         from relay.selftest import page
 
         rows, site = self.rows(), self.call.site
-        where = f"the cluster {site.name}" if site else selftest.described(self.call.plan, self.call.gpus)
+        where = f"the cluster {site.name}" if site else selftest_plan.described(self.call.plan, self.call.gpus)
         page.write(rows, RESULTS, where, PAGE, running)
         return rows

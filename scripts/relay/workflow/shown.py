@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from snakemake.shell import shell
 
 from relay.base import entry
 from relay.base.files import read_json
+from relay.card.looks import Looks
 from relay.card.words import all_in_words
 from relay.comparison import found_beside
-from relay.driver import claim, signals
-from relay.planning import cards, chains, here, prepared, searches, settings, table
+from relay.config.asked import task_options
+from relay.driver import claim, guard, refused, signals
+from relay.driver.view import View
+from relay.planning import chains, handed, requests, searches, table
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.status import page as status_page
@@ -27,15 +30,15 @@ from relay.workflow.selftest import PAGE, SelfTest
 COMPARE = " --plan results/plan.json --results results"
 
 
-class Shown:
+class Shown(guard.Shows):
     """Prints, or writes, what the user asked for."""
+
+    dry = ("card",)
 
     def __init__(self, call: Call, files: Files, driver: BesideDriver) -> None:
         self.call, self.plan, self.files, self.driver = call, call.plan, files, driver
 
-    @property
     def afterwards(self) -> Mapping[str, Callable[[], None]]:
-        """By target, what is shown at the end of a call for it."""
         return {
             "all": self.finished,
             "card": self.cards,
@@ -49,6 +52,9 @@ class Shown:
 
     # The plan, and how far it is
 
+    def view(self) -> View:
+        return View(self.call.watch, proofs=self.call.proofs)
+
     def planned(self) -> None:
         """Print the plan; exit status 1 where Slurm would refuse a job."""
         plan = self.plan
@@ -56,8 +62,8 @@ class Shown:
             speed.remember([RESULTS / "speeds" / f"{setting}.json" for setting in self.call.unmeasured], plan.speeds)
             plan = self.call.again()
         _say(table.render(plan, width=_width()))
-        if refused := here.refused(here.expected(plan)):
-            sys.exit("\n".join(f"error: {problem}" for problem in refused))
+        if problems := requests.refused(plan):
+            sys.exit("\n".join(f"error: {problem}" for problem in problems))
 
     def skipped(self) -> None:
         """Print which settings are skipped, and why."""
@@ -73,10 +79,8 @@ class Shown:
     def cards(self) -> None:
         """Print the card of each combination of the task's options."""
         config, plain = self.call.config, self.plan.stacks.plain
-        looks = cards.Looks(
-            config=config, root=self.plan.root, results=RESULTS, arithmetic=Arithmetic.here(), stack=plain
-        )
-        _say("\n\n".join(all_in_words([looks.found(options) for options in settings.task_options(config)])))
+        looks = Looks(config=config, root=self.plan.root, results=RESULTS, arithmetic=Arithmetic.here(), stack=plain)
+        _say("\n\n".join(all_in_words([looks.found(options) for options in task_options(config)])))
 
     # Results
 
@@ -85,7 +89,7 @@ class Shown:
         from relay.comparison import terminal
 
         named = {name for name in self.call.workflow.dag_settings.targets if name in self.plan.strategies}
-        _say(*terminal.alone(prepared.plan_json(self.plan), RESULTS, named))
+        _say(*terminal.alone(handed.plan_json(self.plan), RESULTS, named))
 
     def trained(self) -> None:
         """Print where the one training of `snakemake chain` lies."""
@@ -126,6 +130,11 @@ class Shown:
 
     # When a call has ended
 
+    def conclusion(self, targets: Collection[str]) -> tuple[str, bool]:
+        every = {*targets} <= {"all", "comparison"}
+        runs = [run for run in self.plan.runs if every or run.strategy.name in targets]
+        return refused.conclusion([(run.id, self.plan.gate(run), run.setting_id) for run in runs])
+
     def succeeded(self) -> None:
         """All is made."""
         if self.call.asked_for("comparison"):
@@ -154,7 +163,6 @@ class Shown:
     # The self-test
 
     def meanwhile(self, done: int, total: int) -> None:
-        """After each job that has ended well."""
         if self.call.selftest:
             SelfTest(self.call).write(f"{done} of {total} jobs done")
 

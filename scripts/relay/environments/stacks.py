@@ -92,16 +92,11 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
 
 def _provide(asked: Asked, site: Site | None, root: Path, record: bool) -> None:
     """Have the lock of a stack. Raises UserError where it cannot be had."""
-    if record:
-        recorded.checked(asked)
-        _record(asked, site)
-        if site is not None and site.environment.mode == "conda":
-            recorded.write_conda(asked, Path(str(login_node.conda_of(site, asked.stack, root))))
-    elif not asked.lock.is_file() and not asked.only_here:
-        raise UserError(f"{asked.lock} is missing: start the driver again, which records it")
-
-
-def _record(asked: Asked, site: Site | None) -> None:
+    if not record:
+        if not asked.lock.is_file() and not asked.only_here:
+            raise UserError(f"{asked.lock} is missing: start the driver again, which records it")
+        return
+    recorded.checked(asked)
     try:
         recorded.record(asked)
     except UserError as error:
@@ -114,6 +109,8 @@ def _record(asked: Asked, site: Site | None) -> None:
             raise UserError(f"{where}: its wheels cannot be had here ({error}); {asked.index} must answer") from None
         what, why = ", ".join(asked.requirements), str(error).replace(f"+{recorded.LABEL}", "")
         raise UserError(f"config: packages.{asked.stack}: pip has no wheels for {what}: {why}") from None
+    if site is not None and site.environment.mode == "conda":
+        recorded.write_conda(asked, Path(str(login_node.conda_of(site, asked.stack, root))))
 
 
 def _asked(config: Config, site: Site | None, root: Path, stack: str, found: Stacks) -> Asked | None:

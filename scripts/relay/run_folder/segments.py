@@ -10,6 +10,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.config.blocks import Segment
 from relay.run_folder.job_times import JobTimes
+from relay.spec.setting import Length
 
 # An estimate of a job's start: the interpreter, torch, the processes, the data, the compiled kernels.
 STARTUP_SECONDS = 60.0
@@ -53,44 +54,29 @@ def ends(total_steps: int, steps_in_a_job: int) -> list[int]:
     return [*range(steps_in_a_job, total_steps, steps_in_a_job), total_steps]
 
 
-def steps_in_a_job(
-    segment: Segment | None, *, steps_per_epoch: int, total_steps: int, seconds_per_step: float | None
-) -> int:
+def steps_in_a_job(segment: Segment | None, length: Length, seconds_per_step: float | None) -> int:
     """The number of steps in a job, at least 1. `seconds_per_step` is needed only for a segment in minutes.
 
     Raises UserError where that speed is missing, or where the minutes are too few for one step.
     """
     if segment is None:
-        return total_steps
+        return length.total_steps
     if segment.steps is not None:
         return segment.steps
     if segment.epochs is not None:
-        return max(1, round(segment.epochs * steps_per_epoch))
+        return max(1, round(segment.epochs * length.steps_per_epoch))
     assert segment.minutes is not None  # the config allows exactly one of the three
     if seconds_per_step is None:
         raise UserError(
             f"segment.minutes: {segment.minutes:g} needs a measured speed, and there is none yet: run "
             "'snakemake plan' first, or give segment.steps or segment.epochs"
         )
-    return steps_per_job(segment.minutes, seconds_per_step)
-
-
-def steps_per_job(
-    minutes: float,
-    seconds_per_step: float,
-    startup_seconds: float = STARTUP_SECONDS,
-    margin: float = SPARE_FRACTION,
-) -> int:
-    """The number of steps that fit into a job of `minutes`, when the fraction `margin` of them stays free.
-
-    Raises UserError where no step fits.
-    """
-    times = JobTimes(seconds_per_step=seconds_per_step, startup_seconds=startup_seconds)
-    steps = steps_in(times, minutes, margin)
+    times = JobTimes(seconds_per_step=seconds_per_step, startup_seconds=STARTUP_SECONDS)
+    steps = steps_in(times, segment.minutes)
     if steps < 1:
         raise UserError(
-            f"segment.minutes: {minutes:g} leaves no time for a step of {seconds_per_step:g} seconds; "
-            f"allowed: at least {math.ceil(10 * least_minutes(times, margin)) / 10:g}"
+            f"segment.minutes: {segment.minutes:g} leaves no time for a step of {seconds_per_step:g} seconds; "
+            f"allowed: at least {math.ceil(10 * least_minutes(times)) / 10:g}"
         )
     return steps
 

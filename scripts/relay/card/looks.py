@@ -17,11 +17,11 @@ from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
+from relay.config import asked
 from relay.config.config import Config
 from relay.environments import login_node, task_python
 from relay.environments.locks import lock_of
 from relay.environments.overlay import DRIVERS
-from relay.planning import settings
 from relay.spec import identity, option_values
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.looked import Looked
@@ -98,6 +98,16 @@ class Looks:
                 raise UserError(f"{kept}: is missing; the driver makes it at each call of Snakemake")
             self._look(options, kept)
         return Looked.read(kept)
+
+    def by_options(self) -> tuple[dict[str, Looked], list[ByJob]]:
+        """The task with each combination of its options; and what a job has to look at."""
+        found, by_job = {}, []
+        for options in asked.task_options(self.config):
+            try:
+                found[asked.options_key(options)] = self.found(options)
+            except ByJob as missing:
+                by_job.append(missing)
+        return found, by_job
 
     def place(self, options: Mapping[str, Any]) -> Path:
         """Where the card is kept. Its name tells what it depends on: sources, options, and what is installed."""
@@ -178,14 +188,3 @@ class Looks:
             _, is_told, told = f"\n{ended.stderr.strip()}".rpartition("\nerror: ")  # a line for each mistake
             raise UserError(told if is_told else told.strip().rpartition("\n")[2])
         sys.stderr.write(ended.stderr)
-
-
-def seen_by_options(looks: Looks) -> tuple[dict[str, Looked], list[ByJob]]:
-    """The task with each combination of its options; and what a job has to look at."""
-    found, by_job = {}, []
-    for options in settings.task_options(looks.config):
-        try:
-            found[settings.shown(options)] = looks.found(options)
-        except ByJob as missing:
-            by_job.append(missing)
-    return found, by_job

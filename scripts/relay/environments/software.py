@@ -10,9 +10,11 @@ from relay.base.errors import UserError
 from relay.environments import login_node, wheelhouse
 from relay.environments.locks import base, is_recorded, pinned
 from relay.spec import cuda
+from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.identity import lock_lines
 from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
+from relay.spec.setting import TF32
 from relay.spec.site import Site
 from relay.spec.versions import lacking, names_in, too_old
 
@@ -35,8 +37,8 @@ def torch_version(site: Site | None, stack: str, lock: Path, installed: str | No
     return next((line.removeprefix("torch==") for line in named if line.startswith("torch==")), None)
 
 
-def unfit(site: Site, partition: Partition, torch: str | None) -> Iterator[str]:
-    """Why the site's build of torch cannot run on a partition's GPUs, as far as both are declared.
+def unfit(site: Site, partition: Partition, torch: str | None, precision: str) -> Iterator[str]:
+    """Why the site's build of torch cannot run on a partition's GPUs, or they not in a precision, as far as declared.
 
     `torch` is its version, None where only the jobs can tell.
     """
@@ -51,6 +53,8 @@ def unfit(site: Site, partition: Partition, torch: str | None) -> Iterator[str]:
         yield f"{site.file}: environment.torch: {problem}"
     if torch and generation and (problem := too_old("torch", torch, cuda.OLDEST_TORCH.get(generation, "0"))):
         yield f"{partition.shown}: its GPUs (generation {generation}): {problem}"
+    if precision in TF32 and partition.capability and (slow := without_tensor_cores(precision, partition.capability)):
+        yield f"{partition.shown}: {slow}; use fp32"
 
 
 def cuda_of(site: Site) -> str | None:

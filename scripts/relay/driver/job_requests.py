@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from relay.base.errors import NoNode, Unavailable, UserError
-from relay.planning import prepared, shapes
+from relay.planning import handed
 from relay.planning.plan import Plan
-from relay.planning.requests import name_of
-from relay.slurm import commands
+from relay.run_folder.requests import name_of
+from relay.slurm import commands, shapes
 from relay.spec.run import Specification
 from relay.spec.setting import Shape
 
@@ -54,7 +54,7 @@ class JobRequests:
             self._known.clear()
             self.plan.requests.write(plan.results)
             # Not those of other repeats: they may be in the queue, with the memory that their files declare.
-            prepared.write(self.plan, only=specification)
+            handed.write(self.plan, only=specification)
         return max(more, had_mb)
 
     def leave_out(self, specification: Specification, node: str) -> bool:

@@ -1,0 +1,87 @@
+"""The strategies that a config compares: their files, and what these allow of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.config.comparisons import Comparison
+from relay.config.config import Config
+from relay.spec import option_values, requirements
+from relay.spec.messages import near, show, unknown
+from relay.spec.requirements import Need, Requirements
+from relay.spec.run import Setting
+
+PAGE = "docs/strategies.md"
+
+
+@dataclass(frozen=True)
+class StrategyFile:
+    """A strategy's file and its requirements.
+
+    The path is relative to the working directory if the file lies below it, else absolute. `needs` are the functions
+    that the requirements name; each returns a reason why a setting cannot run, or None.
+    """
+
+    file: Path
+    requirements: Requirements
+    needs: tuple[Need, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, *, reading: bool) -> StrategyFile:
+        """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
+        declared, folder = requirements.read(path), Path.cwd()
+        short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
+        return cls(short, declared, requirements.needs(path, declared, reading=reading))
+
+    def unmet(self, setting: Setting) -> list[str]:
+        """Why a setting does not meet the strategy's own needs, which may speak of the batch; empty where it does."""
+        declared, options = self.requirements, setting.strategy.options
+        group = declared.group_size(setting.shape.world_size, options)
+        stages = group * declared.stages_per_process(options)
+        return [why for need in self.needs if (why := need(setting, group, stages))]
+
+
+def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:
+    """The files of the strategies that a config compares, by their names. `reading`: no user's function is run.
+
+    Raises UserError with one line for each strategy without a file, and then for each option that is not allowed.
+    """
+    known = requirements.find([Path(folder) for folder in config.strategy_folders])
+    named = [(i, each) for i, each in enumerate(config.comparisons) if each.command is None]
+    _end(
+        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)
+        for i, c in named
+        if c.strategy not in known
+    )
+    names = dict.fromkeys(each.strategy for _, each in named)
+    found = {name: StrategyFile.of(known[name], reading=reading) for name in names}
+    _end(
+        f"config: comparisons[{i}].options.{line}"
+        for i, each in named
+        for line in _wrong_options(each, found[each.strategy].requirements)
+    )
+    return found
+
+
+def _end(wrong: Iterator[str]) -> None:
+    if lines := [*wrong]:
+        raise UserError("\n".join(lines))
+
+
+def _wrong_options(comparison: Comparison, needs: Requirements) -> Iterator[str]:
+    defaults = needs.options
+    for name, values in comparison.options.items():
+        if name not in defaults:
+            text = f"{name}: {show(values[0])} is not allowed, {comparison.strategy} has no such option"
+            yield unknown(text, name, defaults)
+            continue
+        choices, least = needs.allowed(name), needs.least.get(name)
+        allowed = f"{option_values.allowed(defaults[name], least)}, such as {show(defaults[name])}"
+        if choices:
+            allowed = ", ".join(map(str, choices))
+        for value in values:
+            if not (value in choices if choices else option_values.fits(value, defaults[name], least)):
+                yield f"{name}: {show(value)} is not allowed; {near(value, choices or ())}allowed: {allowed}"
