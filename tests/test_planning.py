@@ -11,7 +11,7 @@ from plans import CPU, DDP, planned, reasons, strategy_folder
 from relay.base.errors import UserError
 from relay.config import asked
 from relay.config.config import load
-from relay.planning import costs
+from relay.planning import combinations, costs
 from relay.planning.planner import plan
 from short_tasks import shipped
 
@@ -164,6 +164,7 @@ def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.
         raise AssertionError("expanded")
 
     monkeypatch.setattr(asked, "expand", expand)
+    monkeypatch.setattr(combinations, "expand", expand)
     comparison = {"strategy": "cpu", "cpus_per_task": MANY, "threads": MANY, "loader": ["resident", "dataloader"]}
     config = load({"repeats": 3, "comparisons": [{"strategy": "cpu"}, comparison]})
     with pytest.raises(UserError) as caught:

@@ -36,12 +36,12 @@ class StrategyFile:
         short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
         return cls(short, declared, requirements.needs(path, declared, reading=reading))
 
-    def unmet(self, setting: Setting) -> list[str]:
-        """Why a setting does not meet the strategy's own needs, which may speak of the batch; empty where it does."""
+    def unmet(self, setting: Setting) -> Iterator[str]:
+        """Why a setting does not meet the strategy's own needs, which may speak of the batch; nothing where it does."""
         declared, options = self.requirements, setting.strategy.options
         group = declared.group_size(setting.shape.world_size, options)
         stages = group * declared.stages_per_process(options)
-        return [why for need in self.needs if (why := need(setting, group, stages))]
+        yield from (why for need in self.needs if (why := need(setting, group, stages)))
 
 
 def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:

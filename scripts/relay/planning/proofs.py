@@ -242,4 +242,4 @@ def proof_batch(setting: Setting, strategy: StrategyFile) -> int:
     least = PROOF_BATCH_OF_MANY_UNITS if setting.task.units_per_sample > 1 else PROOF_BATCH
     first = math.ceil(least / multiple) * multiple
     smaller = range(first, own, multiple)
-    return next((batch for batch in smaller if not strategy.unmet(changed(setting, global_batch_size=batch))), own)
+    return next((batch for batch in smaller if not any(strategy.unmet(changed(setting, global_batch_size=batch)))), own)

@@ -60,7 +60,7 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
     most = (here.gpus or 0) * (here.sharing.ranks if can_share(shape) else 1)
     if shape.device == "cuda" and here.gpus is not None and per_node > most:
         why = here.sharing.why_not if can_share(shape) else ""
-        if here.sharing.ranks > 1 and needs.processes == "one":
+        if not can_share(shape) and here.sharing.ranks > 1 and needs.processes == "one":
             why = "one process with several devices cannot have the same GPU twice"
         found = f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
         yield f"{found}{why and '; '}{why}"

@@ -166,7 +166,7 @@ def assigned(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
 
 @lru_cache(maxsize=128)  # each setting's name asks for the defaults of its options
 def _members(path: Path, text: str) -> Mapping[str, Any]:
-    """The members of `Requirements(...)`, as plain values. Raises UserError for what is no literal."""
+    """The members of `Requirements(...)`, as plain values, which nobody may change. Raises UserError for no literal."""
     value = _statement(path, text)
     if not isinstance(value, ast.Call):
         _refuse(path, value, ast.unparse(value))
@@ -177,8 +177,8 @@ def _members(path: Path, text: str) -> Mapping[str, Any]:
         try:
             given[str(keyword.arg)] = ast.literal_eval(keyword.value)
         except ValueError:
-            text = ast.unparse(keyword.value)
-            _refuse(path, keyword.value, f"{keyword.arg}={text}" if keyword.arg else f"**{text}")
+            shown = ast.unparse(keyword.value)
+            _refuse(path, keyword.value, f"{keyword.arg}={shown}" if keyword.arg else f"**{shown}")
     return given
 
 

@@ -48,7 +48,7 @@ class Wants(guard.Wants):
         told += [*scripts.refusals(config, targets), *chains.refusals(plan, targets)]
         if told or self.first or {*targets} == {"card"}:
             return told
-        return [table.nothing_for(plan, targets)]
+        return filter(None, [table.nothing_for(plan, targets)])
 
     def missing(self) -> Iterator[str]:
         workflow, held, site = self.call.workflow, self.call.held, self.call.site
