@@ -23,8 +23,9 @@ from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.process.generators import alike, generators, restore_generators
-from relay.process.interruption import Interruption
+from relay.chain.generators import generators, restore
+from relay.chain.signals import NEARLY_OVER, Interruption
+from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, sealed
 from relay.run_folder.sealed import MANIFEST, complete, damage, seal
@@ -64,14 +65,14 @@ def test_a_resumed_training_goes_on_bit_for_bit(
 
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
     now = time.time()
-    watching = Interruption(deadline=now + 100)
+    watching = Interruption(now + 100)
     assert watching.reason is None
     watching.leave_room(save_seconds=20, step_seconds=45)
     assert watching.margin_seconds == 95
     watching.leave_room(save_seconds=1, step_seconds=1)
     assert watching.margin_seconds == 95  # it never shrinks
     watching.leave_room(save_seconds=20, step_seconds=55)
-    assert watching.reason == "deadline"
+    assert watching.reason == NEARLY_OVER
 
 
 def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
@@ -257,7 +258,7 @@ def test_they_are_given_in_epochs_or_in_steps_but_not_in_both() -> None:
 def test_one_that_has_to_wait_for_the_one_before_stays_due(ranks: Ranks) -> None:
     length = Length(epochs=1, steps_per_epoch=40, total_steps=40, evaluate_every_steps=40, checkpoint_every_steps=4)
     saves: Any = SimpleNamespace(progress=WRITING, agree=lambda progress: progress == DONE, longest_save_seconds=0.0)
-    agreement = Agreement(length, ranks, Interruption(deadline=None), saves, 0)
+    agreement = Agreement(length, ranks, Interruption(), saves, 0)
     agreement.next_step = 100  # the clock asks for nothing
     assert [step for step in range(1, 10) if agreement.due(step)] == [4, 8]
     assert not agreement.reach(4).save
@@ -280,7 +281,7 @@ def test_every_generator_goes_on_where_it_was() -> None:
     state = generators()
     expected = draws()
     draws()
-    restore_generators(state)
+    restore(state)
     assert draws() == expected
 
 

@@ -33,7 +33,7 @@ from relay.process import cpus, gpus, meeting
 from relay.process.usage import KNOWN, Usage
 from relay.process.watch import Watch
 from relay.run_folder import reached
-from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
+from relay.run_folder.attempts import DEADLINE, LAUNCHED, attempt_path, line_of
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
@@ -45,7 +45,6 @@ from relay.spec.run import Run, Training
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 END_SECONDS = 5.0  # for the last output, once the command has ended
-DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
 # As torchrun's table, and torch's DataLoader, tell of a process that was killed.
 KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")

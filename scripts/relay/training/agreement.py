@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from relay.chain.signals import Interruption
 from relay.process.devices import wait_for
-from relay.process.interruption import Interruption
 from relay.process.ranks import TIMEOUT, Ranks
 from relay.spec.setting import Length
 from relay.training.checkpoint import Checkpoints
@@ -94,5 +94,5 @@ class Agreement:
     def _save_every_seconds(self) -> float:
         """Soon for the first time where the job will end: what a save takes has to be known by then."""
         seconds = self.length.checkpoint_minutes * 60
-        unknown = self.interruption.deadline is not None and self.checkpoints.longest_save_seconds == 0
+        unknown = self.interruption.end_time is not None and self.checkpoints.longest_save_seconds == 0
         return min(seconds, FIRST_SAVE_SECONDS) if unknown else seconds

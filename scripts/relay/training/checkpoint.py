@@ -21,7 +21,7 @@ from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
 from relay.base.files import disk_refusal, read_json_or, remove, write_json_over
 from relay.chain.files import sync
-from relay.process.generators import generators, restore_generators
+from relay.chain.generators import generators, restore
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
 from relay.run_folder.sealed import complete, seal, sound, steps
@@ -203,7 +203,7 @@ class Checkpoints:
             state = torch.load(place / f"rng-{self.ranks.rank}.pt", weights_only=True)
             if state.pop("step", None) != chosen:
                 raise UserError(f"{place} has the generators of another step; delete it, and start the same call again")
-            restore_generators(state)
+            restore(state)
         self.ranks.barrier()
         return int(chosen)
 

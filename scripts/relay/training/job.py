@@ -206,7 +206,7 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
         return 0
     if ended and (reason := ended["stopped"]):
         what = f"run {run.id}: stopped at step {ended['end']} of {last} ({reason})"
-        return ending.interrupted(what, planned=reason == "deadline")
+        return ending.interrupted(what, planned=reason == attempts.DEADLINE)
     came_further = bool(lines) and reached.newest(places.work) > lines[0]["start"]
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
@@ -237,7 +237,7 @@ def _conclude_script(places: Places, run: Run, number: int, status: int, known: 
         return 0
     if reason := ended.get("stopped"):
         what = f"run {run.id}: stopped after step {ended['end']} ({reason})"
-        return ending.interrupted(what, planned=reason == "deadline")
+        return ending.interrupted(what, planned=reason == attempts.DEADLINE)
     came_further = reached.newest(places.work) > before
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 

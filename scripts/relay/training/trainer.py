@@ -16,14 +16,17 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.errors import UserError
+from relay.base.lifeline import launcher
 from relay.base.lock import exclusive
+from relay.chain import time_limit
+from relay.chain.signals import Interruption
 from relay.datasets.manifest import digest
 from relay.process import machine
 from relay.process.generators import seed_generators
-from relay.process.interruption import Interruption
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import chain
+from relay.run_folder.attempts import DEADLINE
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
@@ -47,7 +50,9 @@ class Trainer:
         self, run: Training, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
     ) -> None:
         self.run, self.ranks = run, ranks
-        self.interruption = Interruption.watch()
+        # Slurm's end of the job, which `relay.slurm.allocation` sets where Slurm does not.
+        self.interruption = Interruption(time_limit.in_environment(), nearly_over=DEADLINE, launcher=launcher())
+        self.interruption.watch(last_resort=False)
         self.task = task = NotedTask.of(run, dataset)
         strategy = strategies.load(run.strategy.name)
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
