@@ -48,7 +48,7 @@ class Folder:
         keeps nobody out. Raises ChainError where another process holds the folder for a minute, or everybody may
         write to it, and OSError.
         """
-        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        writers.make_own(self.path)
         if problem := writers.unsafe(self.path, folder=True):
             raise ChainError(problem)
         writers.tell(self.path)
@@ -93,9 +93,7 @@ class Folder:
         for name in files:
             sync(place / name)
         write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
-        for each in [place, *place.rglob("*")]:
-            with suppress(OSError):  # an open umask leaves it writable
-                each.chmod(each.stat().st_mode & 0o7755)
+        writers.keep_to_owner(place)
         for each in [*place.rglob("*"), place]:
             if each.is_dir():
                 sync(each)

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from relay.base.errors import UserError
 from relay.base.files import remove
+from relay.chain.writers import keep_to_owner, make_own
 from relay.config.config import Config
 from relay.planning.plan import Plan
-from relay.run_folder.trust import keep_to_owner, make_own
 from relay.spec.site import read_from
 
 FOLDER = Path("results/code/call")  # where only the user may write: jobs run what lies there

@@ -4,8 +4,10 @@ and the comparison what was planned."""
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -13,14 +15,17 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
+from relay.chain import writers
 from relay.planning import handed, here, rounds, shapes
 from relay.planning.plan import Plan
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.run_folder.snapshot import PLANNED, freeze
-from relay.run_folder.trust import make_all_own, make_own
 from relay.spec.run import Gate, Run, Specification, Training
 from relay.training.changed_code import code_of_today
+
+# What jobs run, load, or are told to run: its folders below `results`, down to this depth.
+OF_JOBS = {"checkpoints": 1, "code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 
 
 def prepare(plan: Plan) -> None:
@@ -30,9 +35,9 @@ def prepare(plan: Plan) -> None:
     changed one, without a message. Raises UserError where Slurm refuses a job, and for results of another version.
     """
     results = plan.results
-    make_own(results)
+    writers.make_own(results)
     check_layout(results)
-    make_all_own(results, plan.config.checkpoint_writers, [plan.root / name for name in handed.WORKFLOW])
+    keep_others_out(results, [plan.root / name for name in handed.WORKFLOW])
     expected = here.expected(plan)
     if refused := here.refused(expected):
         raise UserError(refused[0])
@@ -47,6 +52,31 @@ def prepare(plan: Plan) -> None:
     write(plan)
     for run in plan.runs:
         proofs.note(results / "runs" / run.id, plan.gate(run))
+
+
+def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
+    """Close the folders of what jobs run or load, and warn where a group could write there, or above.
+
+    Raises UserError where another user could put something into one, or change one of the `sources`: files and folders
+    that are the program. Whose these are does not matter.
+    """
+    os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
+    state = results.parent / ".snakemake"  # with environments
+    program = [path for source in sources for path in (source, *source.rglob("*"))]
+    for made in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
+        writers.keep_to_owner(made)
+    folders = [results, *([state] if state.is_dir() else [])]
+    for name, depth in OF_JOBS.items():
+        writers.make_own(results / name)
+        folders.append(results / name)
+        folders += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))
+    own, others = [folder.resolve() for folder in folders], [*results.resolve().parents, *program]
+    for path in (*own, *others):
+        with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
+            if problem := writers.unsafe(path, folder=path not in own):
+                raise UserError(problem)
+    if line := writers.warning((*own, *others), results, owners=False):
+        print(line, file=sys.stderr)
 
 
 def write(plan: Plan, only: Specification | None = None) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import read_json, sha256, write_json
 from relay.chain.files import all_described, sync
-from relay.run_folder.trust import keep_to_owner, unsafe_above, untrusted
-from relay.spec.setting import Writers
+from relay.chain.writers import keep_to_owner, unsafe_above, unsafe_within
 
 MANIFEST = "complete.json"
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
@@ -63,29 +62,25 @@ def steps(directory: Path) -> Iterator[tuple[int, Path]]:
             yield int(number), place
 
 
-def sound(
-    directory: Path, first: int, last: int, writers: Writers = "owner", *, generation: str | None = None
-) -> Iterator[int]:
+def sound(directory: Path, first: int, last: int, *, generation: str | None = None) -> Iterator[int]:
     """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one.
 
     `generation` is the start of the run that they have to be of, where that is known. Raises UserError where another
     user could have put one there.
     """
-    if complete(directory) and (problem := unsafe_above(directory, writers)):
+    if complete(directory) and (problem := unsafe_above(directory)):
         raise UserError(problem)
     for step in complete(directory):
         if not first <= step <= last:
             continue
-        problem = damage(directory / f"step-{step}", writers, generation=generation)
+        problem = damage(directory / f"step-{step}", generation=generation)
         if problem is None:
             yield step
         else:
             print(f"warning: checkpoint of step {step} is passed over: {problem}", flush=True)
 
 
-def damage(
-    place: Path, writers: Writers = "owner", *, of_run: str | None = None, generation: str | None = None
-) -> str | None:
+def damage(place: Path, *, of_run: str | None = None, generation: str | None = None) -> str | None:
     """What is wrong with a checkpoint's directory, in one line; None where it is sound.
 
     `of_run` is the run that it has to be of, where that is not the folder in which it lies; `generation` the start of
@@ -94,7 +89,7 @@ def damage(
     Only the manifest has been parsed then, which is JSON: nothing that could run code.
     """
     try:
-        if problem := untrusted(place, writers):
+        if problem := unsafe_within(place):
             return problem
         told = manifest(place)
         if problem := _of_another(place, told, of_run or place.parent.name, generation):

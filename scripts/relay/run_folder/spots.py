@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base.files import read_json, remove, write_json
+from relay.chain.writers import make_own
 from relay.run_folder.sealed import complete, steps
-from relay.run_folder.trust import make_own
 from relay.spec.spot_checks import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]

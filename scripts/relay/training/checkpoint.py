@@ -25,7 +25,6 @@ from relay.chain.generators import generators, restore
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
 from relay.run_folder.sealed import complete, seal, sound, steps
-from relay.spec.setting import Writers
 from relay.strategies.base import Strategy
 
 KEPT = 2
@@ -68,15 +67,13 @@ class Checkpoints:
     a manifest, written last, with the size and SHA-256 of every file.
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
-    owner were found to be those of the run, and before none but `writers` can have put it there.
+    owner were found to be those of the run.
     `longest_save_seconds` is what a save has taken, from its beginning until it was complete, in this job or an earlier
     one; 0 where none has ended yet. `chain_of` is the run's folder, where `directory` is another one.
     """
 
-    def __init__(
-        self, directory: Path, ranks: Ranks, writers: Writers = "owner", *, chain_of: Path | None = None
-    ) -> None:
-        self.directory, self.ranks, self.writers = directory, ranks, writers
+    def __init__(self, directory: Path, ranks: Ranks, *, chain_of: Path | None = None) -> None:
+        self.directory, self.ranks = directory, ranks
         self.longest_save_seconds = _seconds(read_json_or(directory / LONGEST, None))
         self._chain = chain.read(chain_of or directory) if ranks.rank == 0 else None
         self._saving: Saving | None = None
@@ -221,7 +218,7 @@ class Checkpoints:
             with suppress(OSError):  # what an orphan still writes goes with the next attempt
                 remove(leftover)
         start = (self._chain or {}).get("generation")
-        newest = next(sound(self.directory, first, last, self.writers, generation=start), None)
+        newest = next(sound(self.directory, first, last, generation=start), None)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
             raise UserError(no_sound_checkpoint(self.directory.name, first, last))
         return newest

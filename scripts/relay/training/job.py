@@ -18,13 +18,13 @@ from relay.base import ending
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
+from relay.chain.writers import make_own, unsafe_above
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults, reached, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
-from relay.run_folder.trust import make_own, unsafe_above
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -42,7 +42,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = _declared(places)
-    if problem := unsafe_above(places.work, run.length.checkpoint_writers):
+    if problem := unsafe_above(places.work):
         raise UserError(problem)
     wait_until_free(places.work)  # an earlier attempt may still save
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:

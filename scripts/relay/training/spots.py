@@ -41,7 +41,7 @@ class _States(Checkpoints):
     """Checkpoints that stay: all of them are needed until the run is checked."""
 
     def __init__(self, directory: Path, rolling: Checkpoints) -> None:
-        super().__init__(directory, rolling.ranks, rolling.writers, chain_of=rolling.directory)
+        super().__init__(directory, rolling.ranks, chain_of=rolling.directory)
 
     def _tidy(self, step: int) -> None:
         """Keep all."""

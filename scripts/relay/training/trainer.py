@@ -66,7 +66,7 @@ class Trainer:
         self.feeder = reads(split=train)
         self.captured = Captured(self.strategy, self.feeder.ready)
         self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
-        self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
+        self.checkpoints = Checkpoints(work, ranks)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica, self._why_not_finite)
         self.observer = Observer(run.length, work, attempt, ranks, self.strategy)
         self.work = work
