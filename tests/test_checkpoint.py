@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,11 +26,9 @@ from relay.chain.generators import generators, restore
 from relay.chain.signals import NEARLY_OVER, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name, sealed
+from relay.run_folder import attempt_name
 from relay.run_folder.sealed import MANIFEST, complete, damage, seal
-from relay.spec.setting import Length
 from relay.spec.tasks import TaskSpec
-from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import DONE, WRITING, Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
@@ -225,7 +222,7 @@ def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Pat
 
 
 def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed, "SHOWN_WITHIN_SECONDS", 0.1)
+    monkeypatch.setattr("relay.chain.sealed.SHOWN_WITHIN_SECONDS", 0.1)
     with pytest.raises(FileNotFoundError, match="another node has written it"):
         seal(tmp_path, 5, 2, {"rng-1.pt"})
     assert not (tmp_path / MANIFEST).exists()
@@ -253,20 +250,6 @@ def test_they_are_given_in_epochs_or_in_steps_but_not_in_both() -> None:
     told = r"config: checkpoint_every_steps: 10 contradicts checkpoint_every_epochs 0.5; give one"
     with pytest.raises(UserError, match=told):
         only(CPU, checkpoint_every_steps=10, checkpoint_every_epochs=0.5)
-
-
-def test_one_that_has_to_wait_for_the_one_before_stays_due(ranks: Ranks) -> None:
-    length = Length(epochs=1, steps_per_epoch=40, total_steps=40, evaluate_every_steps=40, checkpoint_every_steps=4)
-    saves: Any = SimpleNamespace(progress=WRITING, agree=lambda progress: progress == DONE, longest_save_seconds=0.0)
-    agreement = Agreement(length, ranks, Interruption(), saves, 0)
-    agreement.next_step = 100  # the clock asks for nothing
-    assert [step for step in range(1, 10) if agreement.due(step)] == [4, 8]
-    assert not agreement.reach(4).save
-    saves.progress = DONE
-    assert agreement.reach(5).save
-    agreement.saved = Moment.now(5)
-    assert not agreement.reach(6).save
-    assert agreement.reach(8).save
 
 
 # The states of the random generators in a checkpoint.

@@ -24,11 +24,12 @@ import torch
 from . import writers
 from .errors import ChainError, say
 from .files import described, remove, sync
-from .folder import Folder, damage, manifest, of_another, whole
+from .folder import Folder, of_another, whole
 from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
 from .report import reporter
+from .sealed import damage, manifest
 from .state import REPLICATED, State, difference, unreadable
 
 # How far a rank's part of a save is. That of the whole save is the largest of all ranks'.

@@ -16,10 +16,11 @@ from relay.base.errors import UserError
 from relay.base.files import remove, write_json
 from relay.base.lock import exclusive
 from relay.chain.files import sync
+from relay.chain.sealed import steps
 from relay.chain.writers import make_own
 from relay.run_folder import attempts, chain, proofs
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import MANIFEST, damage, manifest, sound, steps
+from relay.run_folder.sealed import MANIFEST, damage, manifest, sound
 from relay.spec.run import Run
 
 ADOPTED = "adopted.json"
@@ -117,7 +118,10 @@ def _take(its: Places, places: Places, step: int) -> None:
     """Copy a checkpoint; complete or absent, as when it was saved."""
     partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
     (places.work / ADOPTED).unlink(missing_ok=True)
-    for old in (*places.work.glob("partial-*"), *(place for _, place in steps(places.work))):  # of an earlier adoption
+    for old in (
+        *places.work.glob("partial-*"),
+        *(places.work / f"step-{old}" for old in steps(places.work)),
+    ):  # of an earlier adoption
         remove(old)
     try:
         shutil.copytree(its.work / f"step-{step}", partial)

@@ -22,9 +22,10 @@ from relay.base.errors import PeerFailed, UserError
 from relay.base.files import disk_refusal, read_json_or, remove, write_json_over
 from relay.chain.files import sync
 from relay.chain.generators import generators, restore
+from relay.chain.sealed import steps
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
-from relay.run_folder.sealed import complete, seal, sound, steps
+from relay.run_folder.sealed import complete, seal, sound
 from relay.strategies.base import Strategy
 
 KEPT = 2
@@ -127,9 +128,9 @@ class Checkpoints:
         """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must
         neither push out a sound one nor be gone on with later."""
         kept = [found for found in complete(self.directory) if found <= step][:KEPT]
-        for old, place in list(steps(self.directory)):
+        for old in steps(self.directory):
             if old not in kept:
-                remove(place)
+                remove(self.directory / f"step-{old}")
 
     @property
     def progress(self) -> float:
@@ -188,7 +189,7 @@ class Checkpoints:
         # Reading a large checkpoint for its checksums may take longer than the control group waits.
         while self.ranks.largest([float(looking is not None and not looking.done())])[0]:
             wait([looking] if looking else [], timeout=1.0)
-        told = self._told(looking) if looking else None
+        told = self._told(looking) if looking else (None, None, None)
         chosen, adopted, refused = self.ranks.gather(told)[0]
         if refused:
             raise UserError(refused)

@@ -109,7 +109,8 @@ class Keeper:
         """Note what each rank sends in a step at the beginning of the chain."""
         mine = [count for count in self._early_sent if count is not None]
         told = self.ranks.gather(round(sum(mine) / len(mine)) if mine else None)
-        self.spots.early_bytes = None if None in told else told
+        known = [count for count in told if count is not None]
+        self.spots.early_bytes = known if len(known) == len(told) else None
         if self.ranks.rank == 0:
             self.spots.write(self.work)
 
