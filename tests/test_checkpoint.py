@@ -22,6 +22,7 @@ from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
 from relay.base.files import sha256
+from relay.chain.background import DONE, WRITING
 from relay.chain.generators import generators, restore
 from relay.chain.signals import NEARLY_OVER, Interruption
 from relay.process.generators import alike
@@ -29,7 +30,7 @@ from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
 from relay.run_folder.sealed import MANIFEST, complete, damage, seal
 from relay.spec.tasks import TaskSpec
-from relay.training.checkpoint import DONE, WRITING, Checkpoints
+from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from relay.base import lock
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
+from relay.chain import lock
 from relay.run_folder.sealed import MANIFEST, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -73,7 +73,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.base.lock.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 0.5)
     held = exclusive(tmp_path)
     for attempt in (exclusive, wait_until_free):
         with pytest.raises(Busy, match=rf"{tmp_path}: another job already trains this run \(process {os.getpid()} on "):

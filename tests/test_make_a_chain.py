@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 @pytest.fixture(autouse=True)
 def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 1.0)
     for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME):
         monkeypatch.delenv(name, raising=False)
 

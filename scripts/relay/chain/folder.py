@@ -6,23 +6,17 @@ lists every other file with its size and SHA-256.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import socket
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import sealed, writers
+from . import lock, sealed, writers
 from .errors import ChainError, say
-from .files import NO_LOCKS, remove, sync
+from .files import remove, sync
 from .sealed import damage, manifest
 
 KEPT = 2
-WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
-LOOK_SECONDS = 0.2
 
 
 class Folder:
@@ -42,27 +36,19 @@ class Folder:
     def open(self) -> TextIO:
         """Make the folder, keep every other chain out of it, and remove what killed saves have left.
 
-        The lock is the kernel's, and ends with the process that holds the returned file. A file system without locks
-        keeps nobody out. Raises ChainError where another process holds the folder for a minute, or everybody may
+        The lock ends with the process that holds the returned file. A file system without locks keeps nobody out.
+        Raises ChainError where another process holds the folder for a minute, or everybody may
         write to it, and OSError.
         """
         writers.make_own(self.path)
         if problem := writers.unsafe(self.path, folder=True):
             raise ChainError(problem)
         writers.tell(self.path)
-        stream = (self.path / "lock").open("a+", encoding="utf-8")
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _locked(stream):
-            if time.monotonic() > deadline:
-                stream.seek(0)
-                holder = stream.read(200).strip() or "another process"
-                raise ChainError(f"{self.path}: {holder} trains in this folder; end it, or give another folder")
-            time.sleep(LOOK_SECONDS)
-        with suppress(OSError):  # a full disk: the lock holds without it
-            stream.truncate(0)
-            job = os.environ.get("SLURM_JOB_ID")
-            stream.write(f"{f'Slurm job {job}' if job else f'process {os.getpid()}'} on {socket.gethostname()}")
-            stream.flush()
+        try:
+            stream, _ = lock.exclusive(self.path)
+        except lock.HeldError as held:
+            who = str(held) or "another process"
+            raise ChainError(f"{self.path}: {who} trains in this folder; end it, or give another folder") from None
         for left in self.path.glob(".partial-*"):
             remove(left)
         return stream
@@ -99,17 +85,6 @@ class Folder:
         for found in self.steps():
             if found not in kept:
                 remove(self.place(found))
-
-
-def _locked(stream: TextIO) -> bool:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
 
 
 def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | None:

@@ -16,7 +16,7 @@ from snakemake.logging import logger
 
 from relay.base import ending, killed_for_memory, lock
 from relay.base.ending import QUOTED, Ending
-from relay.base.files import disk_refusal
+from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
 from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import io
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
-from relay.base.files import disk_refusal, read_json_or, remove, write_json_over
-from relay.chain.files import sync
+from relay.base.files import read_json_or, remove, write_json_over
+from relay.chain.background import Background, Saving
+from relay.chain.files import disk_refusal, sync
 from relay.chain.generators import generators, restore
 from relay.chain.sealed import steps
 from relay.process.ranks import Ranks
@@ -30,8 +30,6 @@ from relay.strategies.base import Strategy
 
 KEPT = 2
 LONGEST = "longest_save.json"
-# What a rank has to say of the save in the background: that of the whole run is the largest of all ranks'.
-DONE, WRITING, FAILED = 0.0, 1.0, 2.0
 
 
 def no_sound_checkpoint(run: str, first: int, last: int) -> str:
@@ -48,37 +46,22 @@ def _seconds(known: Any) -> float:
     return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < float("inf") else 0.0
 
 
-@dataclass
-class Saving:
-    """A save in the background; `seconds` are known when it has ended."""
-
-    step: int
-    end: Future[float]
-
-    @property
-    def progress(self) -> float:
-        """DONE, WRITING or FAILED, on this rank."""
-        if not self.end.done():
-            return WRITING
-        return FAILED if self.end.exception() else DONE
-
-
-class Checkpoints:
+class Checkpoints(Background[float]):
     """The rolling directory of one run: `step-{n}/` with the strategy's files, one `rng-{rank}.pt` for each rank, and
     a manifest, written last, with the size and SHA-256 of every file.
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
     owner were found to be those of the run.
-    `longest_save_seconds` is what a save has taken, from its beginning until it was complete, in this job or an earlier
-    one; 0 where none has ended yet. `chain_of` is the run's folder, where `directory` is another one.
+    `chain_of` is the run's folder, where `directory` is another one.
     """
 
+    ranks: Ranks
+
     def __init__(self, directory: Path, ranks: Ranks, *, chain_of: Path | None = None) -> None:
+        super().__init__(ranks)
         self.directory, self.ranks = directory, ranks
         self.longest_save_seconds = _seconds(read_json_or(directory / LONGEST, None))
         self._chain = chain.read(chain_of or directory) if ranks.rank == 0 else None
-        self._saving: Saving | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def begin(self, strategy: Strategy, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
@@ -90,7 +73,8 @@ class Checkpoints:
         except FileNotFoundError:
             raise UserError(attempts.gone(self.directory)) from None
         written = strategy.save(partial / "strategy")
-        self._saving = Saving(step, self._thread.submit(self._complete, partial, step, state, written, began))
+        part = self._thread.submit(self._complete, partial, step, state, written, began)
+        self._saving = Saving(step, partial, part, began)
 
     def _partial(self, step: int) -> Path:
         """Where this attempt writes a checkpoint: processes of an earlier one may still be writing theirs."""
@@ -132,50 +116,27 @@ class Checkpoints:
             if old not in kept:
                 remove(self.directory / f"step-{old}")
 
-    @property
-    def progress(self) -> float:
-        """What this rank has to say of the save in the background, for the ranks to agree on; DONE without any."""
-        return self._saving.progress if self._saving else DONE
-
-    def agree(self, progress: float) -> bool:
-        """Told the largest `progress` of all ranks: whether another save can begin. Collective where one has failed.
-
-        Raises RuntimeError with the reason on the rank whose part failed, and PeerFailed on the others.
-        """
-        if progress == FAILED:
-            self._fail()
-        if progress == DONE and self._saving:
-            self.longest_save_seconds = max(self.longest_save_seconds, self._saving.end.result())
-            self._saving = None
-        return self._saving is None
-
-    def finish(self) -> None:
-        """Wait until the save that was begun, if any, is complete on all ranks. Collective; raises as `agree` does."""
-        progress = WRITING
-        while not self.agree(progress):
-            wait([self._saving.end] if self._saving else [], timeout=1.0)
-            # However long the slowest takes: the control group's timeout is for lost peers.
-            (progress,) = self.ranks.largest([self.progress])
+    def _written(self, saving: Saving[float]) -> None:
+        """The checkpoint is complete."""
+        self.longest_save_seconds = max(self.longest_save_seconds, saving.part.result())
 
     def save(self, strategy: Strategy, step: int) -> None:
         """Save the state after `step` steps, and wait until it is complete. Collective."""
         self.begin(strategy, step)
         self.finish()
 
-    def _fail(self) -> None:
-        """End a save that failed on some rank, with the reason of the first one."""
-        assert self._saving is not None
-        error = self._saving.end.exception() if self._saving.end.done() else None
+    def _failed(self, saving: Saving[float]) -> None:
+        """Raises RuntimeError with the reason on the rank whose part failed first, and PeerFailed on the others."""
+        error = saving.part.exception() if saving.part.done() else None
         if isinstance(error, CheckpointException):  # the same on all ranks: whose part failed it knows
             error = error.failures.get(self.ranks.rank, (None, None))[0]
         # torch's own words on a full disk tell nothing of it, and torch may have lost what led to them.
         reason_here = error and (of_a_disk(error) or of_a_disk(disk_refusal(self.directory)) or error)
-        told = self.ranks.gather(reason_here and f"{type(reason_here).__name__}: {reason_here}")
-        rank, reason = next(((rank, line) for rank, line in enumerate(told) if line), (0, "no rank tells why"))
+        rank, reason = self._reason(f"{type(reason_here).__name__}: {reason_here}" if reason_here else None)
         if self.ranks.rank == 0:
             with suppress(OSError):  # room for what others write there
-                remove(self._partial(self._saving.step))
-        line = f"the checkpoint of step {self._saving.step} could not be saved: {reason} (rank {rank})"
+                remove(saving.partial)
+        line = f"the checkpoint of step {saving.step} could not be saved: {reason} (rank {rank})"
         if error is None:
             raise PeerFailed(line)
         raise RuntimeError(line) from reason_here

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.files import remove
+from relay.chain.background import DONE
 from relay.process import sent
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
@@ -20,7 +21,7 @@ from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.training.checkpoint import DONE, Checkpoints
+from relay.training.checkpoint import Checkpoints
 
 # The first two steps of a process send more than the later ones: shapes, buckets, connections.
 SETTLING_STEPS = 2
