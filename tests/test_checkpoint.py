@@ -24,11 +24,12 @@ from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.chain.background import DONE, WRITING
 from relay.chain.generators import generators, restore
+from relay.chain.sealed import seal, wait_for
 from relay.chain.signals import NEARLY_OVER, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
-from relay.run_folder.sealed import MANIFEST, complete, damage, seal
+from relay.run_folder.sealed import MANIFEST, complete, damage
 from relay.spec.tasks import TaskSpec
 from relay.training.checkpoint import Checkpoints
 
@@ -214,19 +215,18 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before(
 
 def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Path) -> None:
     """A manifest without it would call the checkpoint sound."""
-    (tmp_path / "rng-0.pt").write_text("mine")
     late = threading.Timer(1.0, lambda: (tmp_path / "rng-1.pt").write_text("another node's"))
     late.start()
-    seal(tmp_path, 5, 2, {"rng-0.pt", "rng-1.pt"})
-    assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == {"rng-0.pt", "rng-1.pt"}
+    wait_for(tmp_path, ["rng-1.pt"])
+    assert (tmp_path / "rng-1.pt").exists()
     late.join()
 
 
 def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.chain.sealed.SHOWN_WITHIN_SECONDS", 0.1)
     with pytest.raises(FileNotFoundError, match="another node has written it"):
-        seal(tmp_path, 5, 2, {"rng-1.pt"})
-    assert not (tmp_path / MANIFEST).exists()
+        seal(tmp_path, 5, {"rng-1.pt": {}}, {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_damaged_is_an_error_and_no_fresh_start(

@@ -15,7 +15,8 @@ import pytest
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
 from relay.chain import lock
-from relay.run_folder.sealed import MANIFEST, seal
+from relay.chain.files import all_described
+from relay.chain.sealed import MANIFEST, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 HOLD = """
@@ -68,7 +69,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     synced: set[int] = set()
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
     (tmp_path / "part").write_text("written by a rank")
-    seal(tmp_path, 1, 1)
+    seal(tmp_path, 1, all_described(tmp_path), {})
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "part", tmp_path / MANIFEST)} <= synced
 
 

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.chain import sealed
-from relay.chain.files import all_described
 from relay.chain.writers import unsafe_above
 
 MANIFEST = "complete.json"
-
-
-def seal(
-    place: Path,
-    step: int,
-    world_size: int,
-    parts: Iterable[str] = (),
-    *,
-    run: str | None = None,
-    chain: Mapping[str, Any] | None = None,
-) -> None:
-    """Make a directory's files durable and their owner's alone, and write the manifest with the size and SHA-256 of
-    each, the run that they belong to, and its chain.
-
-    `parts` are files that some node has written there. Raises FileNotFoundError for one that does not come.
-    """
-    sealed.wait_for(place, parts)
-    told = {"world_size": world_size, "run": run, "chain": chain}
-    sealed.seal(place, step, all_described(place), told, MANIFEST)
 
 
 def complete(directory: Path) -> list[int]:

@@ -18,18 +18,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
-from relay.base.files import read_json_or, remove, write_json_over
+from relay.base.files import remove
 from relay.chain.background import Background, Saving
-from relay.chain.files import disk_refusal, sync
+from relay.chain.files import all_described, disk_refusal, sync
 from relay.chain.generators import generators, restore
-from relay.chain.sealed import steps
+from relay.chain.sealed import seal, steps, wait_for
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
-from relay.run_folder.sealed import complete, seal, sound
+from relay.run_folder.sealed import MANIFEST, complete, manifest, sound
 from relay.strategies.base import Strategy
 
 KEPT = 2
-LONGEST = "longest_save.json"
 
 
 def no_sound_checkpoint(run: str, first: int, last: int) -> str:
@@ -38,12 +37,6 @@ def no_sound_checkpoint(run: str, first: int, last: int) -> str:
         f"run {run}: no sound checkpoint for steps {first} to {last}; "
         f"delete results/runs/{run} to train it from the start"
     )
-
-
-def _seconds(known: Any) -> float:
-    """What a save has taken; 0 where the hint is missing or damaged."""
-    seconds = known.get("seconds") if isinstance(known, dict) else None
-    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < float("inf") else 0.0
 
 
 class Checkpoints(Background[float]):
@@ -60,7 +53,6 @@ class Checkpoints(Background[float]):
     def __init__(self, directory: Path, ranks: Ranks, *, chain_of: Path | None = None) -> None:
         super().__init__(ranks)
         self.directory, self.ranks = directory, ranks
-        self.longest_save_seconds = _seconds(read_json_or(directory / LONGEST, None))
         self._chain = chain.read(chain_of or directory) if ranks.rank == 0 else None
 
     def begin(self, strategy: Strategy, step: int) -> None:
@@ -91,15 +83,16 @@ class Checkpoints(Background[float]):
         seen = {str(part.relative_to(partial)) for part in (path, *partial.rglob("*.distcp"))}
         parts = self._meet(seen)
         if self.ranks.rank == 0:
-            seal(partial, step, self.ranks.world_size, parts, run=self.directory.name, chain=self._chain)
+            wait_for(partial, parts)
+            files = all_described(partial)
+            longest = max(self.longest_save_seconds, time.monotonic() - began)
+            told = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
+            seal(partial, step, files, told | {"save_seconds": round(longest, 3)}, MANIFEST)
             final = self.directory / f"step-{step}"
             remove(final)  # a damaged one of the same step, passed over at the start
             partial.rename(final)
             sync(self.directory)
             self._tidy(step)
-            longest = max(self.longest_save_seconds, time.monotonic() - began)
-            with suppress(OSError):  # a hint: the checkpoint is complete without it
-                write_json_over(self.directory / LONGEST, {"seconds": round(longest, 3)})
         return time.monotonic() - began
 
     def _meet(self, seen: set[str]) -> set[str]:
@@ -163,6 +156,7 @@ class Checkpoints(Background[float]):
             if state.pop("step", None) != chosen:
                 raise UserError(f"{place} has the generators of another step; delete it, and start the same call again")
             restore(state)
+        self.longest_save_seconds = float(manifest(place).get("save_seconds", 0))
         self.ranks.barrier()
         return int(chosen)
 
