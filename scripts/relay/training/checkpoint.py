@@ -59,7 +59,8 @@ class Checkpoints(Background[float]):
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
         began, state = time.monotonic(), generators()
-        partial = self._partial(step)
+        # Processes of an earlier attempt may still be writing theirs.
+        partial = self.directory / f"partial-{attempt_name.name()}-{step}"
         try:
             partial.mkdir(mode=0o755, exist_ok=True)
         except FileNotFoundError:
@@ -67,10 +68,6 @@ class Checkpoints(Background[float]):
         written = strategy.save(partial / "strategy")
         part = self._thread.submit(self._complete, partial, step, state, written, began)
         self._saving = Saving(step, partial, part, began)
-
-    def _partial(self, step: int) -> Path:
-        """Where this attempt writes a checkpoint: processes of an earlier one may still be writing theirs."""
-        return self.directory / f"partial-{attempt_name.name()}-{step}"
 
     def _complete(self, partial: Path, step: int, state: dict[str, Any], written: Future[Any], began: float) -> float:
         """In the background: wait until all parts are written, and make a checkpoint of them; the seconds it took."""
@@ -80,10 +77,12 @@ class Checkpoints(Background[float]):
         path.write_bytes(content.getbuffer())
         sync(path)
         written.result()
+        # All ranks' parts are written: their files, of which each rank has seen its own at least.
         seen = {str(part.relative_to(partial)) for part in (path, *partial.rglob("*.distcp"))}
-        parts = self._meet(seen)
+        every: list[set[str]] = [set()] * self.ranks.world_size
+        dist.all_gather_object(every, seen, group=self.ranks.saving)
         if self.ranks.rank == 0:
-            wait_for(partial, parts)
+            wait_for(partial, set().union(*every))
             files = all_described(partial)
             longest = max(self.longest_save_seconds, time.monotonic() - began)
             told = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
@@ -94,12 +93,6 @@ class Checkpoints(Background[float]):
             sync(self.directory)
             self._tidy(step)
         return time.monotonic() - began
-
-    def _meet(self, seen: set[str]) -> set[str]:
-        """Wait until all ranks' parts are written: their files, of which each rank has seen its own at least."""
-        every: list[set[str]] = [set()] * self.ranks.world_size
-        dist.all_gather_object(every, seen, group=self.ranks.saving)
-        return set().union(*every)
 
     def _tidy(self, step: int) -> None:
         """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must
@@ -143,8 +136,7 @@ class Checkpoints(Background[float]):
         # Reading a large checkpoint for its checksums may take longer than the control group waits.
         while self.ranks.largest([float(looking is not None and not looking.done())])[0]:
             wait([looking] if looking else [], timeout=1.0)
-        told = self._told(looking) if looking else (None, None, None)
-        chosen, adopted, refused = self.ranks.gather(told)[0]
+        chosen, adopted, refused = self.ranks.gather(looking.result() if looking else (None, None, ""))[0]
         if refused:
             raise UserError(refused)
         if chosen is None:
@@ -160,21 +152,17 @@ class Checkpoints(Background[float]):
         self.ranks.barrier()
         return int(chosen)
 
-    def _told(self, looking: Future[int | None]) -> tuple[int | None, int | None, str | None]:
-        """Of rank 0, for all: the step to go on from, that of another run's checkpoint, and why nothing is loaded."""
-        adopted = ((self._chain or {}).get("adopted_from") or {}).get("step")
-        try:
-            return looking.result(), adopted, None
-        except UserError as error:
-            return None, None, str(error)
-
-    def _newest_sound(self, first: int, last: int) -> int | None:
-        """The step to go on from. Raises UserError where other users could have written what is there."""
+    def _newest_sound(self, first: int, last: int) -> tuple[int | None, int | None, str]:
+        """On rank 0: the step to go on from, that of another run's checkpoint, and why nothing may be loaded."""
         for leftover in self.directory.glob("partial-*"):
             with suppress(OSError):  # what an orphan still writes goes with the next attempt
                 remove(leftover)
-        start = (self._chain or {}).get("generation")
-        newest = next(sound(self.directory, first, last, generation=start), None)
+        known = self._chain or {}
+        adopted = (known.get("adopted_from") or {}).get("step")
+        try:
+            newest = next(sound(self.directory, first, last, generation=known.get("generation")), None)
+        except UserError as error:  # other users could have written what is there
+            return None, None, str(error)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
-            raise UserError(no_sound_checkpoint(self.directory.name, first, last))
-        return newest
+            return None, None, no_sound_checkpoint(self.directory.name, first, last)
+        return newest, adopted, ""
