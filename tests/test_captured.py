@@ -20,8 +20,8 @@ from gate_runs import FEW_STEPS, Gates
 from own_tasks import bound, data_of
 from preloaded import spawned
 from relay import strategies
+from relay.chain.signals import Interruption
 from relay.process.generators import seed_generators
-from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
 from relay.spot_check.kept import kept_losses
@@ -191,13 +191,13 @@ def test_the_ranks_agree_every_second_however_many_steps_are_queued(tmp_path: Pa
 def _agreeing(ranks: Ranks, work: Path) -> None:
     """A step takes the device 20 ms, and the CPU nothing: by the queue, 10,000 steps would be a second."""
     length = short_run(DIGITS).length
-    agreement = Agreement(length, ranks, Interruption.watch(), Checkpoints(work, ranks), 0)
+    agreement = Agreement(length, ranks, Interruption(), Checkpoints(work, ranks), 0)
     reached, began = [], time.monotonic()
     for step in range(1, 150):
         pretended_gpu.gpu().queue(0.02)
         if agreement.due(step):
-            agreement.reach(step)
-            agreement.done(step)
+            agreement.decide(step)
+            agreement.done(step, saved=False)
             reached.append(time.monotonic() - began)
     assert len(reached) >= 3
     assert max(later - earlier for earlier, later in pairwise(reached)) < 2.5

@@ -219,9 +219,9 @@ def test_ranks_that_torch_does_not_know_are_stopped_with_a_line(
     """Each would take itself for the only one, and wait for the others' folder."""
     monkeypatch.setenv(rank, "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")  # of a batch script's job
-    assert Ranks.join().world_size == 1
+    assert Ranks.meet().world_size == 1
     monkeypatch.setenv(size, "2")
     with pytest.raises(ChainError, match=rf"{size} is 2, and there is no process group; call init_process_group\("):
-        Ranks.join()
+        Ranks.meet()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert Ranks.join().world_size == 1
+    assert Ranks.meet().world_size == 1

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,16 @@ from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.process.generators import alike, generators, restore_generators
-from relay.process.interruption import Interruption
+from relay.chain.background import DONE, WRITING
+from relay.chain.generators import generators, restore
+from relay.chain.sealed import seal, wait_for
+from relay.chain.signals import NEARLY_OVER, Interruption
+from relay.process.generators import alike
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name, sealed
-from relay.run_folder.sealed import MANIFEST, complete, damage, seal
-from relay.spec.setting import Length
+from relay.run_folder import attempt_name
+from relay.run_folder.sealed import MANIFEST, complete, damage
 from relay.spec.tasks import TaskSpec
-from relay.training.agreement import Agreement, Moment
-from relay.training.checkpoint import DONE, WRITING, Checkpoints
+from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 
@@ -65,14 +65,14 @@ def test_a_resumed_training_goes_on_bit_for_bit(
 
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
     now = time.time()
-    watching = Interruption(deadline=now + 100)
+    watching = Interruption(now + 100)
     assert watching.reason is None
     watching.leave_room(save_seconds=20, step_seconds=45)
     assert watching.margin_seconds == 95
     watching.leave_room(save_seconds=1, step_seconds=1)
     assert watching.margin_seconds == 95  # it never shrinks
     watching.leave_room(save_seconds=20, step_seconds=55)
-    assert watching.reason == "deadline"
+    assert watching.reason == NEARLY_OVER
 
 
 def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
@@ -216,19 +216,18 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before(
 
 def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Path) -> None:
     """A manifest without it would call the checkpoint sound."""
-    (tmp_path / "rng-0.pt").write_text("mine")
     late = threading.Timer(1.0, lambda: (tmp_path / "rng-1.pt").write_text("another node's"))
     late.start()
-    seal(tmp_path, 5, 2, {"rng-0.pt", "rng-1.pt"})
-    assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == {"rng-0.pt", "rng-1.pt"}
+    wait_for(tmp_path, ["rng-1.pt"])
+    assert (tmp_path / "rng-1.pt").exists()
     late.join()
 
 
 def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed, "SHOWN_WITHIN_SECONDS", 0.1)
+    monkeypatch.setattr("relay.chain.sealed.SHOWN_WITHIN_SECONDS", 0.1)
     with pytest.raises(FileNotFoundError, match="another node has written it"):
-        seal(tmp_path, 5, 2, {"rng-1.pt"})
-    assert not (tmp_path / MANIFEST).exists()
+        seal(tmp_path, 5, {"rng-1.pt": {}}, {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_damaged_is_an_error_and_no_fresh_start(
@@ -255,20 +254,6 @@ def test_they_are_given_in_epochs_or_in_steps_but_not_in_both() -> None:
         only(CPU, checkpoint_every_steps=10, checkpoint_every_epochs=0.5)
 
 
-def test_one_that_has_to_wait_for_the_one_before_stays_due(ranks: Ranks) -> None:
-    length = Length(epochs=1, steps_per_epoch=40, total_steps=40, evaluate_every_steps=40, checkpoint_every_steps=4)
-    saves: Any = SimpleNamespace(progress=WRITING, agree=lambda progress: progress == DONE, longest_save_seconds=0.0)
-    agreement = Agreement(length, ranks, Interruption(deadline=None), saves, 0)
-    agreement.next_step = 100  # the clock asks for nothing
-    assert [step for step in range(1, 10) if agreement.due(step)] == [4, 8]
-    assert not agreement.reach(4).save
-    saves.progress = DONE
-    assert agreement.reach(5).save
-    agreement.saved = Moment.now(5)
-    assert not agreement.reach(6).save
-    assert agreement.reach(8).save
-
-
 # The states of the random generators in a checkpoint.
 
 
@@ -281,7 +266,7 @@ def test_every_generator_goes_on_where_it_was() -> None:
     state = generators()
     expected = draws()
     draws()
-    restore_generators(state)
+    restore(state)
     assert draws() == expected
 
 

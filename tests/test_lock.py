@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from relay.base import lock
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
-from relay.run_folder.sealed import MANIFEST, seal
+from relay.chain import lock
+from relay.chain.files import all_described
+from relay.chain.sealed import MANIFEST, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 HOLD = """
@@ -68,12 +69,12 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     synced: set[int] = set()
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
     (tmp_path / "part").write_text("written by a rank")
-    seal(tmp_path, 1, 1)
+    seal(tmp_path, 1, all_described(tmp_path), {})
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "part", tmp_path / MANIFEST)} <= synced
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.base.lock.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 0.5)
     held = exclusive(tmp_path)
     for attempt in (exclusive, wait_until_free):
         with pytest.raises(Busy, match=rf"{tmp_path}: another job already trains this run \(process {os.getpid()} on "):

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit, writers
+from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, sealed, time_limit, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from small_disks import fill, mounts, small
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 @pytest.fixture(autouse=True)
 def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 1.0)
     for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME):
         monkeypatch.delenv(name, raising=False)
 
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str])
     assert "goes on from step 1" in told
     again.after(2)
     again.finish()
-    assert folder.damage(Path("checkpoints/step-2")) is None
+    assert sealed.damage(Path("checkpoints/step-2")) is None
 
 
 def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one() -> None:

@@ -18,11 +18,12 @@ from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay import strategies
 from relay.base.files import read_json
+from relay.chain.generators import generators, restore
 from relay.config.config import load
 from relay.planning.planner import plan
 from relay.planning.searches import batch_searches
 from relay.probe import job, tries
-from relay.process.generators import generators, restore_generators, seed_generators
+from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder.measured import read_measured
 from relay.spec.probe import Limits
@@ -169,7 +170,7 @@ def _goes_on(ranks: Ranks) -> None:
     assert one != other
     state = generators()
     expected = draws()
-    restore_generators(state)
+    restore(state)
     assert draws() == expected
     seed_generators(7, ranks.devices)
     assert draws() == [one, other]

@@ -11,7 +11,9 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base.files import write_json
-from relay.run_folder.sealed import damage, manifest, seal
+from relay.chain.files import all_described
+from relay.chain.sealed import seal
+from relay.run_folder.sealed import MANIFEST, damage, manifest
 from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
 from relay.spec.spot_checks import SpotChecks
 from spot_checked import kept, states
@@ -27,7 +29,7 @@ def keep(work: Path, *steps: int) -> None:
         place = states_folder(work) / f"step-{step}"
         place.mkdir(parents=True)
         (place / "state").write_text(str(step))
-        seal(place, step, 1)
+        seal(place, step, all_described(place), {"world_size": 1}, MANIFEST)
 
 
 def test_every_step_after_the_first_is_drawn_as_often() -> None:

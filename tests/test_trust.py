@@ -14,8 +14,10 @@ from chain_runs import Bench
 from checkpointed import Training, filled
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.chain import writers
 from relay.process.ranks import Ranks
-from relay.run_folder import sealed, trust
+from relay.run_folder import sealed
+from relay.run_folder.trust import keep_others_out
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
@@ -45,9 +47,9 @@ def link(path: Path) -> None:
 
 
 OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
-    ("file", open_to_group, "strategy/.metadata", "can be written by the members of group 54321: chmod -R g-w,o-w "),
-    ("manifest", open_to_all, sealed.MANIFEST, "can be written by everyone: chmod -R g-w,o-w "),
-    ("file", link, "rng-0.pt", "is a symbolic link"),
+    ("file", give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
+    ("manifest", open_to_all, sealed.MANIFEST, "can be written by everyone; chmod o-w it, or give a folder on "),
+    ("file", link, "rng-0.pt", "is a link"),
     ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
 ]
 
@@ -76,64 +78,45 @@ def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
         checkpoints.resume(training.strategy, 0, 10)
 
 
-@as_root
-@pytest.mark.parametrize(
-    ("level", "harm", "told"),
-    [
-        (2, give_away, "belongs to another user (54321), who could replace there what jobs run or load"),
-        (1, open_to_group, "can be written by the members of group 54321, who could replace there what jobs run or"),
-        (0, open_to_all, "can be written by everyone, who could replace there what jobs run or load"),
-    ],
-    ids=["results", "results/checkpoints", "the run's folder"],
-)
-def test_a_folder_above_into_which_others_can_write_is_refused(
-    tmp_path: Path,
-    ranks: Ranks,
-    training: Training,
-    monkeypatch: pytest.MonkeyPatch,
-    level: int,
-    harm: Callable[[Path], None],
-    told: str,
+@pytest.mark.parametrize("level", [3, 1, 0], ids=["above results", "results/checkpoints", "the run's folder"])
+def test_a_folder_above_into_which_everybody_can_write_is_refused(
+    tmp_path: Path, ranks: Ranks, training: Training, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
     """Also where a link leads there."""
     work = tmp_path / "results" / "checkpoints" / "run-1"
-    trust.make_own(work)
+    writers.make_own(work)
     checkpoints = Checkpoints(work, ranks)
     filled(checkpoints, training, 4)
-    assert trust.unsafe_above(work, "owner") is None
-    harm((work, *work.parents)[level])
+    assert writers.unsafe_above(work) is None
+    open_to_all((work, *work.parents)[level])
     monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
-    with pytest.raises(UserError) as caught:
+    told = f"{(work, *work.parents)[level]} can be written by everyone; chmod o-w it, or give a folder on another disk"
+    with pytest.raises(UserError, match=re.escape(told)):
         checkpoints.resume(training.strategy, 0, 10)
-    assert told in str(caught.value)
-    with pytest.raises(UserError, match=re.escape(str(caught.value))):  # nor adopted, nor exported
+    with pytest.raises(UserError, match=re.escape(told)):  # nor adopted, nor exported
         next(sealed.sound(work, 0, 10))
-    if harm is not give_away:
-        assert f"chmod g-w,o-w {(work, *work.parents)[level]}, or write `checkpoint_writers: " in str(caught.value)
     (tmp_path / "mine").mkdir(mode=0o755)
     (tmp_path / "mine" / "checkpoints").symlink_to(work.parent)
-    assert trust.unsafe_above(tmp_path / "mine" / "checkpoints" / "run-1", "owner") == str(caught.value)
+    assert writers.unsafe_above(tmp_path / "mine" / "checkpoints" / "run-1") == told
 
 
 @as_root
-def test_what_the_config_allows_is_loaded(tmp_path: Path, ranks: Ranks, training: Training) -> None:
-    work = tmp_path / "results" / "checkpoints" / "run-1"
-    trust.make_own(work)
+def test_of_what_a_group_could_write_the_call_warns_once(
+    tmp_path: Path, ranks: Ranks, training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a project's folder on many clusters: its members are trusted then."""
+    results = tmp_path / "results"
+    work = results / "checkpoints" / "run-1"
+    keep_others_out(results)
+    writers.make_own(work)
     filled(Checkpoints(work, ranks), training, 4)
-    for harm, allowed, refused in (
-        (open_to_group, ("group", "everyone"), ("owner",)),
-        (open_to_all, ("everyone",), ("owner", "group")),
-    ):
-        for path in (work.parent, work / "step-4"):
-            harm(path)
-        for writers in refused:
-            with pytest.raises(UserError):
-                Checkpoints(work, ranks, writers).resume(training.strategy, 0, 10)  # type: ignore[arg-type]
-        for writers in allowed:
-            assert Checkpoints(work, ranks, writers).resume(training.strategy, 0, 10) == 4  # type: ignore[arg-type]
-    give_away(work / "step-4" / "rng-0.pt")
-    with pytest.raises(UserError):
-        Checkpoints(work, ranks, "everyone").resume(training.strategy, 0, 10)
+    assert capsys.readouterr().err == ""
+    for path in (tmp_path, results, work):
+        open_to_group(path)
+    keep_others_out(results)
+    told = f"{results} can be written by the members of group 54321, who could act as you; chmod -R g-w,o-w {results}"
+    assert capsys.readouterr().err == f"warning: {told}, or trust them\n"
+    assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
 
 
 @contextmanager
@@ -149,20 +132,21 @@ def umask(value: int) -> Iterator[None]:
 def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, name: str) -> None:
     """A specification of a job names its interpreter."""
     with umask(0o002):
-        trust.make_all_own(tmp_path / "results", "owner")
+        keep_others_out(tmp_path / "results")
         write_json(tmp_path / "results" / "runs" / "a" / "run.json", {})
     assert all(path.stat().st_mode & 0o022 == 0 for path in (tmp_path / "results").rglob("*"))
     for path in (tmp_path / "results" / name, tmp_path / "results"):
         path.mkdir(exist_ok=True, parents=True)
         path.chmod(0o777)
-        with pytest.raises(UserError, match=f"{path} can be written by everyone, who could replace there what jobs "):
-            trust.make_all_own(tmp_path / "results", "owner")
-        trust.make_all_own(tmp_path / "results", "everyone")
+        with pytest.raises(UserError, match=f"{path} can be written by everyone; chmod o-w it"):
+            keep_others_out(tmp_path / "results")
         path.chmod(0o755)
 
 
 @as_root
-def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(tmp_path: Path) -> None:
+def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Under umask 002 both are writable for the group. Snakemake keeps its environments there."""
     results, state = tmp_path / "results", tmp_path / ".snakemake"
     sources = [tmp_path / "Snakefile", tmp_path / "scripts"]
@@ -173,16 +157,20 @@ def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(tmp_path: P
     (bytecode := sources[1] / "__pycache__").mkdir()
     for path in (made := (state / "conda", state, bytecode)):
         open_to_group(path)
-    trust.make_all_own(results, "owner", sources)
+    keep_others_out(results, sources)
     assert [path for path in made if path.stat().st_mode & 0o022] == []
     open_to_group(code)
-    with pytest.raises(UserError, match=f"{code} can be written by the members of group 54321, who could change what "):
-        trust.make_all_own(results, "owner", sources)
-    trust.make_all_own(results, "group", sources)
+    keep_others_out(results, sources)
+    assert f"warning: {code} can be written by the members of group 54321" in capsys.readouterr().err
+    open_to_all(code)
+    with pytest.raises(UserError, match=f"{code} can be written by everyone"):
+        keep_others_out(results, sources)
     code.chmod(0o644)
-    give_away(state)
-    with pytest.raises(UserError, match=rf"{state} belongs to another user \(54321\), who could replace there what "):
-        trust.make_all_own(results, "owner", sources)
+    for path in (state, results / "runs"):
+        give_away(path)
+        with pytest.raises(UserError, match=rf"{path} belongs to another user \(54321\)"):
+            keep_others_out(results, sources)
+        os.chown(path, os.getuid(), -1)
 
 
 def test_a_job_says_so_before_it_trains(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
-from relay.chain.files import sync
+from relay.chain import files
 
 
 def write_text(path: Path, text: str) -> None:
@@ -26,18 +24,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     The folder is made where there is none. Raises OSError, and leaves nothing of what could not be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
-    try:
-        with temporary.open("xb") as stream:  # another user's link of that name would not be followed
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync(path.parent)
+    files.write_bytes(path, content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,22 +46,6 @@ def write_json_or_say(path: Path, value: Any) -> None:
     except OSError as error:
         with suppress(OSError):  # the log may be on the same disk
             print(f"{path}: cannot be written: {error.strerror or error}", file=sys.stderr, flush=True)
-
-
-def disk_refusal(folder: Path, size_bytes: int = 2**20) -> OSError | None:
-    """What the folder's disk says to a file of this size; None where it takes it, and nothing is left of it then."""
-    path = folder / f".room-{os.getpid()}"
-    try:
-        with path.open("wb") as stream:
-            stream.write(bytes(size_bytes))
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as error:
-        return error
-    finally:
-        with suppress(OSError):
-            path.unlink()
-    return None
 
 
 def read_json(path: Path) -> Any:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
 from relay.card.seen import Seen
-from relay.process.generators import generators
+from relay.chain.generators import generators
 from relay.spec.card import LOOKED_AT, Leaf
 from relay.task import batches
 from relay.task.batches import Batch

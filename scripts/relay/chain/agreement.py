@@ -13,11 +13,15 @@ FIRST_SAVE_SECONDS = 60.0  # before a job ends, it has to be known what a save t
 
 
 class Decision(NamedTuple):
-    """What all ranks do after this step. `stopped` says why the job ends here; `progress` is that of the save."""
+    """What all ranks do after this step. `stopped` says why the job ends here; `progress` is that of the save.
+
+    `write`: what has gathered is written, as rank 0 wished.
+    """
 
     progress: float
     save: bool
     stopped: str | None
+    write: bool = False
 
 
 class Agreement:
@@ -40,23 +44,23 @@ class Agreement:
             return True
         return step >= self._next or (self.save_steps is not None and step % self.save_steps == 0)
 
-    def reach(self, step: int, progress: float, longest_save_seconds: float) -> Decision:
+    def reach(self, step: int, progress: float, longest_save_seconds: float, *, write: bool = False) -> Decision:
         """Decide what is done after this step. Collective.
 
         `progress` is this rank's part of the save under way; `longest_save_seconds` is 0 where none has ended.
         """
         now, reason = time.monotonic(), self.interruption.reason
-        wanted = [progress, float(reason is not None), 0.0, 0.0]
+        wanted = [progress, float(reason is not None), float(write), 0.0, 0.0]
         if self.ranks.rank == 0:
             per_step = (now - self._agreed_at) / max(1, step - self._agreed_step)
-            wanted[2:] = [float(self._save_is_due(now, longest_save_seconds)), AGREE_SECONDS // max(per_step, 1e-4)]
-        progress, stop, save, interval = self.ranks.largest(wanted)
+            wanted[3:] = [float(self._save_is_due(now, longest_save_seconds)), AGREE_SECONDS // max(per_step, 1e-4)]
+        progress, stop, write_now, save, interval = self.ranks.largest(wanted)
         # The first steps of a process include all that is compiled then: no later step takes as long.
         longest_step = now - self._agreed_at if self._agreed_step > self._began else 0.0
         self.interruption.leave_room(longest_save_seconds, longest_step)
         self._next = step + max(1, int(interval))
         stopped = next(each for each in self.ranks.gather(reason) if each) if stop else None
-        return Decision(progress, bool(save) or self._save_by_steps(step), stopped)
+        return Decision(progress, bool(save) or self._save_by_steps(step), stopped, bool(write_now))
 
     def done(self, step: int, *, saved: bool) -> None:
         """What was decided has been done: the time until the next agreement counts from here."""

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -17,17 +18,43 @@ _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EACCES, errno.ENO
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON under another name, make it durable, and rename it: a reader sees all or nothing. Raises OSError."""
+    """Write JSON, as `write_bytes` does. Raises OSError."""
+    write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file beside its place, make it durable, and rename it there: a reader sees all of it or none.
+
+    Raises OSError, and leaves nothing of what could not be written.
+    """
     temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        with temporary.open("x", encoding="utf-8") as stream:  # another user's link of that name would not be followed
-            stream.write(json.dumps(value, indent=1) + "\n")
-        sync(temporary)
+        with temporary.open("xb") as stream:  # another user's link of that name would not be followed
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
     sync(path.parent)
+
+
+def disk_refusal(folder: Path, size_bytes: int = 2**20) -> OSError | None:
+    """What the folder's disk says to a file of this size; None where it takes it, and nothing is left of it then."""
+    path = folder / f".room-{os.getpid()}"
+    try:
+        with path.open("wb") as stream:
+            stream.write(bytes(size_bytes))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            path.unlink()
+    return None
 
 
 def sync(path: Path) -> None:

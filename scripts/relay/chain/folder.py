@@ -6,25 +6,17 @@ lists every other file with its size and SHA-256.
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import socket
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from . import writers
+from . import lock, sealed, writers
 from .errors import ChainError, say
-from .files import NO_LOCKS, described, remove, sync, write_json
+from .files import remove, sync
+from .sealed import damage, manifest
 
 KEPT = 2
-MANIFEST = "manifest.json"
-FORMAT = 1
-WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
-LOOK_SECONDS = 0.2
 
 
 class Folder:
@@ -44,35 +36,26 @@ class Folder:
     def open(self) -> TextIO:
         """Make the folder, keep every other chain out of it, and remove what killed saves have left.
 
-        The lock is the kernel's, and ends with the process that holds the returned file. A file system without locks
-        keeps nobody out. Raises ChainError where another process holds the folder for a minute, or everybody may
+        The lock ends with the process that holds the returned file. A file system without locks keeps nobody out.
+        Raises ChainError where another process holds the folder for a minute, or everybody may
         write to it, and OSError.
         """
-        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        writers.make_own(self.path)
         if problem := writers.unsafe(self.path, folder=True):
             raise ChainError(problem)
         writers.tell(self.path)
-        stream = (self.path / "lock").open("a+", encoding="utf-8")
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _locked(stream):
-            if time.monotonic() > deadline:
-                stream.seek(0)
-                holder = stream.read(200).strip() or "another process"
-                raise ChainError(f"{self.path}: {holder} trains in this folder; end it, or give another folder")
-            time.sleep(LOOK_SECONDS)
-        with suppress(OSError):  # a full disk: the lock holds without it
-            stream.truncate(0)
-            job = os.environ.get("SLURM_JOB_ID")
-            stream.write(f"{f'Slurm job {job}' if job else f'process {os.getpid()}'} on {socket.gethostname()}")
-            stream.flush()
+        try:
+            stream, _ = lock.exclusive(self.path)
+        except lock.HeldError as held:
+            who = str(held) or "another process"
+            raise ChainError(f"{self.path}: {who} trains in this folder; end it, or give another folder") from None
         for left in self.path.glob(".partial-*"):
             remove(left)
         return stream
 
     def steps(self) -> list[int]:
         """The steps of which a checkpoint is there, damaged or not; the newest first."""
-        found = (place.name.removeprefix("step-") for place in self.path.glob("step-*"))
-        return sorted((int(number) for number in found if number.isdecimal()), reverse=True)
+        return sealed.steps(self.path)
 
     def reached(self) -> int:
         """The step of the newest sound checkpoint; 0 where there is none. It waits for another process as `open`."""
@@ -87,25 +70,12 @@ class Folder:
         """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
         return self._from / self._given / f".partial-{attempt}-{step}"
 
-    @staticmethod
-    def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Make a checkpoint's files durable and its user's alone, and write its manifest. Raises OSError."""
-        for name in files:
-            sync(place / name)
-        write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
-        for each in [place, *place.rglob("*")]:
-            with suppress(OSError):  # an open umask leaves it writable
-                each.chmod(each.stat().st_mode & 0o7755)
-        for each in [*place.rglob("*"), place]:
-            if each.is_dir():
-                sync(each)
-
     def complete(self, partial: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Make a checkpoint of what was written, and keep the last two. Raises OSError.
 
         `files` are those of all ranks, as `described`; `told` is what else the manifest says.
         """
-        self.seal(partial, step, files, told)
+        sealed.seal(partial, step, files, told)
         place = self.place(step)
         remove(place)  # a damaged one, passed over at the start
         partial.rename(place)
@@ -115,58 +85,6 @@ class Folder:
         for found in self.steps():
             if found not in kept:
                 remove(self.place(found))
-
-
-def _locked(stream: TextIO) -> bool:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
-
-
-def manifest(place: Path) -> dict[str, Any]:
-    """What a checkpoint's manifest says. Raises OSError or ValueError where it cannot be read."""
-    told = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-    if not isinstance(told, dict) or not isinstance(told.get("files"), dict) or not told["files"]:
-        raise ValueError("it is no manifest")
-    if told.get("format") != FORMAT:
-        raise ValueError(f"it has format {told.get('format')}; this version reads format {FORMAT}")
-    return told
-
-
-def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, in one line; None where it is sound.
-
-    Each of `shares` processes reads the files of its own share. Nothing is parsed but the manifest, which is JSON.
-    """
-    try:
-        told = manifest(place)
-        if place.name.rpartition("-")[2] != str(told.get("step")):
-            return f"{place} holds the checkpoint of step {told.get('step')}: it was copied there"
-        if problem := next(_wrong_names(place, told["files"]), None):
-            return problem
-        for name in sorted(told["files"])[share::shares]:
-            if described(place / name) != told["files"][name]:
-                return f"{place / name} does not have the checksum of its manifest"
-    except OSError as error:
-        return f"{error.filename or place} cannot be read ({error.strerror or error})"
-    except (ValueError, RecursionError) as error:
-        return f"{place / MANIFEST} cannot be read ({error})"
-    return None
-
-
-def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
-    """What is missing, what is there and in no manifest, and what others could have written."""
-    found = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {MANIFEST}
-    yield from (f"{place / name} is missing" for name in sorted(set(files) - found))
-    yield from (f"{place / name} is not in the manifest" for name in sorted(found - set(files)))
-    for path in [place.parent, place, *place.rglob("*")]:
-        if problem := writers.unsafe(path, folder=path == place.parent):
-            yield problem
 
 
 def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | None:

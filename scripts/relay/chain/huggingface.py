@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from . import note
+from . import note, sealed
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
 from .files import all_described
@@ -57,14 +57,12 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         folder = Folder(Path(trainer.args.output_dir))
         self._lock = ranks.alike(lambda: folder.open() if ranks.rank == 0 else None)
-        numbers = (place.name.removeprefix("checkpoint-") for place in folder.path.glob("checkpoint-*"))
-        steps = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
-        places = [folder.path / f"checkpoint-{step}" for step in steps]
+        places = [folder.path / f"checkpoint-{step}" for step in sealed.steps(folder.path, "checkpoint-")]
         found = ranks.of_first(lambda: newest_sound(places, self._script, ranks.world_size, "give another output_dir"))
         return str(found) if found else None
 
     def _join(self) -> Ranks:
-        self._ranks = self._ranks or Ranks.join()
+        self._ranks = self._ranks or Ranks.meet()
         return self._ranks
 
     def on_train_begin(
@@ -111,7 +109,7 @@ class ChainCallback(TrainerCallback):
     def _seal(self, args: TrainingArguments, state: TrainerState) -> None:
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         whose = {"script": self._script, "world_size": args.world_size}
-        Folder.seal(place, state.global_step, all_described(place), whose)
+        sealed.seal(place, state.global_step, all_described(place), whose)
         if told := reporter():
             told.event("saved", state.global_step)
 

@@ -32,12 +32,13 @@ from . import note
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
 from .files import all_described
-from .folder import Folder, manifest, newest_sound
+from .folder import Folder, newest_sound
 from .generators import generators
 from .lightning_loader import Loader
 from .place import Place, own_generators
 from .ranks import Ranks
 from .report import reporter
+from .sealed import manifest
 from .signals import Interruption
 from .time_limit import end_time
 from .workers import prepare
@@ -228,7 +229,7 @@ def _joined(trainer: Any) -> Ranks:
             begin()
         else:
             launcher.launch(begin, trainer=trainer)
-    return Ranks.join()
+    return Ranks.meet()
 
 
 def _read(trainer: Any, path: Path, rank: int) -> None:

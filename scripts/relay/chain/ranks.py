@@ -24,7 +24,7 @@ class Ranks:
     control: dist.ProcessGroup | None = None
 
     @classmethod
-    def join(cls) -> Ranks:
+    def meet(cls) -> Ranks:
         """Meet the other processes, where there are others. Collective.
 
         Raises ChainError where a launcher has started several, and they have not made a process group.

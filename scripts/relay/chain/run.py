@@ -45,7 +45,7 @@ def resume(
     tell_in_one_line()
     if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
         raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
-    ranks = Ranks.join()
+    ranks = Ranks.meet()
     interruption = Interruption()
     interruption.watch()
     # One rank asks: a thousand would be a burden to Slurm. Its reason stops all.
@@ -69,7 +69,7 @@ def reached(folder: str | Path = "checkpoints") -> int:
     that it adds to an optimizer.
     """
     tell_in_one_line()
-    place, ranks = Folder(Path(folder)), Ranks.join()
+    place, ranks = Folder(Path(folder)), Ranks.meet()
     return ranks.of_first(place.reached)
 
 

@@ -6,73 +6,49 @@ The main threads agree that all have written, and rank 0 makes the checkpoint of
 
 from __future__ import annotations
 
-import io
-import os
 import secrets
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import writers
+from .background import Background, Saving
 from .errors import ChainError, say
-from .files import described, remove, sync
-from .folder import Folder, damage, manifest, of_another, whole
+from .files import described, disk_refusal, remove, sync
+from .folder import Folder, of_another, whole
 from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
 from .report import reporter
+from .sealed import damage, manifest
 from .state import REPLICATED, State, difference, unreadable
 
-# How far a rank's part of a save is. That of the whole save is the largest of all ranks'.
-DONE, WRITING, FAILED = 0.0, 1.0, 2.0
 FULL = ("No space left", "quota exceeded")  # of errno's texts
-_PROBE_BYTES = 2**20
 Files = dict[str, Any]
 
 
-@dataclass
-class Saving:
-    """A save under way: this rank's part, and when it began (seconds of the monotonic clock)."""
-
-    step: int
-    partial: Path
-    part: Future[Files]
-    began: float
-
-    @property
-    def progress(self) -> float:
-        """DONE, WRITING or FAILED, on this rank."""
-        if not self.part.done():
-            return WRITING
-        return FAILED if self.part.exception() else DONE
-
-
-class Checkpoints:
+class Checkpoints(Background[Files]):
     """A chain's checkpoints, as its ranks write and load them together.
 
-    `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an earlier one;
-    0 where none has ended. `script` is the name of the script's file. `saved` is the newest step that is complete.
+    `script` is the name of the script's file. `saved` is the newest step that is complete. Where a rank could not
+    write, it is said, and the next save tries again; where that fails, too, all ranks raise ChainError.
     """
 
     def __init__(self, folder: Folder, state: State, ranks: Ranks, script: str) -> None:
+        super().__init__(ranks)
         self.folder, self.state, self.ranks, self.script = folder, state, ranks, script
-        self.longest_save_seconds = 0.0
         self.saved = 0
-        self._failed = False  # whether the last save was
+        self._once_failed = False  # whether the last save was
         self._proven = False  # whether a checkpoint of this training was read
         self._own: list[torch.Generator] = []  # the loader's, of the user's making
         self._own_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
-        self._saving: Saving | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._sharded = None
         if state.sharded:
             from .sharded import Sharded
@@ -121,33 +97,7 @@ class Checkpoints:
             sync(path)
         return {str(path.relative_to(partial)): described(path) for path in written}
 
-    @property
-    def progress(self) -> float:
-        """How far this rank is, for the ranks to agree on; DONE without a save."""
-        return self._saving.progress if self._saving else DONE
-
-    def agree(self, progress: float) -> bool:
-        """Told the largest `progress` of all ranks: complete the save if all have written. Whether another can begin.
-
-        Collective. Where one rank could not write, it is said, and the next save tries again. Raises ChainError on all
-        ranks where that fails, too.
-        """
-        if self._saving and progress == FAILED:
-            self._fail(self._saving)
-        if self._saving and progress == DONE:
-            self._complete(self._saving)
-            self._saving = None
-        return self._saving is None
-
-    def finish(self) -> None:
-        """Wait until the save that was begun, if any, is complete. Collective; raises as `agree` does."""
-        progress = WRITING
-        while not self.agree(progress):
-            # Often enough that the ranks who wait hear of each other before the group's timeout.
-            wait([self._saving.part] if self._saving else [], timeout=1.0)
-            (progress,) = self.ranks.largest([self.progress])
-
-    def _complete(self, saving: Saving) -> None:
+    def _written(self, saving: Saving[Files]) -> None:
         files = whole(self.ranks.gather(saving.part.result()))
         seconds = max(self.longest_save_seconds, time.monotonic() - saving.began)
         told = {
@@ -162,7 +112,7 @@ class Checkpoints:
         except ChainError as error:
             self._give_up(saving, str(error), told=error.told)
             return
-        self.saved, self._failed = saving.step, False
+        self.saved, self._once_failed = saving.step, False
         self.longest_save_seconds = seconds
         if not self._proven:  # the next job would be too late to find it
             place = self.folder.place(saving.step)
@@ -170,22 +120,21 @@ class Checkpoints:
         if told_to := reporter():
             told_to.event("saved", saving.step)
 
-    def _fail(self, saving: Saving) -> None:
+    def _failed(self, saving: Saving[Files]) -> None:
         error = saving.part.exception() if saving.part.done() else None
-        reasons = self.ranks.gather(error and _reason(error, self.ranks.rank, self.folder.path))
-        rank, reason = next(((rank, each) for rank, each in enumerate(reasons) if each), (0, "no rank says why"))
+        rank, reason = self._reason(_reason(error, self.ranks.rank, self.folder.path) if error else None)
         self._give_up(saving, f"{reason} (rank {rank})", told=self.ranks.rank == rank)
 
-    def _give_up(self, saving: Saving, reason: str, *, told: bool) -> None:
+    def _give_up(self, saving: Saving[Files], reason: str, *, told: bool) -> None:
         """Say that a save failed. Raises ChainError where the one before failed, too."""
         self._saving = None
         if self.ranks.rank == 0:
             remove(saving.partial)  # room for what others write there
         line = f"{self.folder.path}: step {saving.step} could not be saved: {reason}"
-        if self._failed:
+        if self._once_failed:
             what = "make room there" if any(words in reason for words in FULL) else "see to that disk"
             raise ChainError(f"{line}; {what}, and start the same job again", told=told)
-        self._failed = True
+        self._once_failed = True
         if told:
             say(f"warning: {line}; the next save tries again")
 
@@ -272,21 +221,7 @@ def _reason(error: BaseException, rank: int, folder: Path) -> str:
     failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank
     if isinstance(failures, dict) and rank in failures:
         error = failures[rank][0]
-    found = error if isinstance(error, OSError) else (_refused(folder) or error)
+    found = error if isinstance(error, OSError) else (disk_refusal(folder) or error)
     if isinstance(found, OSError):
         return found.strerror or str(found)
     return f"{type(found).__name__}: {found}".splitlines()[0]
-
-
-def _refused(folder: Path) -> OSError | None:
-    """The error with which the folder's disk refuses a small file; None where it takes one."""
-    probe = folder / f".probe-{os.getpid()}"
-    try:
-        probe.write_bytes(io.BytesIO(bytes(_PROBE_BYTES)).getvalue())
-        sync(probe)
-    except OSError as error:
-        return error
-    finally:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
-    return None

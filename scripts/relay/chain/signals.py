@@ -33,33 +33,43 @@ SPARE_SECONDS = 3.0  # between the last resort and the end of the job's time
 _LOOK_SECONDS = 0.5
 
 
+def _torchrun() -> int | None:
+    """The torchrun that has started this process. The ranks of a killed one live on: they must not train beside the
+    next job. Of other parents nothing follows: a shell may end before the script that it started."""
+    return os.getppid() if note.TORCHRUN in os.environ else None
+
+
 @dataclass
 class Interruption:
     """Watches for a reason to stop. A handler only notes its signal; the ranks agree on it after a step.
 
     `end_time` is the end of the job's time in Unix seconds, or None. `margin_seconds` is kept free before it, and
-    grows with the longest save and step. `saved` tells the newest step that is saved; `saving` is true while a save is
-    under way.
+    grows with the longest save and step. `nearly_over` is then the reason. The process must not outlive its `launcher`;
+    None: that is not known. `saved` tells the newest step that is saved; `saving` is true while a save is under way.
     """
 
     end_time: float | None = None
     margin_seconds: float = LEAST_MARGIN_SECONDS
     received: list[str] = field(default_factory=list)
+    nearly_over: str = NEARLY_OVER
+    launcher: int | None = field(default_factory=_torchrun)
     saved: Callable[[], int] = lambda: 0
     saving: bool = False
     ended: bool = False
     _before: dict[int, Any] = field(default_factory=dict)  # the handlers of others
     _last: threading.Thread | None = None
-    _parent: int = field(default_factory=os.getppid)
 
-    def watch(self) -> None:
-        """Install the handlers. Python allows that in the main thread alone; elsewhere signals stay as they are."""
+    def watch(self, *, last_resort: bool = True) -> None:
+        """Install the handlers. Python allows that in the main thread alone; elsewhere signals stay as they are.
+
+        Without the `last_resort`, whoever has started the process ends it where it waits for too long.
+        """
         self.ended = False
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if (before := signal.signal(number, self._note)) != self._note:
                     self._before[number] = before
-            if self._last is None:
+            if last_resort and self._last is None:
                 # Python calls a handler between two steps of its main thread; a pipe is written to at once.
                 told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
                 if (another := signal.set_wakeup_fd(tell, warn_on_full_buffer=False)) != -1:
@@ -124,15 +134,10 @@ class Interruption:
         if self.received:
             return self.received[0]
         if self.end_time is not None and time.time() > self.end_time - self.margin_seconds:
-            return NEARLY_OVER
-        if self._launcher_is_gone():
+            return self.nearly_over
+        if self.launcher is not None and os.getppid() != self.launcher:
             return "the launcher is gone"
         return None
-
-    def _launcher_is_gone(self) -> bool:
-        """The ranks of a killed torchrun live on; they must not train beside the next job. Of other parents nothing
-        follows: a shell may end before the script that it started."""
-        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent
 
 
 def _first_of(told: int) -> str | None:

@@ -44,12 +44,13 @@ def end_time(limit: float | str | None = None, told: Mapping[str, str] = os.envi
     `limit` is the script's own, counted from the start of its process; `told` has the environment's. Raises ChainError
     for a wrong one.
     """
-    known = [_told(END_TIME, told), None if limit is None else _process_start() + seconds_of(limit)]
+    known = [in_environment(END_TIME, told), None if limit is None else _process_start() + seconds_of(limit)]
     known.append(_slurm_end(needed=not any(known)))
     return min((end for end in known if end is not None), default=None)
 
 
-def _told(variable: str, told: Mapping[str, str] = os.environ) -> float | None:
+def in_environment(variable: str = "SLURM_JOB_END_TIME", told: Mapping[str, str] = os.environ) -> float | None:
+    """The end, in Unix seconds, that an environment variable tells; None where it does not."""
     with suppress(KeyError, ValueError):
         return float(told[variable])
     return None
@@ -60,7 +61,7 @@ def _slurm_end(*, needed: bool) -> float | None:
 
     Not all versions say it in the environment: the controller is asked.
     """
-    job, end = os.environ.get("SLURM_JOB_ID"), _told("SLURM_JOB_END_TIME")
+    job, end = os.environ.get("SLURM_JOB_ID"), in_environment()
     if job is None or end is not None:
         return end
     try:

@@ -2,7 +2,7 @@
 
 torch's sharded checkpoints are read with pickle, which can run code: whoever writes one acts as its reader. What
 everybody or another user could have written is refused. Of a group's right to write, which an open umask or a mount
-gives, a warning tells.
+gives, a warning tells. Access lists count as far as a file's mode shows them: those of POSIX do, those of NFSv4 do not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import say
@@ -33,21 +35,63 @@ def unsafe(path: Path, *, folder: bool) -> str | None:
     return None
 
 
+def unsafe_within(place: Path) -> str | None:
+    """The same of a folder of the user's own, and of all that is in it."""
+    for path in (place, *place.rglob("*")):
+        with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
+            if problem := unsafe(path, folder=False):
+                return problem
+    return None
+
+
+def unsafe_above(folder: Path) -> str | None:
+    """The same of a folder and all above it, also where links lead: who can write there could replace what is in it."""
+    above = {place for path in (folder.absolute(), folder.resolve()) for place in (path, *path.parents)}
+    problems = (unsafe(place, folder=True) for place in sorted(above, reverse=True) if place.exists())
+    return next(filter(None, problems), None)
+
+
 def tell(folder: Path, place: Path | None = None) -> None:
     """Warn, once, where others could write to the chain's folder, or else to a checkpoint in it. Raises OSError."""
-    if place and _who(folder):
+    if place and _who(folder, owners=True):
         return  # that was told
-    for path in [place, *sorted(place.rglob("*"))] if place else [folder]:
-        if who := _who(path):
-            remedy = f"chmod -R g-w,o-w {folder}, or trust them"
-            say(f"warning: {path} can be written by {who}, who could act as you; {remedy}")
-            return
+    if line := warning([place, *sorted(place.rglob("*"))] if place else [folder], folder, owners=True):
+        say(line)
 
 
-def _who(path: Path) -> str:
+def warning(paths: Iterable[Path], mend: Path, *, owners: bool) -> str | None:
+    """What to say of the first of these paths to which others could write; None where nobody could. Raises OSError.
+
+    `mend` is the folder to close. Without `owners`, whoever owns a path is trusted.
+    """
+    for path in paths:
+        with suppress(FileNotFoundError):
+            if who := _who(path, owners=owners):
+                remedy = f"chmod -R g-w,o-w {mend}, or trust them"
+                return f"warning: {path} can be written by {who}, who could act as you; {remedy}"
+    return None
+
+
+def make_own(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, into which only the owner can write."""
+    for path in (*reversed(folder.parents), folder):
+        if not path.is_dir():
+            path.mkdir(mode=0o755, exist_ok=True)
+
+
+def keep_to_owner(place: Path) -> None:
+    """Take the right to write from everyone but the owner, whatever the umask gave, where the file system can."""
+    for path in (place, *place.rglob("*")):
+        with suppress(OSError):
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            if mode & 0o022 and not path.is_symlink():
+                path.chmod(mode & ~0o022)
+
+
+def _who(path: Path, *, owners: bool) -> str:
     """Who could write to it beside its user; '' where nobody can."""
     seen = path.stat()
-    if seen.st_uid not in (os.geteuid(), 0):
+    if owners and seen.st_uid not in (os.geteuid(), 0):
         return f"its owner ({user(seen.st_uid)})"
     return "" if seen.st_mode & stat.S_ISVTX else others(seen)
 

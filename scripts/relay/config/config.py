@@ -6,6 +6,7 @@ by `scripts/schema.py`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +20,7 @@ from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, Spot
 from relay.config.comparisons import Axis, Comparison, OptionValue
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
-from relay.spec.setting import Scaling, Writers
+from relay.spec.setting import Scaling
 from relay.spec.tasks import built_in
 
 
@@ -117,11 +118,6 @@ class Config(Block):
     )
     checkpoint_every_steps: Natural | None = Field(
         default=None, description="the same in steps, in place of checkpoint_every_epochs; null: as that says"
-    )
-    checkpoint_writers: Writers = Field(
-        default="owner",
-        description="who may be able to write to the folders of checkpoints (loading one can run code): owner (you "
-        "alone), group (also the members of their group), everyone",
     )
     cuda_graph: bool = Field(
         default=True,
@@ -256,7 +252,11 @@ def load(raw: Mapping[str, Any] | None) -> Config:
     """
     if raw is not None and not isinstance(raw, Mapping):
         raise UserError(f"config: {show(raw)} is not allowed; allowed: keys and values")
+    given = dict(raw or {})
+    if given.pop("checkpoint_writers", None):  # for one release
+        told = "it has no meaning any more, because who else could write is refused or told; delete it"
+        print(f"warning: config: checkpoint_writers: {told}", file=sys.stderr)
     try:
-        return Config.model_validate(dict(raw or {}))
+        return Config.model_validate(given)
     except ValidationError as error:
         raise UserError("\n".join(error_lines(error, raw or {}, Config.model_json_schema()))) from None

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TextIO
 
 from relay.base.errors import UserError
-from relay.base.lock import NO_LOCKS, locked
+from relay.base.lock import locked
+from relay.chain.files import NO_LOCKS
 
 LOCK = Path(".snakemake/relay-driver.lock")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relay.base import ending
-from relay.base.files import disk_refusal
+from relay.chain.files import disk_refusal
 
 NOTE_BYTES = 2**16  # Snakemake's notes and the plan's files are smaller, each
 NOT_YOURS = (errno.EACCES, errno.EPERM)

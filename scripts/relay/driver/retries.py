@@ -16,7 +16,8 @@ from snakemake.logging import logger
 
 from relay.base import ending, lock
 from relay.base.ending import QUOTED, Ending
-from relay.base.files import disk_refusal, end_of
+from relay.base.files import end_of
+from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
 from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS

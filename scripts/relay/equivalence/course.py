@@ -17,12 +17,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from relay import strategies
+from relay.chain.generators import generators, restore
 from relay.equivalence.dtypes import lowered
 from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.work import Work
-from relay.process.generators import generators, restore_generators, seed_generators
+from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.spec.run import Training
@@ -231,7 +232,7 @@ def journey(first: Course, second: Course, folder: Path) -> Journey:
     first.ranks.barrier()
     resumed = second.build(strategy.measured)
     resumed.load(folder)
-    restore_generators(drawn)
+    restore(drawn)
     second.ranks.barrier()
     loaded = Held.of(resumed)
     second.predict(BEFORE)

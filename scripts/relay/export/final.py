@@ -27,7 +27,7 @@ def final_checkpoint(run: Run, places: Places) -> Path:
         recommended = f"the recommended run by sbatch {places.results}/recommendation.sbatch"
         how = f"snakemake {places.run}/summary.json, {recommended}"
         raise UserError(f"run {run.id}: {began}; train it first: {how}")
-    if next(sound(places.work, step, step, run.length.checkpoint_writers), None) is None:
+    if next(sound(places.work, step, step), None) is None:
         raise UserError(
             f"run {run.id}: no sound checkpoint of its last step, {step}, in {places.work}; "
             f"delete results/runs/{run.id} to train it again"

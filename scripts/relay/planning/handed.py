@@ -23,13 +23,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, write_json
+from relay.chain import writers
 from relay.config.config import Config
 from relay.planning import requests, rounds
 from relay.planning.plan import Plan
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.run_folder.snapshot import PLANNED, freeze
-from relay.run_folder.trust import keep_to_owner, make_all_own, make_own
+from relay.run_folder.trust import keep_others_out
 from relay.slurm import shapes
 from relay.spec.run import Gate, Run, Specification, Training
 from relay.spec.site import read_from
@@ -61,9 +62,9 @@ def prepare(plan: Plan) -> None:
     changed one, without a message. Raises UserError where Slurm refuses a job, and for results of another version.
     """
     results = plan.results
-    make_own(results)
+    writers.make_own(results)
     check_layout(results)
-    make_all_own(results, plan.config.checkpoint_writers, [plan.root / name for name in WORKFLOW])
+    keep_others_out(results, [plan.root / name for name in WORKFLOW])
     if refused := requests.refused(plan):
         raise UserError(refused[0])
     for start in requests.expected(plan):
@@ -171,12 +172,12 @@ def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
     """Write down a call's plan for its jobs. Those on nodes run a copy of the workflow, and read no config of today."""
     partial = FOLDER.with_name(f".{FOLDER.name}")
     remove(partial)  # of a driver that was killed
-    make_own(partial)
+    writers.make_own(partial)
     if plan.site:
         for name in WORKFLOW:
             _copy(plan.root / name, partial / name)
     (partial / PLAN).write_bytes(_written(plan, selftest))
-    keep_to_owner(partial)
+    writers.keep_to_owner(partial)
     remove(FOLDER)
     partial.rename(FOLDER)
     workflow.config_settings.configfiles = []  # Snakemake names them to its jobs, and the plan has their content

@@ -130,7 +130,6 @@ def _length(config: Config) -> Length:
         total_steps=1,
         evaluate_every_steps=1,
         warmup_steps=config.warmup_steps,
-        checkpoint_writers=config.checkpoint_writers,
         observed_steps=0,
         monitor_seconds=config.monitor_seconds,
     )

@@ -197,7 +197,6 @@ def _length(config: Config, task: TaskSpec, steps_per_epoch: int) -> Length:
         warmup_steps=config.warmup_steps,
         checkpoint_minutes=config.checkpoint_minutes,
         checkpoint_every_steps=saved,
-        checkpoint_writers=config.checkpoint_writers,
         observed_steps=config.observed_steps,
         monitor_seconds=config.monitor_seconds,
     )

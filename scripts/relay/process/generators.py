@@ -1,4 +1,4 @@
-"""This process's random generators: how they start, and their state in checkpoints."""
+"""This process's random generators: how they start, and what is drawn apart from them. Their state: `chain`'s."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from relay.chain.generators import generators, restore
 from relay.process.devices import is_gpu
 
 
@@ -27,40 +28,13 @@ def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
     random.seed(seed)
 
 
-def generators() -> dict[str, Any]:
-    """The state of every random generator of this process, as tensors and plain values (`weights_only` reads it)."""
-    numpy: dict[str, Any] = np.random.get_state(legacy=False)
-    numpy["state"]["key"] = torch.from_numpy(numpy["state"]["key"].astype(np.int64))
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,
-        "python": list(random.getstate()[1]),
-        "python_gauss": random.getstate()[2],
-        "numpy": numpy,
-    }
-
-
-def restore_generators(state: dict[str, Any]) -> None:
-    """The inverse of `generators`; `state` stays as it is."""
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and torch.cuda.is_initialized():  # not where a CPU goes on with what a GPU began
-        for number, its_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(its_state, number)
-    random.setstate((3, tuple(state["python"]), state["python_gauss"]))
-    numpy = state["numpy"]
-    key = numpy["state"]["key"].numpy().astype(np.uint32)
-    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})
-
-
 def alike(one: Any, other: Any) -> bool:
     """Whether two states of generators are equal, of as many GPUs as both have."""
     if isinstance(one, dict):
         return all(alike(one[key], other[key]) for key in one)
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
-    if one is None or other is None:  # no GPU, or no half of a pair of Python's normal numbers
-        return True
-    if isinstance(one, list) and one and isinstance(one[0], torch.Tensor):
+    if isinstance(one, list) and all(isinstance(state, torch.Tensor) for state in (*one, *other)):  # GPUs', or none
         return all(map(torch.equal, one, other))
     return bool(one == other)
 
@@ -73,7 +47,7 @@ def apart(seed: int, devices: Sequence[torch.device]) -> Iterator[None]:
     try:
         yield
     finally:
-        restore_generators(kept)
+        restore(kept)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
+from relay.chain import ranks as chain_ranks
 from relay.process import devices as kinds
 from relay.process import meeting
 from relay.process.devices import gpu
@@ -70,16 +71,14 @@ def _store(rank: int, world_size: int) -> dist.Store | None:
     return dist.TCPStore(*place, world_size, rank == 0, TIMEOUT, master_listen_fd=listening)
 
 
-@dataclass(frozen=True)
-class Ranks:
+@dataclass(frozen=True, kw_only=True)
+class Ranks(chain_ranks.Ranks):
     """This process's rank, devices and process groups. A process has several devices only if it is the node's only one.
 
     `control` is a gloo group of all processes, for any backend that the strategy uses. `saving` is a second gloo group,
     for checkpoints that a thread writes in the background: two threads must not use one group at the same time.
     """
 
-    rank: int
-    world_size: int
     local_rank: int
     devices: tuple[torch.device, ...]
     backend: str
@@ -120,7 +119,9 @@ class Ranks:
                 _check_numbered_alike(rank, world_size, own[0])
         control = dist.new_group(backend="gloo", timeout=TIMEOUT)
         saving = dist.new_group(backend="gloo", timeout=SAVING_TIMEOUT)
-        return cls(rank, world_size, local_rank, own, backend, control, saving)
+        return cls(
+            rank, world_size, local_rank=local_rank, devices=own, backend=backend, control=control, saving=saving
+        )
 
     @property
     def device(self) -> torch.device:
@@ -134,23 +135,11 @@ class Ranks:
             _set_pg_timeout(TIMEOUT, group)
         return mesh
 
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, in the order of ranks, on every rank. Collective."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self.control)
-        return values
-
     def collect(self, value: Any) -> list[Any]:
         """Every rank's value, in the order of ranks, on rank 0; an empty list on the others. Collective."""
         values: list[Any] = [None] * self.world_size
         dist.gather_object(value, values if self.rank == 0 else None, group=self.control)
         return values if self.rank == 0 else []
-
-    def largest(self, values: list[float]) -> list[float]:
-        """The element-wise maximum over all ranks, on every rank. Cheaper than `gather`. Collective."""
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
-        return tensor.tolist()
 
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""

@@ -22,6 +22,7 @@ from relay.base.errors import UserError
 
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
+DEADLINE = "deadline"  # why an attempt stopped: the job's time was nearly over
 FRUITLESS_ATTEMPTS = 2  # in a row without a newer checkpoint: a run is then given up
 
 

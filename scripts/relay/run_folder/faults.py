@@ -20,11 +20,12 @@ from typing import Any
 from relay.base import ending
 from relay.base.ending import QUOTED, Ending
 from relay.base.errors import Busy, EndedItself, PeerFailed, Told, UserError
-from relay.base.files import disk_refusal, read_json_or, write_json_or_say
+from relay.base.files import read_json_or, write_json_or_say
 from relay.base.printable import printable
+from relay.chain.files import disk_refusal
+from relay.chain.writers import make_own
 from relay.run_folder import attempt_name, known_faults, peers, watchdog
 from relay.run_folder.known_faults import Kind, Known
-from relay.run_folder.trust import make_own
 
 FAULT = "fault.json"
 FAULT_BYTES = 2**16  # a recorded fault is smaller

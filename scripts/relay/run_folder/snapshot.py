@@ -18,7 +18,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, write_json
 from relay.chain.files import sync
-from relay.run_folder.trust import keep_to_owner, make_own, untrusted
+from relay.chain.writers import keep_to_owner, make_own, unsafe_within
 from relay.spec.identity import beside, data_beside
 from relay.spec.messages import show
 from relay.spec.requirements import declared_files
@@ -174,7 +174,7 @@ def changed_since(frozen: Path) -> str | None:
     try:
         if more := [path.name for path in frozen.iterdir() if path.name not in ours and not path.name.startswith(".")]:
             return f"has {show(more[0])} in it, which was not frozen"
-        if not frozen.stat().st_mode & 0o022 and (problem := untrusted(frozen, "owner")):  # else `make_all_own` tells
+        if problem := unsafe_within(frozen):
             return f"is not yours alone: {problem}"
         found = {str(path.relative_to(package)): path for path in _files(package)}
         found |= {str(path.relative_to(frozen)): path for path in _files(frozen / OWN_SCRIPT)}

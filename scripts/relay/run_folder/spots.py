@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base.files import read_json, remove, write_json
-from relay.run_folder.sealed import complete, steps
-from relay.run_folder.trust import make_own
+from relay.chain.sealed import steps
+from relay.chain.writers import make_own
+from relay.run_folder.sealed import complete
 from relay.spec.spot_checks import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]
@@ -173,6 +174,5 @@ def go_on(spots: Spots, asked: SpotChecks, work: Path, step: int, total: int) ->
 
 def tidy(folder: Path, needed: Iterable[int]) -> None:
     """Remove all states but those."""
-    for step, place in list(steps(folder)):
-        if step not in set(needed):
-            remove(place)
+    for step in set(steps(folder)).difference(needed):
+        remove(folder / f"step-{step}")

@@ -28,7 +28,7 @@ from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, send
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
-from relay.run_folder.attempts import record_begin
+from relay.run_folder.attempts import DEADLINE, record_begin
 from relay.run_folder.known_faults import known
 from relay.run_folder.samples import samples_path
 from relay.script import why
@@ -41,7 +41,6 @@ from relay.spec.versions import installed
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 END_SECONDS = 5.0  # for the last output, once the command has ended
-DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")

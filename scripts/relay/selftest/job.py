@@ -18,6 +18,7 @@ from relay.base.ending import INTERRUPTED, LOG, Ending
 from relay.base.environment import variable
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
+from relay.chain.writers import make_own
 from relay.launch.launcher import launch
 from relay.process.one_gpu import without_mps
 from relay.proof.campaign import ended_after
@@ -25,7 +26,6 @@ from relay.run_folder import chain, faults
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import freeze
-from relay.run_folder.trust import make_own
 from relay.selftest.parts import FAULTS, PARTS, RESUME, Planted
 from relay.spec.messages import unknown
 from relay.spec.run import Run

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from relay.base import options
 from relay.base.errors import NoRoom
+from relay.chain.signals import Interruption
 from relay.preflight.facts import specification
 from relay.probe.process import refused
-from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.selftest.parts import FAULTS, FIRST
 
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--fault", required=True, choices=FAULTS)
     given = parser.parse_args(arguments)
 
-    Interruption.watch()  # as a process that trains: it lives on to tell where it was
+    Interruption().watch(last_resort=False)  # as a process that trains: it lives on to tell where it was
     run, _ = specification(given.spec)
     _plant(FAULTS[given.fault].variables.get(run.shape.backend or "", {}))
     ranks = Ranks.join(run.shape.device, run.shape.backend)

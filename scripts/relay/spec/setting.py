@@ -20,7 +20,6 @@ Schedule = Literal["constant", "step", "cosine", "scheduler"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
 # Who may be able to write where checkpoints lie: their owner alone, the members of the folders' group too, or everyone.
-Writers = Literal["owner", "group", "everyone"]
 Backend = Literal["nccl", "gloo", "mpi"]
 
 # Which operations of a GPU use TF32, by the precisions that have it. PyTorch's own default is tf32_convolution.
@@ -335,9 +334,6 @@ class Length:
         means="steps between checkpoints, counted from the run's start, beside checkpoint_minutes",
         bears_on="",
         ge=1,
-    )
-    checkpoint_writers: Writers = declare(
-        "owner", means="who may be able to write to the folders of checkpoints", bears_on=""
     )
     observed_steps: int = declare(
         20, means="steps at the end of a run's first job that show what a step's time goes to", bears_on="", ge=0

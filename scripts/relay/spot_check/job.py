@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import read_json, read_json_or, write_json, write_json_over
+from relay.chain.sealed import steps
 from relay.launch.job import Start, started
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import steps
 from relay.run_folder.spots import FOLDER, states_folder, tidy
 from relay.spec.run import Run, SpotCheck
 from relay.training.changed_code import edited_since

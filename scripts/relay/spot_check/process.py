@@ -64,7 +64,6 @@ class Check:
         self.places, self.ranks = places, ranks
         self.run = Run.read(places.run / "run.json")
         self.folder, self.dataset = states_folder(places.work), dataset_folder(places.results, self.run.dataset)
-        self.writers = self.run.length.checkpoint_writers
         self.findings = Findings(self.run.id)
         self.overflown_alone = 0  # stretches
 
@@ -104,7 +103,7 @@ class Check:
     def _spot(self, spot: Spot, losses: dict[int, float], loop: Loop) -> None:
         """Check one spot."""
         where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
-        damages = (damage(loop.state(step), self.writers, generation=self.findings.generation)
+        damages = (damage(loop.state(step), generation=self.findings.generation)
                    for step in (spot.first, spot.last))  # fmt: skip
         if problem := next(filter(None, damages), None):
             self.findings.unchecked.append(f"{where}: {problem}")

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.process.generators import alike, generators, restore_generators, seed_generators
+from relay.chain.generators import generators, restore
+from relay.process.generators import alike, seed_generators
 from relay.spec.run import Run
 
 WHOLE = ""  # the name of the whole model among its modules
@@ -61,10 +62,10 @@ class Streams:
             self.strayed |= WHOLE not in current and not alike(between[0], generators())
             current.clear()
 
-        def restore(name: str) -> None:
+        def go_on(name: str) -> None:
             if name in current:
                 self.strayed |= not alike(between[0], generators())
-                restore_generators(self.states[current[name]])
+                restore(self.states[current[name]])
 
         def keep(name: str) -> None:
             if name in current:
@@ -74,7 +75,7 @@ class Streams:
 
         hooks = [model.register_forward_pre_hook(lambda *_: begin())]
         for name, layer in [(WHOLE, model), *model.named_children()]:
-            hooks.append(layer.register_forward_pre_hook(lambda *_, name=name: restore(name)))
+            hooks.append(layer.register_forward_pre_hook(lambda *_, name=name: go_on(name)))
             hooks.append(layer.register_forward_hook(lambda *_, name=name: keep(name)))
         hooks.append(model.register_forward_hook(lambda *_: end()))
         try:
@@ -87,6 +88,9 @@ class Streams:
 def _of_rank(run: Run, state: dict[str, Any], rank: int) -> dict[str, Any]:
     """A rank's generators, with that of its own GPU first: here it is the only one."""
     del state["step"]  # of the state that they were saved with
+    if "python_gauss" in state:  # of a run that an older version has trained
+        python = [3, state["python"], state.pop("python_gauss")]
+        state |= {"python": python, "cuda": state["cuda"] or [], "further": []}
     if not state["cuda"]:
         return state
     local_rank = rank % run.shape.processes_per_node

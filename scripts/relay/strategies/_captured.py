@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from relay.chain.generators import generators
 from relay.process.devices import is_gpu
-from relay.process.generators import alike, generators
+from relay.process.generators import alike
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.batches import Batch

@@ -16,12 +16,12 @@ from relay.base.errors import UserError
 from relay.base.files import remove, write_json
 from relay.base.lock import exclusive
 from relay.chain.files import sync
+from relay.chain.sealed import steps
+from relay.chain.writers import make_own
 from relay.run_folder import attempts, chain, proofs
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import MANIFEST, damage, manifest, sound, steps
-from relay.run_folder.trust import make_own
+from relay.run_folder.sealed import MANIFEST, damage, manifest, sound
 from relay.spec.run import Run
-from relay.spec.setting import Writers
 
 ADOPTED = "adopted.json"
 # What has to be the same for a step of one run to be the same step of the other.
@@ -50,7 +50,7 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     if not its.work.is_dir():
         raise UserError(f"run {source.id}: {its.work} is missing: it was never trained; train it first")
     with exclusive(its.work):  # a trainer would remove what is copied here
-        step = next(sound(its.work, 1, run.length.total_steps, source.length.checkpoint_writers), None)
+        step = next(sound(its.work, 1, run.length.total_steps), None)
         if step is None:
             raise UserError(f"run {source.id}: no sound checkpoint in {its.work} up to step {run.length.total_steps}")
         if step == run.length.total_steps:
@@ -61,7 +61,7 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
         if not dry:
             make_own(places.work)
             with exclusive(places.work):
-                _take(its, places, step, run.length.checkpoint_writers)
+                _take(its, places, step)
                 write_json(places.work / ADOPTED, _origin(source, its, step))
     return step
 
@@ -114,17 +114,20 @@ def _difference(name: str, given: Any, wanted: Any) -> str:
     return f"{name}.{inner} is {getattr(wanted, inner)}, {getattr(given, inner)}"
 
 
-def _take(its: Places, places: Places, step: int, writers: Writers) -> None:
+def _take(its: Places, places: Places, step: int) -> None:
     """Copy a checkpoint; complete or absent, as when it was saved."""
     partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
     (places.work / ADOPTED).unlink(missing_ok=True)
-    for old in (*places.work.glob("partial-*"), *(place for _, place in steps(places.work))):  # of an earlier adoption
+    for old in (
+        *places.work.glob("partial-*"),
+        *(places.work / f"step-{old}" for old in steps(places.work)),
+    ):  # of an earlier adoption
         remove(old)
     try:
         shutil.copytree(its.work / f"step-{step}", partial)
     except OSError as error:
         raise UserError(f"run {places.run_id}: the checkpoint cannot be copied: {error}") from None
-    if problem := damage(partial, writers, of_run=its.run_id):
+    if problem := damage(partial, of_run=its.run_id):
         raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
     write_json(partial / MANIFEST, manifest(partial) | {"run": places.run_id, "chain": None})
     partial.rename(final)

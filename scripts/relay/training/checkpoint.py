@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import io
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
-from relay.base.files import disk_refusal, read_json_or, remove, write_json_over
-from relay.chain.files import sync
-from relay.process.generators import generators, restore_generators
+from relay.base.files import remove
+from relay.chain.background import Background, Saving
+from relay.chain.files import all_described, disk_refusal, sync
+from relay.chain.generators import generators, restore
+from relay.chain.sealed import seal, steps, wait_for
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
-from relay.run_folder.sealed import complete, seal, sound, steps
-from relay.spec.setting import Writers
+from relay.run_folder.sealed import MANIFEST, complete, manifest, sound
 from relay.strategies.base import Strategy
 
 KEPT = 2
-LONGEST = "longest_save.json"
-# What a rank has to say of the save in the background: that of the whole run is the largest of all ranks'.
-DONE, WRITING, FAILED = 0.0, 1.0, 2.0
 
 
 def no_sound_checkpoint(run: str, first: int, last: int) -> str:
@@ -42,61 +39,35 @@ def no_sound_checkpoint(run: str, first: int, last: int) -> str:
     )
 
 
-def _seconds(known: Any) -> float:
-    """What a save has taken; 0 where the hint is missing or damaged."""
-    seconds = known.get("seconds") if isinstance(known, dict) else None
-    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < float("inf") else 0.0
-
-
-@dataclass
-class Saving:
-    """A save in the background; `seconds` are known when it has ended."""
-
-    step: int
-    end: Future[float]
-
-    @property
-    def progress(self) -> float:
-        """DONE, WRITING or FAILED, on this rank."""
-        if not self.end.done():
-            return WRITING
-        return FAILED if self.end.exception() else DONE
-
-
-class Checkpoints:
+class Checkpoints(Background[float]):
     """The rolling directory of one run: `step-{n}/` with the strategy's files, one `rng-{rank}.pt` for each rank, and
     a manifest, written last, with the size and SHA-256 of every file.
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
-    owner were found to be those of the run, and before none but `writers` can have put it there.
-    `longest_save_seconds` is what a save has taken, from its beginning until it was complete, in this job or an earlier
-    one; 0 where none has ended yet. `chain_of` is the run's folder, where `directory` is another one.
+    owner were found to be those of the run.
+    `chain_of` is the run's folder, where `directory` is another one.
     """
 
-    def __init__(
-        self, directory: Path, ranks: Ranks, writers: Writers = "owner", *, chain_of: Path | None = None
-    ) -> None:
-        self.directory, self.ranks, self.writers = directory, ranks, writers
-        self.longest_save_seconds = _seconds(read_json_or(directory / LONGEST, None))
+    ranks: Ranks
+
+    def __init__(self, directory: Path, ranks: Ranks, *, chain_of: Path | None = None) -> None:
+        super().__init__(ranks)
+        self.directory, self.ranks = directory, ranks
         self._chain = chain.read(chain_of or directory) if ranks.rank == 0 else None
-        self._saving: Saving | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def begin(self, strategy: Strategy, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
         began, state = time.monotonic(), generators()
-        partial = self._partial(step)
+        # Processes of an earlier attempt may still be writing theirs.
+        partial = self.directory / f"partial-{attempt_name.name()}-{step}"
         try:
             partial.mkdir(mode=0o755, exist_ok=True)
         except FileNotFoundError:
             raise UserError(attempts.gone(self.directory)) from None
         written = strategy.save(partial / "strategy")
-        self._saving = Saving(step, self._thread.submit(self._complete, partial, step, state, written, began))
-
-    def _partial(self, step: int) -> Path:
-        """Where this attempt writes a checkpoint: processes of an earlier one may still be writing theirs."""
-        return self.directory / f"partial-{attempt_name.name()}-{step}"
+        part = self._thread.submit(self._complete, partial, step, state, written, began)
+        self._saving = Saving(step, partial, part, began)
 
     def _complete(self, partial: Path, step: int, state: dict[str, Any], written: Future[Any], began: float) -> float:
         """In the background: wait until all parts are written, and make a checkpoint of them; the seconds it took."""
@@ -106,78 +77,52 @@ class Checkpoints:
         path.write_bytes(content.getbuffer())
         sync(path)
         written.result()
+        # All ranks' parts are written: their files, of which each rank has seen its own at least.
         seen = {str(part.relative_to(partial)) for part in (path, *partial.rglob("*.distcp"))}
-        parts = self._meet(seen)
+        every: list[set[str]] = [set()] * self.ranks.world_size
+        dist.all_gather_object(every, seen, group=self.ranks.saving)
         if self.ranks.rank == 0:
-            seal(partial, step, self.ranks.world_size, parts, run=self.directory.name, chain=self._chain)
+            wait_for(partial, set().union(*every))
+            files = all_described(partial)
+            longest = max(self.longest_save_seconds, time.monotonic() - began)
+            told = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
+            seal(partial, step, files, told | {"save_seconds": round(longest, 3)}, MANIFEST)
             final = self.directory / f"step-{step}"
             remove(final)  # a damaged one of the same step, passed over at the start
             partial.rename(final)
             sync(self.directory)
             self._tidy(step)
-            longest = max(self.longest_save_seconds, time.monotonic() - began)
-            with suppress(OSError):  # a hint: the checkpoint is complete without it
-                write_json_over(self.directory / LONGEST, {"seconds": round(longest, 3)})
         return time.monotonic() - began
-
-    def _meet(self, seen: set[str]) -> set[str]:
-        """Wait until all ranks' parts are written: their files, of which each rank has seen its own at least."""
-        every: list[set[str]] = [set()] * self.ranks.world_size
-        dist.all_gather_object(every, seen, group=self.ranks.saving)
-        return set().union(*every)
 
     def _tidy(self, step: int) -> None:
         """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must
         neither push out a sound one nor be gone on with later."""
         kept = [found for found in complete(self.directory) if found <= step][:KEPT]
-        for old, place in list(steps(self.directory)):
+        for old in steps(self.directory):
             if old not in kept:
-                remove(place)
+                remove(self.directory / f"step-{old}")
 
-    @property
-    def progress(self) -> float:
-        """What this rank has to say of the save in the background, for the ranks to agree on; DONE without any."""
-        return self._saving.progress if self._saving else DONE
-
-    def agree(self, progress: float) -> bool:
-        """Told the largest `progress` of all ranks: whether another save can begin. Collective where one has failed.
-
-        Raises RuntimeError with the reason on the rank whose part failed, and PeerFailed on the others.
-        """
-        if progress == FAILED:
-            self._fail()
-        if progress == DONE and self._saving:
-            self.longest_save_seconds = max(self.longest_save_seconds, self._saving.end.result())
-            self._saving = None
-        return self._saving is None
-
-    def finish(self) -> None:
-        """Wait until the save that was begun, if any, is complete on all ranks. Collective; raises as `agree` does."""
-        progress = WRITING
-        while not self.agree(progress):
-            wait([self._saving.end] if self._saving else [], timeout=1.0)
-            # However long the slowest takes: the control group's timeout is for lost peers.
-            (progress,) = self.ranks.largest([self.progress])
+    def _written(self, saving: Saving[float]) -> None:
+        """The checkpoint is complete."""
+        self.longest_save_seconds = max(self.longest_save_seconds, saving.part.result())
 
     def save(self, strategy: Strategy, step: int) -> None:
         """Save the state after `step` steps, and wait until it is complete. Collective."""
         self.begin(strategy, step)
         self.finish()
 
-    def _fail(self) -> None:
-        """End a save that failed on some rank, with the reason of the first one."""
-        assert self._saving is not None
-        error = self._saving.end.exception() if self._saving.end.done() else None
+    def _failed(self, saving: Saving[float]) -> None:
+        """Raises RuntimeError with the reason on the rank whose part failed first, and PeerFailed on the others."""
+        error = saving.part.exception() if saving.part.done() else None
         if isinstance(error, CheckpointException):  # the same on all ranks: whose part failed it knows
             error = error.failures.get(self.ranks.rank, (None, None))[0]
         # torch's own words on a full disk tell nothing of it, and torch may have lost what led to them.
         reason_here = error and (of_a_disk(error) or of_a_disk(disk_refusal(self.directory)) or error)
-        told = self.ranks.gather(reason_here and f"{type(reason_here).__name__}: {reason_here}")
-        rank, reason = next(((rank, line) for rank, line in enumerate(told) if line), (0, "no rank tells why"))
+        rank, reason = self._reason(f"{type(reason_here).__name__}: {reason_here}" if reason_here else None)
         if self.ranks.rank == 0:
             with suppress(OSError):  # room for what others write there
-                remove(self._partial(self._saving.step))
-        line = f"the checkpoint of step {self._saving.step} could not be saved: {reason} (rank {rank})"
+                remove(saving.partial)
+        line = f"the checkpoint of step {saving.step} could not be saved: {reason} (rank {rank})"
         if error is None:
             raise PeerFailed(line)
         raise RuntimeError(line) from reason_here
@@ -191,8 +136,7 @@ class Checkpoints:
         # Reading a large checkpoint for its checksums may take longer than the control group waits.
         while self.ranks.largest([float(looking is not None and not looking.done())])[0]:
             wait([looking] if looking else [], timeout=1.0)
-        told = self._told(looking) if looking else None
-        chosen, adopted, refused = self.ranks.gather(told)[0]
+        chosen, adopted, refused = self.ranks.gather(looking.result() if looking else (None, None, ""))[0]
         if refused:
             raise UserError(refused)
         if chosen is None:
@@ -203,25 +147,22 @@ class Checkpoints:
             state = torch.load(place / f"rng-{self.ranks.rank}.pt", weights_only=True)
             if state.pop("step", None) != chosen:
                 raise UserError(f"{place} has the generators of another step; delete it, and start the same call again")
-            restore_generators(state)
+            restore(state)
+        self.longest_save_seconds = float(manifest(place).get("save_seconds", 0))
         self.ranks.barrier()
         return int(chosen)
 
-    def _told(self, looking: Future[int | None]) -> tuple[int | None, int | None, str | None]:
-        """Of rank 0, for all: the step to go on from, that of another run's checkpoint, and why nothing is loaded."""
-        adopted = ((self._chain or {}).get("adopted_from") or {}).get("step")
-        try:
-            return looking.result(), adopted, None
-        except UserError as error:
-            return None, None, str(error)
-
-    def _newest_sound(self, first: int, last: int) -> int | None:
-        """The step to go on from. Raises UserError where other users could have written what is there."""
+    def _newest_sound(self, first: int, last: int) -> tuple[int | None, int | None, str]:
+        """On rank 0: the step to go on from, that of another run's checkpoint, and why nothing may be loaded."""
         for leftover in self.directory.glob("partial-*"):
             with suppress(OSError):  # what an orphan still writes goes with the next attempt
                 remove(leftover)
-        start = (self._chain or {}).get("generation")
-        newest = next(sound(self.directory, first, last, self.writers, generation=start), None)
+        known = self._chain or {}
+        adopted = (known.get("adopted_from") or {}).get("step")
+        try:
+            newest = next(sound(self.directory, first, last, generation=known.get("generation")), None)
+        except UserError as error:  # other users could have written what is there
+            return None, None, str(error)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
-            raise UserError(no_sound_checkpoint(self.directory.name, first, last))
-        return newest
+            return None, None, no_sound_checkpoint(self.directory.name, first, last)
+        return newest, adopted, ""

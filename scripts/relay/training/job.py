@@ -18,13 +18,13 @@ from relay.base import ending
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
+from relay.chain.writers import make_own, unsafe_above
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults, reached, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
-from relay.run_folder.trust import make_own, unsafe_above
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -42,7 +42,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = _declared(places)
-    if problem := unsafe_above(places.work, run.length.checkpoint_writers):
+    if problem := unsafe_above(places.work):
         raise UserError(problem)
     wait_until_free(places.work)  # an earlier attempt may still save
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
@@ -76,9 +76,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
             wait_until_free(places.work, SAVING_SECONDS)
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
         chain.note_end(places.work, generation, number, time.time())
-    if run.strategy.script:
-        return _conclude_script(places, run, number, status, known, before)
-    return _conclude(places, run, last, number, status, known)
+    return _conclude(places, run, last, number, status, known, before)
 
 
 def _declared(places: Places) -> tuple[Run, str]:
@@ -113,7 +111,7 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
             make_own(places.work)
         known = {
             "generation": generation,
-            **(planned(places.code, run) or code_of_today(run, places.code)),
+            **_code(places, run),
             "adopted_from": adopted,
             "attempts": [],
         }
@@ -196,18 +194,22 @@ def _code(places: Places, run: Run) -> dict[str, str]:
     return planned(places.code, run) or code_of_today(run, places.code)
 
 
-def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any]) -> int:
-    """Turn what the processes left behind into a state file or an exit status."""
-    lines = attempts.read(places.work, number)
-    ended = lines[-1] if lines and "end" in lines[-1] else None
+def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any], before: int) -> int:
+    """Turn what the processes left behind into a state file or an exit status. `before` is the step saved before."""
+    lines, script = attempts.read(places.work, number), run.strategy.script
+    ended = lines[-1] if lines and "end" in lines[-1] else {}
+    start = before if script or not lines else lines[0]["start"]
+    if script and faults.told(places.work):  # the command's other processes are told to end because of it
+        ended = {}
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
-    if ended and ended["end"] == last:
-        _write_state(places, run, last, known)
+    if (ended.get("done") and status == 0) if script else ended.get("end") == last:
+        _write_state(places, run, run.length.total_steps if script else last, known)
         return 0
-    if ended and (reason := ended["stopped"]):
-        what = f"run {run.id}: stopped at step {ended['end']} of {last} ({reason})"
-        return ending.interrupted(what, planned=reason == "deadline")
-    came_further = bool(lines) and reached.newest(places.work) > lines[0]["start"]
+    if reason := ended.get("stopped"):
+        where = f"after step {ended['end']}" if script else f"at step {ended['end']} of {last}"
+        what = f"run {run.id}: stopped {where} ({reason})"
+        return ending.interrupted(what, planned=reason == attempts.DEADLINE)
+    came_further = reached.newest(places.work) > start
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 
@@ -223,23 +225,6 @@ def _put_folder_aside(places: Places, run: Run, known: dict[str, Any]) -> None:
     lines = attempts.read(places.work, number)
     if not (lines and lines[-1].get("asks_again")):
         places.folder.rename(places.work / f"folder-{number}")
-
-
-def _conclude_script(places: Places, run: Run, number: int, status: int, known: dict[str, Any], before: int) -> int:
-    """The same for a command. A fault of any process comes first: the others are told to end because of it.
-
-    `before` is the step that was saved before.
-    """
-    lines = attempts.read(places.work, number)
-    ended = lines[-1] if lines and "end" in lines[-1] and not faults.told(places.work) else {}
-    if ended.get("done") and status == 0:
-        _write_state(places, run, run.length.total_steps, known)
-        return 0
-    if reason := ended.get("stopped"):
-        what = f"run {run.id}: stopped after step {ended['end']} ({reason})"
-        return ending.interrupted(what, planned=reason == "deadline")
-    came_further = reached.newest(places.work) > before
-    return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 
 def _write_state(places: Places, run: Run, last: int, known: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.files import remove
+from relay.chain.background import DONE
 from relay.process import sent
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
@@ -20,7 +21,7 @@ from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.training.checkpoint import DONE, Checkpoints
+from relay.training.checkpoint import Checkpoints
 
 # The first two steps of a process send more than the later ones: shapes, buckets, connections.
 SETTLING_STEPS = 2
@@ -41,7 +42,7 @@ class _States(Checkpoints):
     """Checkpoints that stay: all of them are needed until the run is checked."""
 
     def __init__(self, directory: Path, rolling: Checkpoints) -> None:
-        super().__init__(directory, rolling.ranks, rolling.writers, chain_of=rolling.directory)
+        super().__init__(directory, rolling.ranks, chain_of=rolling.directory)
 
     def _tidy(self, step: int) -> None:
         """Keep all."""
@@ -109,7 +110,8 @@ class Keeper:
         """Note what each rank sends in a step at the beginning of the chain."""
         mine = [count for count in self._early_sent if count is not None]
         told = self.ranks.gather(round(sum(mine) / len(mine)) if mine else None)
-        self.spots.early_bytes = None if None in told else told
+        known = [count for count in told if count is not None]
+        self.spots.early_bytes = known if len(known) == len(told) else None
         if self.ranks.rank == 0:
             self.spots.write(self.work)
 

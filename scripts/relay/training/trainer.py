@@ -5,6 +5,7 @@ Started on every rank by the launcher: `python -m relay.launch.worker training.t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from functools import partial
@@ -16,21 +17,24 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.errors import UserError
+from relay.base.lifeline import launcher
 from relay.base.lock import exclusive
+from relay.chain import time_limit
+from relay.chain.signals import Interruption
 from relay.datasets.manifest import digest
 from relay.process import machine
 from relay.process.generators import seed_generators
-from relay.process.interruption import Interruption
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import chain
+from relay.run_folder.attempts import DEADLINE
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
 from relay.task import finite
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
-from relay.training.agreement import Agreement, Moment
+from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.observer import Observer, monitored
@@ -46,7 +50,9 @@ class Trainer:
         self, run: Training, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
     ) -> None:
         self.run, self.ranks = run, ranks
-        self.interruption = Interruption.watch()
+        # Slurm's end of the job, which `relay.slurm.allocation` sets where Slurm does not.
+        self.interruption = Interruption(time_limit.in_environment(), nearly_over=DEADLINE, launcher=launcher())
+        self.interruption.watch(last_resort=False)
         self.task = task = NotedTask.of(run, dataset)
         strategy = strategies.load(run.strategy.name)
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
@@ -60,7 +66,7 @@ class Trainer:
         self.feeder = reads(split=train)
         self.captured = Captured(self.strategy, self.feeder.ready)
         self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
-        self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
+        self.checkpoints = Checkpoints(work, ranks)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica, self._why_not_finite)
         self.observer = Observer(run.length, work, attempt, ranks, self.strategy)
         self.work = work
@@ -100,15 +106,15 @@ class Trainer:
                     with stopwatch.paused("saving"), self.observer.beside():
                         self.spots.save(step)
                 if step == last or agreement.due(step):
-                    decision = agreement.reach(step)
+                    decision = agreement.decide(step)
                     stopped = decision.stopped if step < last else None
                     if step == last or stopped:
                         self._save(step, stopwatch, agreement, wait=True)
                     elif decision.save:
                         self._save(step, stopwatch, agreement)
-                    elif decision.flush:
-                        self._flush(step, stopwatch, agreement)
-                    agreement.done(step)
+                    elif decision.write:
+                        self._flush(stopwatch, agreement)
+                    agreement.done(step, saved=decision.save)
                 if step == last or stopped:
                     break
                 strategy.set_learning_rate(task.learning_rate(step))
@@ -164,22 +170,20 @@ class Trainer:
                            for name, value in metrics.items())  # fmt: skip
             print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{told}", flush=True)
 
-    def _flush(self, step: int, stopwatch: Stopwatch, agreement: Agreement) -> None:
+    def _flush(self, stopwatch: Stopwatch, agreement: Agreement) -> None:
         """Write what was recorded since the last time, outside the measured time. Collective."""
         with stopwatch.paused("saving"):
             self.recorder.flush(stopwatch.take(), stopwatch.take_paused())
-        agreement.flushed = Moment.now(step)
+        agreement.flushed_at = time.monotonic()
 
     def _save(self, step: int, stopwatch: Stopwatch, agreement: Agreement, *, wait: bool = False) -> None:
         """Begin a checkpoint of this step, outside the measured time; `wait` for it, and for the one before."""
         # The records come first: whoever goes on from the checkpoint does not record these steps again.
-        self._flush(step, stopwatch, agreement)
+        self._flush(stopwatch, agreement)
         with stopwatch.paused("saving"):
             if wait:
                 self.checkpoints.finish()
-            if step > agreement.saved.step:
-                self.checkpoints.begin(self.strategy, step)
-                agreement.saved = Moment.now(step)
+            self.checkpoints.begin(self.strategy, step)
             if wait:
                 self.checkpoints.finish()
 
