@@ -25,13 +25,14 @@ from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.chain.background import DONE, WRITING
 from relay.chain.generators import generators, restore
-from relay.chain.sealed import seal, wait_for
+from relay.chain.sealed import seal
 from relay.chain.signals import NEARLY_OVER, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
-from relay.run_folder.sealed import MANIFEST, complete, damage
+from relay.run_folder.sealed import MANIFEST, complete, damage, manifest
 from relay.spec.tasks import TaskSpec
+from relay.training import checkpoint
 from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
@@ -214,13 +215,25 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before(
     assert names(checkpoints) == ["step-4", "step-6"]
 
 
-def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Path) -> None:
-    """A manifest without it would call the checkpoint sound."""
-    late = threading.Timer(1.0, lambda: (tmp_path / "rng-1.pt").write_text("another node's"))
-    late.start()
-    wait_for(tmp_path, ["rng-1.pt"])
-    assert (tmp_path / "rng-1.pt").exists()
-    late.join()
+def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(
+    checkpoints: Checkpoints, training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest without it would call the checkpoint sound. It may be there, and not be listed yet."""
+
+    def from_all(every: list[set[str]], seen: set[str], **_: Any) -> None:
+        every[0] = seen | {"rng-1.pt"}
+        place = next(checkpoints.directory.glob("partial-*"))
+        threading.Timer(1.0, lambda: (place / "rng-1.pt").write_text("another node's")).start()
+
+    listed = checkpoint.all_described
+    monkeypatch.setattr(checkpoint.dist, "all_gather_object", from_all)
+    monkeypatch.setattr(
+        checkpoint, "all_described", lambda place: {k: v for k, v in listed(place).items() if k != "rng-1.pt"}
+    )
+    filled(checkpoints, training, 4)
+    place = checkpoints.directory / "step-4"
+    assert damage(place) is None
+    assert "rng-1.pt" in manifest(place)["files"]
 
 
 def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

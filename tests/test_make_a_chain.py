@@ -394,6 +394,8 @@ def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(time_limit.END_TIME, str(time.time() + 500))
     assert time_limit.end_time("1-0") == pytest.approx(time.time() + 500, abs=5)
     assert time_limit.end_time(1) < time.time()  # type: ignore[operator]  # counted from the process's start
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "nan")
+    assert time_limit.in_environment() is None
 
 
 def test_it_stops_before_the_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from relay.base.files import write_json
 from relay.chain import writers
 from relay.process.ranks import Ranks
 from relay.run_folder import sealed
-from relay.run_folder.trust import keep_others_out
+from relay.run_folder.trust import LEVELS, keep_others_out
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
@@ -98,6 +98,33 @@ def test_a_folder_above_into_which_everybody_can_write_is_refused(
     (tmp_path / "mine").mkdir(mode=0o755)
     (tmp_path / "mine" / "checkpoints").symlink_to(work.parent)
     assert writers.unsafe_above(tmp_path / "mine" / "checkpoints" / "run-1") == told
+
+
+@as_root
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_runs_folder_that_belongs_to_another_user_is_refused(tmp_path: Path, level: int) -> None:
+    """Who owns it could put another checkpoint there after it was looked at."""
+    work = tmp_path / "results" / "checkpoints" / "run-1"
+    writers.make_own(work)
+    give_away(tmp_path)
+    assert writers.unsafe_above(work, LEVELS) is None
+    give_away(place := (work, *work.parents)[level])
+    assert f"{place} belongs to another user (54321)" in (writers.unsafe_above(work, LEVELS) or "")
+
+
+def test_what_lies_above_a_linked_folder_counts_and_a_sticky_file_is_no_sticky_folder(tmp_path: Path) -> None:
+    (tmp_path / "open" / "code").mkdir(parents=True)
+    writers.make_own(tmp_path / "results")
+    (tmp_path / "results" / "code").symlink_to(tmp_path / "open" / "code")
+    keep_others_out(tmp_path / "results")
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UserError, match=f"{tmp_path / 'open'} can be written by everyone"):
+        keep_others_out(tmp_path / "results")
+    (tmp_path / "open").chmod(0o1777)
+    keep_others_out(tmp_path / "results")
+    (file := tmp_path / "results" / "file").touch()
+    file.chmod(0o1666)
+    assert "can be written by everyone" in (writers.unsafe(file, folder=False) or "")
 
 
 @as_root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -50,9 +51,13 @@ def end_time(limit: float | str | None = None, told: Mapping[str, str] = os.envi
 
 
 def in_environment(variable: str = "SLURM_JOB_END_TIME", told: Mapping[str, str] = os.environ) -> float | None:
-    """The end, in Unix seconds, that an environment variable tells; None where it does not."""
-    with suppress(KeyError, ValueError):
-        return float(told[variable])
+    """The end, in Unix seconds, that an environment variable tells; else None, with a warning of nonsense."""
+    if not (text := told.get(variable)):
+        return None
+    with suppress(ValueError):
+        if math.isfinite(end := float(text)):
+            return end
+    say(f"warning: {variable}: '{text}' is no time in seconds since 1970, and is not heeded")
     return None
 
 

@@ -28,11 +28,22 @@ def unsafe(path: Path, *, folder: bool) -> str | None:
     seen = path.stat() if folder else path.lstat()
     if stat.S_ISLNK(seen.st_mode):
         return f"{path} is a link"
-    if seen.st_uid not in (os.geteuid(), 0) and not folder:
-        return f"{path} belongs to another user ({user(seen.st_uid)}); remove it, or give a folder on another disk"
-    if seen.st_mode & stat.S_IWOTH and not seen.st_mode & stat.S_ISVTX:
+    if not folder and (problem := _not_own(path, seen)):
+        return problem
+    if seen.st_mode & stat.S_IWOTH and not _is_sticky(seen):
         return f"{path} can be written by everyone; chmod o-w it, or give a folder on another disk"
     return None
+
+
+def _not_own(path: Path, seen: os.stat_result) -> str | None:
+    if seen.st_uid in (os.geteuid(), 0):
+        return None
+    return f"{path} belongs to another user ({user(seen.st_uid)}); remove it, or give a folder on another disk"
+
+
+def _is_sticky(seen: os.stat_result) -> bool:
+    """Whether nobody can replace there what is not theirs, as in /tmp. Of a file the bit says nothing."""
+    return stat.S_ISDIR(seen.st_mode) and bool(seen.st_mode & stat.S_ISVTX)
 
 
 def unsafe_within(place: Path) -> str | None:
@@ -44,11 +55,19 @@ def unsafe_within(place: Path) -> str | None:
     return None
 
 
-def unsafe_above(folder: Path) -> str | None:
-    """The same of a folder and all above it, also where links lead: who can write there could replace what is in it."""
-    above = {place for path in (folder.absolute(), folder.resolve()) for place in (path, *path.parents)}
-    problems = (unsafe(place, folder=True) for place in sorted(above, reverse=True) if place.exists())
-    return next(filter(None, problems), None)
+def unsafe_above(folder: Path, own: int = 0) -> str | None:
+    """The same of a folder and all above it, also where links lead: who can write there could replace what is in it.
+
+    The folder itself and those above it, `own` of them, have to be the user's. The others may be anybody's, such as a
+    group's head: who gave the place is trusted.
+    """
+    paths = {folder.absolute(), folder.resolve()}
+    mine = {place for path in paths for place in (path, *path.parents)[:own]}
+    above = {place for path in paths for place in (path, *path.parents) if place.exists()}
+    for place in sorted(above, reverse=True):
+        if problem := unsafe(place, folder=True) or (_not_own(place, place.stat()) if place in mine else None):
+            return problem
+    return None
 
 
 def tell(folder: Path, place: Path | None = None) -> None:
@@ -62,12 +81,12 @@ def tell(folder: Path, place: Path | None = None) -> None:
 def warning(paths: Iterable[Path], mend: Path, *, owners: bool) -> str | None:
     """What to say of the first of these paths to which others could write; None where nobody could. Raises OSError.
 
-    `mend` is the folder to close. Without `owners`, whoever owns a path is trusted.
+    `mend` is the folder to close, where the path is in it. Without `owners`, whoever owns a path is trusted.
     """
     for path in paths:
         with suppress(FileNotFoundError):
             if who := _who(path, owners=owners):
-                remedy = f"chmod -R g-w,o-w {mend}, or trust them"
+                remedy = f"chmod -R g-w,o-w {mend if path.is_relative_to(mend) else path}, or trust them"
                 return f"warning: {path} can be written by {who}, who could act as you; {remedy}"
     return None
 
@@ -81,8 +100,8 @@ def make_own(folder: Path) -> None:
 
 def keep_to_owner(place: Path) -> None:
     """Take the right to write from everyone but the owner, whatever the umask gave, where the file system can."""
-    for path in (place, *place.rglob("*")):
-        with suppress(OSError):
+    with suppress(OSError):
+        for path in (place, *place.rglob("*")):
             mode = stat.S_IMODE(path.lstat().st_mode)
             if mode & 0o022 and not path.is_symlink():
                 path.chmod(mode & ~0o022)
@@ -93,7 +112,7 @@ def _who(path: Path, *, owners: bool) -> str:
     seen = path.stat()
     if owners and seen.st_uid not in (os.geteuid(), 0):
         return f"its owner ({user(seen.st_uid)})"
-    return "" if seen.st_mode & stat.S_ISVTX else others(seen)
+    return "" if _is_sticky(seen) else others(seen)
 
 
 def others(seen: os.stat_result) -> str:

@@ -254,7 +254,7 @@ def load(raw: Mapping[str, Any] | None) -> Config:
         raise UserError(f"config: {show(raw)} is not allowed; allowed: keys and values")
     given = dict(raw or {})
     if given.pop("checkpoint_writers", None):  # for one release
-        told = "it has no meaning any more, because who else could write is refused or told; delete it"
+        told = "it has no meaning any more: a group is warned of, what everyone can write is refused; delete it"
         print(f"warning: config: checkpoint_writers: {told}", file=sys.stderr)
     try:
         return Config.model_validate(given)

@@ -9,6 +9,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.chain import sealed
 from relay.chain.writers import unsafe_above
+from relay.run_folder.trust import LEVELS
 
 MANIFEST = "complete.json"
 
@@ -24,7 +25,7 @@ def sound(directory: Path, first: int, last: int, *, generation: str | None = No
     `generation` is the start of the run that they have to be of, where that is known. Raises UserError where another
     user could have put one there.
     """
-    if complete(directory) and (problem := unsafe_above(directory)):
+    if complete(directory) and (problem := unsafe_above(directory, LEVELS)):
         raise UserError(problem)
     for step in complete(directory):
         if not first <= step <= last:
@@ -42,16 +43,17 @@ def damage(place: Path, *, of_run: str | None = None, generation: str | None = N
     `of_run` is the run that it has to be of, where that is not the folder in which it lies; `generation` the start of
     that run, where it is known.
     """
-    if problem := sealed.damage(place, name=MANIFEST):
-        return problem
-    told = manifest(place)
+    try:
+        told = manifest(place)
+    except (OSError, ValueError, RecursionError):
+        return sealed.damage(place, name=MANIFEST)
     if told.get("run") not in (None, of_run or place.parent.name):
         return f"{place} holds a checkpoint of run {told['run']}: it was copied there"
     chain = told.get("chain")
     start = chain.get("generation") if isinstance(chain, dict) else None  # none where it was adopted
     if None not in (start, generation) and start != generation:
         return f"{place} holds a checkpoint of another start of the run: it was copied there"
-    return None
+    return sealed.damage(place, name=MANIFEST)
 
 
 def manifest(place: Path) -> dict[str, Any]:

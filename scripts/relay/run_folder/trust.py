@@ -11,6 +11,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.chain import writers
 
+LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it that are the project's
 # What jobs run, load, or are told to run: its folders below `results`, down to this depth.
 OF_JOBS = {"checkpoints": 1, "code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 
@@ -25,16 +26,19 @@ def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     state = results.parent / ".snakemake"  # with environments
     program = [path for source in sources for path in (source, *source.rglob("*"))]
     for made in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
-        writers.keep_to_owner(made)
-    folders = [results, *([state] if state.is_dir() else [])]
+        if made.is_dir() and not made.is_symlink() and made.stat().st_mode & 0o022:
+            writers.keep_to_owner(made)
+    own = [results, *([state] if state.is_dir() else [])]
     for name, depth in OF_JOBS.items():
         writers.make_own(results / name)
-        folders.append(results / name)
-        folders += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))
-    own, others = [folder.resolve() for folder in folders], [*results.resolve().parents, *program]
-    for path in (*own, *others):
+        if problem := writers.unsafe_above(results / name / "any", LEVELS):
+            raise UserError(problem)
+        own.append(results / name)
+        own += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))
+    for path in (*own, *program):
         with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
-            if problem := writers.unsafe(path, folder=path not in own):
+            whole = path.resolve() if path in own else path
+            if problem := writers.unsafe(whole, folder=path not in own):
                 raise UserError(problem)
-    if line := writers.warning((*own, *others), results, owners=False):
+    if line := writers.warning((*own, *results.resolve().parents, *program), results, owners=False):
         print(line, file=sys.stderr)

@@ -19,7 +19,6 @@ Scaling = Literal["none", "linear", "square_root"]
 Schedule = Literal["constant", "step", "cosine", "scheduler"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
-# Who may be able to write where checkpoints lie: their owner alone, the members of the folders' group too, or everyone.
 Backend = Literal["nccl", "gloo", "mpi"]
 
 # Which operations of a GPU use TF32, by the precisions that have it. PyTorch's own default is tf32_convolution.

@@ -6,6 +6,7 @@ The training goes on while one is written: it waits only for the copy of the sta
 from __future__ import annotations
 
 import io
+import math
 import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -20,7 +21,7 @@ from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
 from relay.base.files import remove
 from relay.chain.background import Background, Saving
-from relay.chain.files import all_described, disk_refusal, sync
+from relay.chain.files import all_described, described, disk_refusal, sync
 from relay.chain.generators import generators, restore
 from relay.chain.sealed import seal, steps, wait_for
 from relay.process.ranks import Ranks
@@ -82,11 +83,16 @@ class Checkpoints(Background[float]):
         every: list[set[str]] = [set()] * self.ranks.world_size
         dist.all_gather_object(every, seen, group=self.ranks.saving)
         if self.ranks.rank == 0:
-            wait_for(partial, set().union(*every))
+            parts = set().union(*every)
+            wait_for(partial, parts)
             files = all_described(partial)
+            # A network file system may show a file, and not yet list it.
+            files |= {part: described(partial / part) for part in parts - files.keys()}
+            for file in files:
+                sync(partial / file)  # most of the time that a save takes
             longest = max(self.longest_save_seconds, time.monotonic() - began)
             told = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
-            seal(partial, step, files, told | {"save_seconds": round(longest, 3)}, MANIFEST)
+            seal(partial, step, files, told | {"save_seconds": round(float(longest), 3)}, MANIFEST)
             final = self.directory / f"step-{step}"
             remove(final)  # a damaged one of the same step, passed over at the start
             partial.rename(final)
@@ -148,7 +154,8 @@ class Checkpoints(Background[float]):
             if state.pop("step", None) != chosen:
                 raise UserError(f"{place} has the generators of another step; delete it, and start the same call again")
             restore(state)
-        self.longest_save_seconds = float(manifest(place).get("save_seconds", 0))
+            took = manifest(place).get("save_seconds")
+            self.longest_save_seconds = took if isinstance(took, float) and 0 <= took < math.inf else 0.0
         self.ranks.barrier()
         return int(chosen)
 

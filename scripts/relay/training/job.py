@@ -25,6 +25,7 @@ from relay.run_folder import attempts, chain, faults, reached, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
+from relay.run_folder.trust import LEVELS
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -42,7 +43,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = _declared(places)
-    if problem := unsafe_above(places.work):
+    if problem := unsafe_above(places.work, LEVELS):
         raise UserError(problem)
     wait_until_free(places.work)  # an earlier attempt may still save
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
