@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from relay.strategies import {module}
-from relay.training import agreement
+from relay.chain import agreement
 
 agreement.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
 
