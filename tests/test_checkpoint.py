@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,10 @@ from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
 from relay.run_folder.sealed import MANIFEST, complete, damage, manifest
+from relay.spec.setting import Length
 from relay.spec.tasks import TaskSpec
 from relay.training import checkpoint
+from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
@@ -265,6 +268,17 @@ def test_they_are_given_in_epochs_or_in_steps_but_not_in_both() -> None:
     told = r"config: checkpoint_every_steps: 10 contradicts checkpoint_every_epochs 0.5; give one"
     with pytest.raises(UserError, match=told):
         only(CPU, checkpoint_every_steps=10, checkpoint_every_epochs=0.5)
+
+
+def test_a_save_that_ends_while_a_long_step_is_seen_leaves_room_for_both(ranks: Ranks) -> None:
+    length = Length(epochs=1, steps_per_epoch=40, total_steps=40, evaluate_every_steps=40)
+    saves: Any = SimpleNamespace(progress=DONE, longest_save_seconds=0.0)
+    saves.agree = lambda _: setattr(saves, "longest_save_seconds", 200.0) is None
+    agreement = Agreement(length, ranks, watching := Interruption(time.time() + 1e4), saves, 0)
+    agreement.done(1, saved=False)
+    agreement._agreed_at -= 300
+    agreement.decide(2)
+    assert watching.margin_seconds == pytest.approx(2 * 200 + 300 + 10, abs=5)
 
 
 # The states of the random generators in a checkpoint.

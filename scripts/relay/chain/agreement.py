@@ -37,6 +37,7 @@ class Agreement:
         self.save_seconds, self.save_steps = save_seconds, save_steps
         self._began = self._next = self._agreed_step = self._saved_step = step
         self._agreed_at = self._saved_at = time.monotonic()
+        self.longest_step_seconds = 0.0  # since the ranks agreed before
 
     def due(self, step: int) -> bool:
         """Whether the ranks agree after this step; the same on all of them. For one process it costs nothing."""
@@ -56,8 +57,8 @@ class Agreement:
             wanted[3:] = [float(self._save_is_due(now, longest_save_seconds)), AGREE_SECONDS // max(per_step, 1e-4)]
         progress, stop, write_now, save, interval = self.ranks.largest(wanted)
         # The first steps of a process include all that is compiled then: no later step takes as long.
-        longest_step = now - self._agreed_at if self._agreed_step > self._began else 0.0
-        self.interruption.leave_room(longest_save_seconds, longest_step)
+        self.longest_step_seconds = now - self._agreed_at if self._agreed_step > self._began else 0.0
+        self.interruption.leave_room(longest_save_seconds, self.longest_step_seconds)
         self._next = step + max(1, int(interval))
         stopped = next(each for each in self.ranks.gather(reason) if each) if stop else None
         return Decision(progress, bool(save) or self._save_by_steps(step), stopped, bool(write_now))

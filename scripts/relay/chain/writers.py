@@ -28,17 +28,15 @@ def unsafe(path: Path, *, folder: bool) -> str | None:
     seen = path.stat() if folder else path.lstat()
     if stat.S_ISLNK(seen.st_mode):
         return f"{path} is a link"
-    if not folder and (problem := _not_own(path, seen)):
-        return problem
+    if not folder and _is_anothers(seen):
+        return f"{path} belongs to another user ({user(seen.st_uid)}); remove it, or give a folder on another disk"
     if seen.st_mode & stat.S_IWOTH and not _is_sticky(seen):
         return f"{path} can be written by everyone; chmod o-w it, or give a folder on another disk"
     return None
 
 
-def _not_own(path: Path, seen: os.stat_result) -> str | None:
-    if seen.st_uid in (os.geteuid(), 0):
-        return None
-    return f"{path} belongs to another user ({user(seen.st_uid)}); remove it, or give a folder on another disk"
+def _is_anothers(seen: os.stat_result) -> bool:
+    return seen.st_uid not in (os.geteuid(), 0)
 
 
 def _is_sticky(seen: os.stat_result) -> bool:
@@ -61,13 +59,19 @@ def unsafe_above(folder: Path, own: int = 0) -> str | None:
     The folder itself and those above it, `own` of them, have to be the user's. The others may be anybody's, such as a
     group's head: who gave the place is trusted.
     """
-    paths = {folder.absolute(), folder.resolve()}
-    mine = {place for path in paths for place in (path, *path.parents)[:own]}
-    above = {place for path in paths for place in (path, *path.parents) if place.exists()}
-    for place in sorted(above, reverse=True):
-        if problem := unsafe(place, folder=True) or (_not_own(place, place.stat()) if place in mine else None):
+    mine = {place for path in (folder.absolute(), folder.resolve()) for place in (path, *path.parents)[:own]}
+    for place in above(folder):
+        if problem := unsafe(place, folder=True):
             return problem
+        if place in mine and _is_anothers(seen := place.stat()):
+            return f"{place} belongs to another user ({user(seen.st_uid)}); work in a folder of your own"
     return None
+
+
+def above(folder: Path) -> list[Path]:
+    """A folder and all above it that are there, also where links lead; what lies deepest first."""
+    paths = (folder.absolute(), folder.resolve())
+    return sorted({place for path in paths for place in (path, *path.parents) if place.exists()}, reverse=True)
 
 
 def tell(folder: Path, place: Path | None = None) -> None:
@@ -83,11 +87,12 @@ def warning(paths: Iterable[Path], mend: Path, *, owners: bool) -> str | None:
 
     `mend` is the folder to close, where the path is in it. Without `owners`, whoever owns a path is trusted.
     """
+    remedies = {True: f"chmod -R g-w,o-w {mend}", False: "work in a folder of your own"}
     for path in paths:
         with suppress(FileNotFoundError):
             if who := _who(path, owners=owners):
-                remedy = f"chmod -R g-w,o-w {mend if path.is_relative_to(mend) else path}, or trust them"
-                return f"warning: {path} can be written by {who}, who could act as you; {remedy}"
+                remedy = remedies[path.is_relative_to(mend)]
+                return f"warning: {path} can be written by {who}, who could act as you; {remedy}, or trust them"
     return None
 
 
@@ -110,7 +115,7 @@ def keep_to_owner(place: Path) -> None:
 def _who(path: Path, *, owners: bool) -> str:
     """Who could write to it beside its user; '' where nobody can."""
     seen = path.stat()
-    if owners and seen.st_uid not in (os.geteuid(), 0):
+    if owners and _is_anothers(seen):
         return f"its owner ({user(seen.st_uid)})"
     return "" if _is_sticky(seen) else others(seen)
 

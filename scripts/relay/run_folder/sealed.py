@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.chain import sealed
-from relay.chain.writers import unsafe_above
+from relay.chain import sealed, writers
 from relay.run_folder.trust import LEVELS
 
 MANIFEST = "complete.json"
@@ -25,13 +25,16 @@ def sound(directory: Path, first: int, last: int, *, generation: str | None = No
     `generation` is the start of the run that they have to be of, where that is known. Raises UserError where another
     user could have put one there.
     """
-    if complete(directory) and (problem := unsafe_above(directory, LEVELS)):
+    if complete(directory) and (problem := writers.unsafe_above(directory, LEVELS)):
         raise UserError(problem)
     for step in complete(directory):
         if not first <= step <= last:
             continue
-        problem = damage(directory / f"step-{step}", generation=generation)
+        problem = damage(place := directory / f"step-{step}", generation=generation)
         if problem is None:
+            with suppress(OSError):
+                if line := writers.warning((place, *place.rglob("*")), directory, owners=False):
+                    print(line, flush=True)
             yield step
         else:
             print(f"warning: checkpoint of step {step} is passed over: {problem}", flush=True)
@@ -45,8 +48,8 @@ def damage(place: Path, *, of_run: str | None = None, generation: str | None = N
     """
     try:
         told = manifest(place)
-    except (OSError, ValueError, RecursionError):
-        return sealed.damage(place, name=MANIFEST)
+    except (OSError, ValueError, RecursionError) as error:
+        return sealed.damage(place, name=MANIFEST) or f"{place / MANIFEST} cannot be read ({error})"
     if told.get("run") not in (None, of_run or place.parent.name):
         return f"{place} holds a checkpoint of run {told['run']}: it was copied there"
     chain = told.get("chain")

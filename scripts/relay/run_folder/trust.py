@@ -13,7 +13,7 @@ from relay.chain import writers
 
 LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it that are the project's
 # What jobs run, load, or are told to run: its folders below `results`, down to this depth.
-OF_JOBS = {"checkpoints": 1, "code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
+OF_JOBS = {"code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 
 
 def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
@@ -28,17 +28,18 @@ def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     for made in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
         if made.is_dir() and not made.is_symlink() and made.stat().st_mode & 0o022:
             writers.keep_to_owner(made)
-    own = [results, *([state] if state.is_dir() else [])]
+    own, around = [results, *([state] if state.is_dir() else [])], dict.fromkeys(writers.above(results))
     for name, depth in OF_JOBS.items():
         writers.make_own(results / name)
         if problem := writers.unsafe_above(results / name / "any", LEVELS):
             raise UserError(problem)
+        around |= dict.fromkeys(writers.above(results / name))
         own.append(results / name)
         own += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))
-    for path in (*own, *program):
+    program = [path for path in program if not path.is_symlink()]  # nobody can write to a link
+    for path, folder in (*((path.resolve(), False) for path in own), *((path, True) for path in program)):
         with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
-            whole = path.resolve() if path in own else path
-            if problem := writers.unsafe(whole, folder=path not in own):
+            if problem := writers.unsafe(path, folder=folder):
                 raise UserError(problem)
-    if line := writers.warning((*own, *results.resolve().parents, *program), results, owners=False):
+    if line := writers.warning((*own, *around, *program), results, owners=False):
         print(line, file=sys.stderr)

@@ -39,5 +39,6 @@ class Agreement(chain_agreement.Agreement):
         longest = self.checkpoints.longest_save_seconds
         decision = self.reach(step, self.checkpoints.progress, longest, write=write)
         free = self.checkpoints.agree(decision.progress)
-        self.interruption.leave_room(self.checkpoints.longest_save_seconds, 0.0)  # what has just ended counts
+        # A save that has just ended counts already.
+        self.interruption.leave_room(self.checkpoints.longest_save_seconds, self.longest_step_seconds)
         return decision._replace(save=decision.save and free)

@@ -142,7 +142,7 @@ class Checkpoints(Background[float]):
         # Reading a large checkpoint for its checksums may take longer than the control group waits.
         while self.ranks.largest([float(looking is not None and not looking.done())])[0]:
             wait([looking] if looking else [], timeout=1.0)
-        chosen, adopted, refused = self.ranks.gather(looking.result() if looking else (None, None, ""))[0]
+        chosen, adopted, took, refused = self.ranks.gather(looking.result() if looking else (None, None, 0.0, ""))[0]
         if refused:
             raise UserError(refused)
         if chosen is None:
@@ -154,13 +154,13 @@ class Checkpoints(Background[float]):
             if state.pop("step", None) != chosen:
                 raise UserError(f"{place} has the generators of another step; delete it, and start the same call again")
             restore(state)
-            took = manifest(place).get("save_seconds")
-            self.longest_save_seconds = took if isinstance(took, float) and 0 <= took < math.inf else 0.0
+            self.longest_save_seconds = took
         self.ranks.barrier()
         return int(chosen)
 
-    def _newest_sound(self, first: int, last: int) -> tuple[int | None, int | None, str]:
-        """On rank 0: the step to go on from, that of another run's checkpoint, and why nothing may be loaded."""
+    def _newest_sound(self, first: int, last: int) -> tuple[int | None, int | None, float, str]:
+        """On rank 0: the step to go on from, that of another run's checkpoint, the seconds that saving has taken, and
+        why nothing may be loaded."""
         for leftover in self.directory.glob("partial-*"):
             with suppress(OSError):  # what an orphan still writes goes with the next attempt
                 remove(leftover)
@@ -169,7 +169,10 @@ class Checkpoints(Background[float]):
         try:
             newest = next(sound(self.directory, first, last, generation=known.get("generation")), None)
         except UserError as error:  # other users could have written what is there
-            return None, None, str(error)
+            return None, None, 0.0, str(error)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
-            return None, None, no_sound_checkpoint(self.directory.name, first, last)
-        return newest, adopted, ""
+            return None, None, 0.0, no_sound_checkpoint(self.directory.name, first, last)
+        took: Any = None
+        with suppress(OSError, ValueError):  # a hint
+            took = manifest(self.directory / f"step-{newest}").get("save_seconds")
+        return newest, adopted, took if isinstance(took, float) and 0 <= took < math.inf else 0.0, ""
