@@ -7,6 +7,7 @@ launchers themselves do is tested with real launchers. Where a specification ask
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import socket
@@ -110,6 +111,7 @@ def _told(world_size: int) -> dict[str, str]:
 
 def _become(rank: int, told: Mapping[str, str], gpus: int) -> None:
     os.environ |= {**told, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    faulthandler.enable()  # as a worker does
     torch.set_num_threads(1)
     if gpus:
         import pretended_gpu
