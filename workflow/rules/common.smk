@@ -1,4 +1,4 @@
-# Says at the end of a call what has come of it. Makes unfinished files anew.
+# A file that is not finished is made again. At the end a call says what has come of it.
 wildcard_constraints:
     dataset=r"[^/]+",
     file=r"results/.+",
