@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from plans import CPU, DDP, ROOT, edit, only
 from relay.base.errors import UserError
 from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
-from relay.spec.identity import lock_lines, source_digest
+from relay.spec.identity import lock_lines, module_sources, source_digest
 from relay.spec.run import Run
 
 pytest_plugins = ["chain_runs", "plans"]
@@ -39,6 +41,17 @@ def test_an_id_changes_with_the_tasks_source_and_the_lock(project: Path, file: s
     edit(project / file, old, new)
     after = only(CPU, root=project)
     assert (after.id != before.id, after.setting_id != before.setting_id) == (True, True)
+
+
+@pytest.mark.slow
+def test_what_processes_load_is_the_code_that_they_are_known_by() -> None:
+    modules = ("equivalence.gate", "training.trainer", "script.process")
+    loads = f"import sys, {', '.join(f'relay.{each}' for each in modules)}\n"
+    loads += "print(*(each.__file__ for each in sys.modules.values() if 'relay.' in each.__name__))"
+    loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True).stdout.split()
+    # A package's own file counts where it is named.
+    computing = {path for path in map(Path, loaded) if path.name != "__init__.py"}
+    assert computing - {*module_sources(ROOT, *modules)} == set()
 
 
 @pytest.mark.slow

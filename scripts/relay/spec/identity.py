@@ -80,7 +80,7 @@ def beside(file: Path, folder: Path | None = None) -> set[Path]:
         importing = unread.pop()
         source = _read(importing)
         _check(source, importing)
-        paths = [folder.joinpath(*module.split(".")) for module in _modules(source)] + _relative(source, importing)
+        paths = [_place(module, importing, folder) for module in _modules(source)]
         # Of a module within a package, the packages around it are imported, too.
         around = {each for path in paths for each in (path, *path.parents) if folder in each.parents}
         around |= {each for each in importing.parents if folder in each.parents}
@@ -117,13 +117,6 @@ def _texts(node: ast.stmt, name: str) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, tuple | list) else []
 
 
-def _relative(source: str, file: Path) -> list[Path]:
-    """What `from . import …` and the like name, as paths without a suffix."""
-    nodes = [node for node in ast.walk(_parsed(source)) if isinstance(node, ast.ImportFrom) and node.level]
-    bases = [file.parents[node.level - 1].joinpath(*(node.module or "").split(".")) for node in nodes]
-    return [*bases, *(base / a.name for base, node in zip(bases, nodes, strict=True) for a in node.names)]
-
-
 def module_sources(root: Path, *modules: str) -> list[Path]:
     """The files of these modules, such as `equivalence.gate`, and of all modules that they import, directly or not.
 
@@ -153,32 +146,43 @@ def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
     folder = next((p for path in sorted(paths) for p in path.parents if p.name == "relay"), BUILT_IN.parent)
     sources, unread = set(paths), sorted(paths)
     while unread:
-        more = _imported(_read(unread.pop()), folder, packages) - sources
+        more = _imported(unread.pop(), folder, packages) - sources
         sources |= more
         unread += sorted(more)
     return sources
 
 
-def _imported(source: str, folder: Path, packages: Sequence[str]) -> set[Path]:
-    """The files of these packages that the source imports. `folder` is that of the package `relay`."""
-    imported = _modules(source)
-    wanted = [m.split(".")[1:] for m in imported if any(f"{m}.".startswith(f"{package}.") for package in packages)]
-    files = (folder.joinpath(*parts) for parts in wanted)
-    return {file for path in files for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
+def _imported(importing: Path, folder: Path, packages: Sequence[str]) -> set[Path]:
+    """The files of these packages that a file imports. `folder` is that of the package `relay`."""
+    within = [folder.parent.joinpath(*package.split(".")) for package in packages]
+    places = (_place(module, importing, folder.parent) for module in _modules(_read(importing)))
+    wanted = [place for place in places if any(each in (place, *place.parents) for each in within)]
+    return {file for path in wanted for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
+
+
+def _place(module: str, importing: Path, folder: Path) -> Path:
+    """Where a module lies, without a suffix: `.name` beside the file that imports it, another one in `folder`."""
+    name = module.lstrip(".")
+    level = len(module) - len(name)
+    return (importing.parents[level - 1] if level else folder).joinpath(*name.split("."))
 
 
 @lru_cache(maxsize=512)  # the sources of several strategies are mostly the same
 def _modules(source: str) -> frozenset[str]:
-    """The names of all modules that the source imports, and of what it imports from them."""
+    """The names of all modules that the source imports, and of what it imports from them, with the dots before them."""
     nodes = [node for node in _statements(_parsed(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
-    modules |= {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
-    return frozenset(modules | {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names})
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in (each for each in nodes if isinstance(each, ast.ImportFrom)):
+        package = "." * node.level + (node.module or "")
+        within = f"{package}." if node.module else package
+        modules |= {package, *(within + alias.name for alias in node.names)}
+    return frozenset(modules)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """All statements within a node, at any depth. `ast.walk` would look at ten times as many expressions."""
-    for block in BLOCKS:
+    """All statements that may run within a node, at any depth. `ast.walk` looks at ten times as many expressions."""
+    typing_only = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    for block in BLOCKS[typing_only:]:
         for each in getattr(node, block, ()):
             yield each
             yield from _statements(each)
