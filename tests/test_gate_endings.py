@@ -34,7 +34,6 @@ MET = """
             {fault}
 """
 
-pytest_plugins = ["results_tree"]
 pytestmark = pytest.mark.slow
 
 AT_THE_END = """

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 

@@ -20,7 +20,6 @@ from relay.spec.run import TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import load_site
 
-pytest_plugins = ["plans"]
 SCRIPT = {"command": "python train.py --batch {global_batch_size} --rate {rate}", "name": "mine"}
 
 

@@ -15,7 +15,7 @@ from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
 from relay.spec.identity import lock_lines, module_sources, source_digest
 from relay.spec.run import Run
 
-pytest_plugins = ["chain_runs", "plans"]
+pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

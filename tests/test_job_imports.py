@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-pytest_plugins = ["chain_runs"]
-
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 # Loaded by their names, beside what these import.
 NAMED = ("strategies", "tasks")

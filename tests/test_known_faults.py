@@ -19,8 +19,6 @@ from relay.launch import launcher
 from relay.run_folder import faults
 from relay.run_folder.known_faults import known, text_of
 
-pytest_plugins = ["chain_runs"]
-
 MESSAGES = yaml.safe_load(Path(__file__).with_name("known_faults.yaml").read_text())
 TYPES = {"DistBackendError": dist.DistBackendError, "OutOfMemoryError": torch.OutOfMemoryError}
 # By kind: the job's exit status, and of what its last line has to speak.

@@ -18,8 +18,6 @@ from relay.probe.tries import Tries
 from relay.spec.probe import Limits
 from short_tasks import prepare_at_hand
 
-pytest_plugins = ["results_tree"]
-
 PROCESS, STATES, LAYER, REST = 400e6, 16.0, 3e6, 1e6
 GPT = {"task": "gpt-tiny"}
 

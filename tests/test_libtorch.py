@@ -25,7 +25,7 @@ from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
 from relay.spec.site import Site, load_site
 
-pytest_plugins = ["chain_runs", "results_tree"]
+pytest_plugins = ["chain_runs"]
 
 
 def trained(bench: Bench) -> Chain:

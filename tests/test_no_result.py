@@ -11,7 +11,7 @@ from chain_runs import DIGITS, VECTORS, Bench, short_run
 from relay.spec.run import Run, changed
 from relay.training.no_result import no_result
 
-pytest_plugins = ["chain_runs", "results_tree"]
+pytest_plugins = ["chain_runs"]
 
 LOSSES = [(step, 2.0 - step / 10) for step in range(1, 13)]
 EVALUATED = [{"step": 12, "test_loss": 0.5, "test_accuracy": 0.9}]

@@ -23,7 +23,7 @@ from relay.task.bound import BoundTask
 from relay.task.user import Task
 from short_tasks import shipped
 
-pytest_plugins = ["chain_runs", "plans"]
+pytest_plugins = ["plans"]
 
 # The plan
 
@@ -117,6 +117,3 @@ def test_a_scheduler_of_the_tasks_own_is_followed() -> None:
         theirs.step()
     assert [mine.learning_rate(step) for step in (30, *range(48))] == [rates[30], *rates]
     assert max(rates) > 9 * mine.spec.learning_rate
-
-
-# Every strategy takes them

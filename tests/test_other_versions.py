@@ -13,7 +13,7 @@ from relay.base.errors import UserError
 from relay.equivalence import reference_file
 from results_tree import Tree
 
-pytest_plugins = ["chain_runs", "results_tree"]
+pytest_plugins = ["results_tree"]
 
 OLDER = {"torch": "2.12.0+cpu", "python": "3.11.2", "cuda": None}
 SAME = {"torch": "2.13.0+cpu", "python": "3.12.1", "cuda": None}

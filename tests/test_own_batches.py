@@ -14,7 +14,6 @@ from relay.datasets.manifest import digest
 from relay.equivalence.verdict import CAUSES, Part, Verdict, all_problems, of_batch
 from relay.spec.run import OwnBatch
 
-pytest_plugins = ["results_tree"]
 SMALL, LARGE = (OwnBatch(global_batch_size=size, learning_rate=0.02) for size in (16, 64))
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from gate_runs import FEW_STEPS, Gates
 
-pytest_plugins = ["chain_runs"]
-
 ROOT = Path(__file__).resolve().parents[1]
 
 

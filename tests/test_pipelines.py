@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.utils._pytree import tree_leaves
 
 from gate_runs import Gates, planned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from results_tree import Tree
 
-pytest_plugins = ["plans", "results_tree"]
+pytest_plugins = ["results_tree"]
 
 FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
 

@@ -13,8 +13,6 @@ from relay.base.files import write_json
 from relay.driver.refused import conclusion, refusal
 from snakemake_calls import called
 
-pytest_plugins = ["results_tree"]
-
 
 def verdict(folder: Path, gate: str, **found: Any) -> Path:
     path = folder / "equivalence" / "gates" / gate / "verdict.json"

@@ -11,8 +11,6 @@ import pytest
 import debian_packages
 from results_tree import REFUSED, Tree
 
-pytest_plugins = ["results_tree"]
-
 pytestmark = [pytest.mark.slow]
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 

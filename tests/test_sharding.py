@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing
 from torch.distributed.tensor import DTensor
 
 from models import Scaled

@@ -242,11 +242,3 @@ def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
             time.sleep(0.02)
     except psutil.NoSuchProcess:
         pass
-
-
-# Which stacks the tests take
-
-
-def make(*words: str) -> subprocess.CompletedProcess[str]:
-    """What `make` would do, and says."""
-    return subprocess.run(["make", "--dry-run", *words], cwd=ENVS.parent, capture_output=True, text=True)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 
 from gate_runs import FOLDER
 from preloaded import spawned

@@ -16,8 +16,6 @@ from relay.spec.run import Run, changed
 from relay.training.goodput import PARTS, spent
 from relay.training.summary import summarise
 
-pytest_plugins = ["chain_runs"]
-
 FACTS = {
     "host": "node1",
     "device_name": "a processor",

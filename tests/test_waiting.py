@@ -10,8 +10,6 @@ import pytest
 from relay.driver.waiting import News
 from relay.slurm.commands import ListedJob
 
-pytest_plugins = ["driver_runs"]
-
 LOGGER = logging.getLogger("relay.tests")
 
 

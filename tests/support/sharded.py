@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
