@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import debian_packages
 import stacks
 from mini_slurm import NODE_DISK, MiniSlurm
+from results_tree import rows
 from slurm_runs import WHEELS, site_file, slurm_snakemake
 
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
@@ -34,9 +34,8 @@ def test_it_trains_from_its_wheel_by_every_launcher(cluster: MiniSlurm, tmp_path
     config = SHORT | {"comparisons": comparisons}
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
     assert status == 0, printed
-    with (tmp_path / "results/comparison.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert {row["status"] for row in rows} == {"done"}
-    assert {row["equivalent"] for row in rows} == {"true"}
+    found = rows(tmp_path / "results")
+    assert {row["status"] for row in found} == {"done"}
+    assert {row["equivalent"] for row in found} == {"true"}
     logs = [path.read_text() for path in (tmp_path / "results/logs").rglob("*.log")]
     assert any(f"environment: {NODE_DISK}" in text and "horovod-" in text for text in logs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from functools import cache
@@ -17,7 +16,7 @@ from relay.comparison.outliers import outliers
 from relay.comparison.quality import Goal, seconds_to, stated_accuracy
 from relay.comparison.table import comparison_rows
 from relay.spec.run import Run
-from results_tree import REFUSED, Tree, shown
+from results_tree import REFUSED, Tree, rows, shown
 
 pytest_plugins = ["results_tree"]
 
@@ -45,8 +44,7 @@ def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(
     assert told["ddp-3"].startswith("its test accuracy, 92.5 %, is far from that of the 3 others that train the same")
     assert tree.compare() == 0
     assert "Warning: its test accuracy, 92.5 %" in tree.html
-    with (tree.root / "comparison.csv").open(newline="") as stream:
-        assert sum("92.5 %" in row["warning"] for row in csv.DictReader(stream)) == 1
+    assert sum("92.5 %" in row["warning"] for row in rows(tree.root)) == 1
     assert "warning:" in shown(tree, capsys, monkeypatch)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import yaml
 
 from gate_runs import planned
 from relay.proof.campaign import ended_after, markdown, row
+from results_tree import rows
 
 ROOT = Path(__file__).resolve().parents[1]
 SAID = {
@@ -78,8 +78,7 @@ def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_pat
     assert done.returncode == 1, done.stderr
     assert "skipped: lenet-digits, single_gpu on 1: single_gpu needs a GPU" in done.stdout
     assert "2 cells, 1 failed" in done.stdout
-    with (tmp_path / "results/proof/table.csv").open(newline="") as stream:
-        found = {line["strategy"]: line for line in csv.DictReader(stream)}
+    found = {line["strategy"]: line for line in rows(tmp_path / "results/proof", "table.csv")}
     assert found["cpu"]["equivalent"] == "True"
     assert found["wrong_sum"]["equivalent"] == "False"
     assert float(found["wrong_sum"]["fp64_losses"]) > 1e-3

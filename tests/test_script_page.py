@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shlex
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pages import ROOT, block, blocks, holds, masked
+from results_tree import rows
 
 PAGE = "docs/measure-your-script.md"
 
@@ -46,10 +46,9 @@ def test_the_script_on_the_page_is_measured(tmp_path: Path) -> None:
     printed = typed(tmp_path, command)
     assert holds(masked(printed), masked(block(PAGE, "strategy").text)[:3]), printed
     results = tmp_path / "results"
-    with (results / "comparison.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["status"] for row in rows] == ["done"] * 4
-    assert {(row["world_size"], row["data_workers"]) for row in rows} == {(a, b) for a in "12" for b in "01"}
+    found = rows(results)
+    assert [row["status"] for row in found] == ["done"] * 4
+    assert {(row["world_size"], row["data_workers"]) for row in found} == {(a, b) for a in "12" for b in "01"}
     summaries = [json.loads(path.read_text()) for path in results.glob("runs/*/summary.json")]
     assert len(summaries) == 8
     assert all(1 < summary["train_loss"] < 4 for summary in summaries)
@@ -67,11 +66,10 @@ def test_a_command_of_which_nothing_is_known_is_timed_and_reported(tmp_path: Pat
     assert "runs/s" in printed
     assert "For your script, run (" in printed
     results = tmp_path / "results"
-    with (results / "comparison.csv").open(newline="") as stream:
-        rows = {row["options"]: row for row in csv.DictReader(stream)}
-    fast, slow = rows["tenths=1"], rows["tenths=9"]
+    found = {row["options"]: row for row in rows(results)}
+    fast, slow = found["tenths=1"], found["tenths=9"]
     assert float(fast["samples_per_second"]) > 1.5 * float(slow["samples_per_second"])
-    assert {row["epochs"] or row["global_batch_size"] for row in rows.values()} == {""}, "nobody knows them"
+    assert {row["epochs"] or row["global_batch_size"] for row in found.values()} == {""}, "nobody knows them"
     assert "epoch" not in (results / "recommendation.sbatch").read_text()
     page = (results / "comparison.html").read_text()
     assert not [words for words in ("an epoch", "over epochs", "None") if words in page]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import textwrap
 from pathlib import Path
@@ -12,12 +11,10 @@ import pytest
 
 from mini_slurm import MiniSlurm
 from relay.base.files import write_json
-from relay.config.config import load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.run_folder.layout import check_layout
-from relay.spec.site import load_site
-from slurm_runs import ROOT, site_file, slurm_snakemake
+from results_tree import rows
+from slurm_runs import planned_there, site_file, slurm_snakemake
 
 TRAIN = """
     import os
@@ -68,8 +65,7 @@ def measured(
     asked = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons, **config}
     status, printed = slurm_snakemake(cluster, folder, asked, site=site_file(folder))
     assert status == 0, printed
-    with (folder / "results" / "comparison.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
+    return rows(folder / "results")
 
 
 def folders(results: Path) -> list[Path]:
@@ -94,7 +90,7 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
     read = {"step": "step ([0-9]+)", "loss": "loss ([0-9.]+)"}
     common = {"read": read, "nodes": 2, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1}
     common |= {"global_batch_size": 64}
-    rows = measured(
+    found = measured(
         cluster,
         tmp_path,
         [
@@ -102,8 +98,8 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
             {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common},
         ],
     )
-    assert [(row["status"], row["world_size"], bool(row["unproven"])) for row in rows] == [("done", "4", True)] * 2
-    assert all(float(row["samples_per_second"]) > 0 for row in rows)
+    assert [(row["status"], row["world_size"], bool(row["unproven"])) for row in found] == [("done", "4", True)] * 2
+    assert all(float(row["samples_per_second"]) > 0 for row in found)
     for folder in folders(tmp_path / "results"):
         ranks = {path.name: path.read_text() for path in folder.glob("rank-*")}
         assert sorted(ranks) == [f"rank-{rank}-2-1" for rank in range(4)]
@@ -125,7 +121,7 @@ def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(
     config: dict[str, Any] = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "right_size": False}
     config |= {"comparisons": [{"command": "python train.py", "name": "long"}]}
     site = site_file(tmp_path)
-    seen(plan(load(config), site=load_site(str(site), ROOT)))
+    seen(planned_there(config, site))
     status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site)
     assert status == 0, printed
     assert "(deadline); goes on with attempt 2" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -17,25 +16,18 @@ from living import until
 from mini_slurm import MiniSlurm
 from recommended import answer_of, recommended, submit, trained
 from relay.comparison.answer_files import own_script
-from relay.config.config import load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.preflight.checks import check_all
 from relay.preflight.page import page
 from relay.run_folder import attempts
 from relay.spec.run import Run
-from relay.spec.site import load_site
-from slurm_runs import site_file, slurm_command, slurm_snakemake
+from results_tree import rows
+from slurm_runs import planned_there, site_file, slurm_command, slurm_snakemake
 
-ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
 SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}  # in `test_slurm_strategies.py`
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
-
-
-def planned(config: dict[str, Any], site: Path) -> Plan:
-    return plan(load(config), site=load_site(str(site), ROOT))
 
 
 def submitted(cluster: MiniSlurm, before: set[str]) -> dict[str, dict[str, str]]:
@@ -50,11 +42,6 @@ def submitted(cluster: MiniSlurm, before: set[str]) -> dict[str, dict[str, str]]
 def known(cluster: MiniSlurm) -> set[str]:
     """The ids of the jobs that Slurm still knows: it forgets old ones."""
     return {job["JobId"] for job in cluster.jobs()}
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "results/comparison.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def ranks_of(folder: Path, run: str) -> list[dict[str, Any]]:
@@ -75,7 +62,7 @@ def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tu
     site = site_file(folder)
     status, printed = slurm_snakemake(cluster, folder, config, site=site)
     assert status == 0, printed
-    return folder, config, planned(config, site)
+    return folder, config, planned_there(config, site)
 
 
 def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> None:
@@ -105,7 +92,7 @@ def test_two_nodes_train_the_same_as_one_process(
 ) -> None:
     folder, _, found = compared
     jobs = submitted(cluster, set())
-    assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")]
+    assert [(row["status"], row["equivalent"]) for row in rows(folder / "results")] == [("done", "true")]
     for run in found.runs:
         check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
         verdict = read(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
@@ -140,7 +127,7 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     assert int(job["NumCPUs"]) == asked["nodes"] * asked["tasks_per_node"] * asked["cpus_per_task"]
     assert asked["minutes"] < SHORT["runtime_minutes"]
     assert 0 < most < asked["memory_mb"] * 2**20
-    assert len(rows(folder)) == 1
+    assert len(rows(folder / "results")) == 1
     assert "other jobs may compute on the same nodes" in told["uncertain_because"]
     lines = (folder / "results/recommendation.sbatch").read_text().splitlines()
     (export,) = [line.removeprefix("# ") for line in lines if "scripts/main.py export" in line]
@@ -237,7 +224,7 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
     (kept,) = (tmp_path / "of-slurm").rglob("*.log")  # what `sbatch --output` would be
     assert "/no/such/disk" in kept.read_text()
     assert all("preflight_job" in comment for comment in submitted(cluster, before))
-    (row,) = rows(tmp_path)
+    (row,) = rows(tmp_path / "results")
     assert row["status"] == "skipped"
     assert row["reason"].startswith("preflight: ")
     assert "/no/such/disk" in row["reason"]

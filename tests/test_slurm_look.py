@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +11,7 @@ import pytest
 
 import slurm_packages
 from mini_slurm import MiniSlurm
+from results_tree import rows
 from slurm_runs import site_file, slurm_snakemake
 from test_task_packages import CONFIG, OWN
 
@@ -48,6 +48,5 @@ def test_a_job_looks_where_the_login_node_cannot(cluster: MiniSlurm, modules: di
     assert status == 0, printed
     (card,) = (tmp_path / "results").glob("cards/*.json")
     assert '"parameters": 20' in card.read_text()
-    with (tmp_path / "results" / "comparison.csv").open(newline="") as stream:
-        (row,) = csv.DictReader(stream)
+    (row,) = rows(tmp_path / "results")
     assert (row["status"], row["equivalent"]) == ("done", "true"), row["reason"]

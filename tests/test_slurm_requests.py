@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 
 from mini_slurm import MiniSlurm, Node, Partition
-from relay.config.config import load
-from relay.planning.planner import plan
-from relay.spec.site import load_site
-from slurm_runs import PARTITIONS, site_file, slurm_snakemake
+from slurm_runs import PARTITIONS, planned_there, site_file, slurm_snakemake
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG: dict[str, Any] = {"repeats": 1, "runtime_minutes": 10}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 
@@ -32,7 +28,7 @@ def looked(
     jobs = [job for job in cluster.jobs() if job["JobId"] not in before and "Comment" in job]
     collected = [
         json.loads((folder / f"results/preflight/{name}/collected.json").read_text())
-        for name in plan(load(config), site=load_site(str(site), ROOT)).preflights
+        for name in planned_there(config, site).preflights
     ]
     return jobs, collected, printed
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from mini_slurm import MiniSlurm
-from relay.config.config import load
+from plans import CPU, DDP, planned
 from relay.driver.job_requests import JobRequests
-from relay.planning.planner import plan
-from relay.spec.site import load_site
-from slurm_runs import ROOT, site_file
+from slurm_runs import site_in
 
 
 def test_a_node_is_left_out_by_jobs_that_others_can_take(
@@ -20,8 +18,7 @@ def test_a_node_is_left_out_by_jobs_that_others_can_take(
     """Of two nodes, a job of both needs the broken one as well."""
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     monkeypatch.chdir(tmp_path)
-    comparisons = [{"strategy": "ddp", "nodes": [1, 2], "devices_per_node": 2}, {"strategy": "cpu"}]
-    made = plan(load({"device": "cpu", "comparisons": comparisons}), site=load_site(str(site_file(tmp_path)), ROOT))
+    made = planned(DDP | {"nodes": [1, 2]}, CPU, device="cpu", site=site_in(tmp_path))
     one, both = (next(run for run in made.runs if run.shape.devices == 2 * nodes) for nodes in (1, 2))
     jobs = JobRequests(made)
     assert jobs.leave_out(one, "c1")

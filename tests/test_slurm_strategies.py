@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import test_deepspeed_slurm
 from mini_slurm import MiniSlurm
 from relay.spec.requirements import find
 from relay.spec.run import Run
+from results_tree import rows
 from slurm_runs import site_file, slurm_snakemake
 
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
@@ -52,14 +52,13 @@ def test_every_strategy_goes_through_gate_and_training(
     site = site_file(tmp_path)
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
     assert status == 0, printed
-    with (tmp_path / "results/comparison.csv").open(newline="") as stream:
-        rows = {row["strategy"]: row for row in csv.DictReader(stream)}
-    ran = {name for name in rows if name not in ON_GPUS}
-    assert {name: rows[name]["status"] for name in ran} == dict.fromkeys(ran, "done")
-    assert {name: rows[name]["equivalent"] for name in ran} == dict.fromkeys(ran, "true")
-    for name in set(rows) & ON_GPUS:
-        assert rows[name]["status"] == "skipped"
-        assert "needs a GPU" in rows[name]["reason"]
+    found = {row["strategy"]: row for row in rows(tmp_path / "results")}
+    ran = {name for name in found if name not in ON_GPUS}
+    assert {name: found[name]["status"] for name in ran} == dict.fromkeys(ran, "done")
+    assert {name: found[name]["equivalent"] for name in ran} == dict.fromkeys(ran, "true")
+    for name in set(found) & ON_GPUS:
+        assert found[name]["status"] == "skipped"
+        assert "needs a GPU" in found[name]["reason"]
     summaries = [*(tmp_path / "results/runs").glob("*/summary.json")]
     assert len(summaries) == len(ran)
     for path in summaries:

@@ -5,6 +5,7 @@ A plugin of pytest for its fixtures, and a module that the tests import (hence P
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -173,6 +174,12 @@ class Tree:
     @property
     def html(self) -> str:
         return (self.root / "comparison.html").read_text(encoding="utf-8")
+
+
+def rows(results: Path, name: str = "comparison.csv") -> list[dict[str, str]]:
+    """A table of a results folder as it is written, each value as text."""
+    with (results / name).open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
 
 
 REFUSED = {

@@ -12,6 +12,10 @@ from typing import Any
 import yaml
 
 from mini_slurm import MiniSlurm
+from relay.config.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.site import Site, load_site
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [
@@ -30,6 +34,16 @@ def site_file(folder: Path, **changes: Any) -> Path:
     path = folder / "mini.yaml"
     path.write_text(yaml.safe_dump(SITE | changes))
     return path
+
+
+def site_in(folder: Path, **changes: Any) -> Site:
+    """That site."""
+    return load_site(str(site_file(folder, **changes)), ROOT)
+
+
+def planned_there(config: dict[str, Any], site: Path) -> Plan:
+    """The plan of a config on the site of a file."""
+    return plan(load(config), site=load_site(str(site), ROOT))
 
 
 def slurm_command(folder: Path, *arguments: str, site: str | Path | None = None, profile: str = "slurm") -> list[str]:
