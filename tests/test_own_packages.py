@@ -11,14 +11,11 @@ import pytest
 
 from plans import CPU, ROOT, planned
 from relay.base.errors import UserError
-from relay.config.config import load
 from relay.environments import login_node, node, overlay
 from relay.environments.locks import lock_of
 from relay.planning import table
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.spec.identity import lock_lines
-from relay.spec.site import Site
 from small_wheels import lock_entry, only, write_wheel
 
 OWN = {"packages": {"torch": ["tiny-audio"]}}
@@ -39,11 +36,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def planned_with(record: bool = True, site: Site | None = None, **keys: Any) -> Plan:
-    config = load({"repeats": 1, "comparisons": [CPU], **keys})
-    return plan(config, gpus=0, cpus=64, speeds=Path("none"), record=record, site=site)
-
-
 def recorded(found: Plan) -> tuple[str, Path]:
     (run,) = found.runs
     return run.stack, lock_of(ROOT, run.stack)
@@ -53,7 +45,7 @@ def recorded(found: Plan) -> tuple[str, Path]:
 def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_same(
     index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = planned_with(**OWN)
+    first = planned(CPU, record=True, **OWN)
     assert "Looking for what stack torch needs for tiny-audio" in capsys.readouterr().err
     stack, lock = recorded(first)
     assert f"stack torch: as recorded in {lock}" in " ".join(table.render(first, width=200).split("\n"))
@@ -66,11 +58,11 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
     before = lock.stat()
     write_wheel(index, "tiny-codec", "3.0")
     monkeypatch.setenv("PATH", "")  # no pip is started
-    again = planned_with(**OWN)
+    again = planned(CPU, record=True, **OWN)
     assert [run.id for run in again.runs] == [run.id for run in first.runs]
     assert lock.stat() == before
     assert capsys.readouterr().err == ""
-    assert [run.id for run in planned_with(record=False, **OWN).runs] == [run.id for run in first.runs]
+    assert [run.id for run in planned(CPU, **OWN).runs] == [run.id for run in first.runs]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +79,7 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
 )
 def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
     with pytest.raises(UserError, match=told) as caught:
-        planned_with(packages=packages)
+        planned(CPU, record=True, packages=packages)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("config: ")
     assert not Path("results").exists()
@@ -98,7 +90,7 @@ def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
 
 @pytest.mark.slow
 def test_here_it_is_an_environment_above_the_drivers(index: Path, tmp_path: Path) -> None:
-    stack, lock = recorded(planned_with(**OWN))
+    stack, lock = recorded(planned(CPU, record=True, **OWN))
     asked = login_node.asked(None, stack, ROOT)
     record = login_node.prepare(asked, lock)
     assert record["differs"] == []

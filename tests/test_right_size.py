@@ -6,25 +6,20 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from plans import CPU, ROOT
-from relay.config.config import load
+from plans import CPU, ROOT, planned
 from relay.driver.job_requests import JobRequests
 from relay.planning import handed
 from relay.planning.handed import prepare
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.planning.table import render
 from relay.spec.job import Job
 from relay.spec.run import Run
-from relay.spec.site import load_site
-from slurm_runs import site_file
+from slurm_runs import site_in
 from test_chain_forecasts import leave
 
-pytest_plugins = ["plans"]
 PEAK = 300 * 2**20
 NEEDED_MB = round((300 + 512) * 1.25)
 
@@ -35,10 +30,10 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results"
 
 
-def made(results: Path, **keys: Any) -> Plan:
-    given = {"repeats": 2, "device": "cpu", "comparisons": [CPU | {"cpus_per_task": 2}], **keys}
-    site = load_site(str(site_file(results.parent)), ROOT)  # 900 MB for each CPU, nodes of unknown memory
-    return plan(load(given), root=ROOT, site=site, speeds=results / "speeds.json", record=True)
+def made(results: Path) -> Plan:
+    site = site_in(results.parent)  # 900 MB for each CPU, nodes of unknown memory
+    speeds = results / "speeds.json"
+    return planned(CPU | {"cpus_per_task": 2}, repeats=2, device="cpu", site=site, speeds=speeds, record=True)
 
 
 def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, ROOT
+from plans import CPU, DDP, planned
 from relay.base.files import write_json
-from relay.config.config import load
 from relay.planning import rounds
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 def made(results: Path, *comparisons: dict[str, Any], **keys: Any) -> Plan:
-    given = {"repeats": 3, "device": "cpu", "comparisons": [*comparisons], **keys}
-    return plan(load(given), root=ROOT, speeds=results / "speeds.json", record=True, gpus=0, cpus=8)
+    given = {"repeats": 3, "device": "cpu", "cpus": 8, **keys}
+    return planned(*comparisons, speeds=results / "speeds.json", record=True, **given)
 
 
 def measured(results: Path, days_ago: int, *comparisons: dict[str, Any]) -> str:

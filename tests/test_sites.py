@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 import site_plans
+from plans import CPU, DDP, planned
 from relay.base.errors import UserError
-from relay.config.config import load
-from relay.planning.planner import plan
 from relay.planning.table import render
 from relay.spec.site import Site, load_site, names
 from site_clusters import filled_in
@@ -120,8 +119,7 @@ def test_a_gpu_has_its_even_share_of_its_node_by_default(tmp_path: Path) -> None
     assert (mine.memory_mb(1, 1, mine.partitions[0]), mine.memory_mb(0, 3, mine.partitions[0])) == (128_000, 6_000)
     by_cpus = site(tmp_path, f"{gpus}\nmemory_mb_per_cpu: 3000")
     assert by_cpus.memory_mb(1, 1, by_cpus.partitions[0]) == 48_000
-    config = load({"device": "cuda", "comparisons": [{"strategy": "ddp", "devices_per_node": 4}]})
-    found = plan(config, root=ROOT, site=mine)
+    found = planned(DDP | {"devices_per_node": 4}, site=mine)
     job = found.job(found.runs[0])
     assert job is not None
     assert (job.tasks * job.cpus_per_task, job.memory_mb) == (64, 512_000)
@@ -129,8 +127,7 @@ def test_a_gpu_has_its_even_share_of_its_node_by_default(tmp_path: Path) -> None
 
 
 def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
-    config = load({"comparisons": [{"strategy": "ddp", "devices_per_node": 2}, {"strategy": "cpu"}]})
-    made = plan(config, root=ROOT, site=site(tmp_path, "environment: {torch: cpu}"))
+    made = planned(DDP, CPU, site=site(tmp_path, "environment: {torch: cpu}"))
     (skipped,) = made.skipped
     assert "mine.yaml: environment.torch: cpu has no code for GPUs; allowed: auto, cuda, " in skipped.reasons[0]
     assert {run.strategy.name for run in made.runs} == {"cpu"}
@@ -144,6 +141,6 @@ def test_the_page_is_in_step_with_sites_and_planner() -> None:
     text = (site_plans.ROOT / site_plans.PAGE).read_text()
     for name in ("arc", "trillium-gpu"):  # all of them take half a minute
         assert site_plans.row(name) in text, "run `python scripts/site_plans.py`"
-    planned = {name: int(count) for name, count in re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (\d+) \|", text)}
-    assert sorted(planned) == names(site_plans.ROOT)
-    assert min(planned.values()) > 10
+    counts = {name: int(count) for name, count in re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (\d+) \|", text)}
+    assert sorted(counts) == names(site_plans.ROOT)
+    assert min(counts.values()) > 10

@@ -6,37 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from plans import CPU, ROOT
+from plans import CPU, planned
 from relay.base.errors import UserError
-from relay.config.config import load
 from relay.environments import node
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
-from relay.spec.site import load_site
+from slurm_runs import site_in
 
-SITE = {
-    "name": "mine",
-    "description": "a test",
-    "verified": "here",
-    "partitions": [{"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}],
-    "modules": ["python/3.11"],
-    "stack_modules": {"lightning": ["cuda/12.2", "gcc"], "libtorch": ["cmake"]},
-    "environment": {"mode": "modules"},
-}
 LIGHTNING = {"strategy": "lightning_ddp", "devices_per_node": 2}
-
-
-def site_file(folder: Path, **changes: Any) -> Path:
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(SITE | changes))
-    return path
-
-
-def planned(folder: Path, **changes: Any) -> Plan:
-    config = load({"repeats": 1, "comparisons": [CPU, LIGHTNING]})
-    return plan(config, site=load_site(str(site_file(folder, **changes)), ROOT), speeds=Path("none"))
+MODULES = {"lightning": ["cuda/12.2", "gcc"], "libtorch": ["cmake"]}
 
 
 def environment(found: Plan, specification: Any) -> dict[str, Any]:
@@ -46,7 +24,8 @@ def environment(found: Plan, specification: Any) -> dict[str, Any]:
 
 
 def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
-    found = planned(tmp_path)
+    site = site_in(tmp_path, modules=["python/3.11"], stack_modules=MODULES, environment={"mode": "modules"})
+    found = planned(CPU, LIGHTNING, site=site, device="cpu")
     (plain,), (further,) = found.runs_of("cpu"), found.runs_of("lightning_ddp")
     assert environment(found, plain)["stack_modules"] == []
     assert environment(found, further)["stack_modules"] == ["cuda/12.2", "gcc"]

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from plans import ROOT, strategy_folder
-from relay.config.config import load
-from relay.planning.planner import plan
+from plans import ROOT, planned, strategy_folder
 from relay.preflight.checks_node import least_versions, packages
 from relay.preflight.findings import Facts
 from relay.spec import requirements, versions
@@ -62,18 +60,14 @@ def test_preflight_stops_where_the_environment_lacks_it() -> None:
     assert "environment of stack deepspeed" in stopped.remedy
 
 
-def planned(tmp_path: Path, members: str, torch: str) -> Any:
-    folder = strategy_folder(tmp_path / "own", "modern", members)
-    config = load({"repeats": 1, "strategy_folders": [folder], "comparisons": [{"strategy": "modern"}]})
-    return plan(config, gpus=0, cpus=4, root=ROOT, speeds=Path("none"), arithmetic=Arithmetic("", torch))
-
-
 def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
-    (skipped,) = planned(tmp_path, "least_torch='2.9'", "2.5.1").skipped
+    folder = strategy_folder(tmp_path / "own", "modern", "least_torch='2.9'")
+    here = (Arithmetic("", torch) for torch in ("2.5.1", "2.13.0+cpu"))
+    old, new = (planned({"strategy": "modern"}, strategy_folders=[folder], arithmetic=each) for each in here)
+    (skipped,) = old.skipped
     assert skipped.reasons == ("modern needs torch 2.9 or newer, has 2.5.1",)
-    made = planned(tmp_path, "least_torch='2.9'", "2.13.0+cpu")
-    assert not made.skipped
-    (check,) = made.preflights.values()
+    assert not new.skipped
+    (check,) = new.preflights.values()
     assert check.node_needs == ("torch>=2.9",)
 
 

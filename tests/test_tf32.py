@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
-from plans import CPU, planned
+from plans import CPU, ROOT, planned
 from relay.base.errors import UserError
-from relay.config.config import load
-from relay.planning.planner import plan
 from relay.process.machine import check_precision, set_precision
 from relay.spec.setting import TF32, Precision
 from relay.spec.site import load_site
-
-pytest_plugins = ["plans"]
-ROOT = Path(__file__).resolve().parents[1]
-GPU = {"strategy": "single_gpu"}
 
 
 @pytest.fixture
@@ -55,7 +48,7 @@ def test_both_switches_are_set(precision: str, matrix_products: bool, convolutio
     ],
 )
 def test_tf32_is_not_planned_on_gpus_that_have_none(site: str, precision: str, said: str | None) -> None:
-    made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
+    made = planned({"strategy": "single_gpu", "precision": precision}, site=load_site(site, ROOT))
     assert bool(made.settings) is (said is None)
     assert not said or said in made.skipped[0].reasons[0]
 

@@ -14,7 +14,9 @@ import pytest
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.spec.arithmetic import Arithmetic
 from relay.spec.run import Run
+from relay.spec.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 STRATEGY = '''"""A strategy for the planner, which reads it and never runs it."""
@@ -45,11 +47,15 @@ def planned(
     cpus: int = 64,
     root: Path = ROOT,
     speeds: Path = Path("none"),
+    site: Site | None = None,
+    record: bool = False,
+    arithmetic: Arithmetic | None = None,
     **keys: Any,
 ) -> Plan:
-    """The plan of these comparisons, one repeat unless said otherwise."""
+    """The plan of these comparisons, one repeat unless said otherwise; `site` and the like are those of `plan`."""
     config = load({"repeats": 1, "comparisons": list(comparisons), **keys})
-    return plan(config, gpus=gpus, cpus=cpus, root=root, speeds=speeds)
+    given: dict[str, Any] = {"site": site, "record": record, "arithmetic": arithmetic}
+    return plan(config, gpus=gpus, cpus=cpus, root=root, speeds=speeds, **given)
 
 
 def only(*comparisons: dict[str, Any], **keys: Any) -> Run:
