@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,36 +170,34 @@ def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
 # Damage
 
 
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    run = resume(model=model())
-    for step in (1, 2):
-        run.after(step)
-        run.finish()
-    del run
-    path = Path("checkpoints/step-2/replicated.pt")
+def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
-    again = resume(model=model())
-    assert again.step == 1
-    told = capsys.readouterr().err
-    assert "the checkpoint of step 2 is passed over: checkpoints/step-2/replicated.pt does not have the" in told
-    assert "goes on from step 1" in told
-    again.after(2)
-    again.finish()
-    assert sealed.damage(Path("checkpoints/step-2")) is None
 
 
-def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one() -> None:
+@pytest.mark.parametrize(
+    ("harm", "told", "step"),
+    [(zeroed, "does not have the", 4), (Path.unlink, "is missing", 3)],
+    ids=["and is written again", "and is of a later step"],
+)
+def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one(
+    harm: Callable[[Path], None], told: str, step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is passed over."""
     run = resume(model=model())
-    for step in (2, 4):
-        run.after(step)
+    for each in (2, 4):
+        run.after(each)
         run.finish()
     del run
-    Path("checkpoints/step-4/replicated.pt").unlink()
+    harm(Path("checkpoints/step-4/replicated.pt"))
     again = resume(model=model())
-    again.after(3)
+    assert again.step == 2
+    said = capsys.readouterr().err
+    assert f"the checkpoint of step 4 is passed over: checkpoints/step-4/replicated.pt {told}" in said
+    assert "goes on from step 2" in said
+    again.after(step)
     again.finish()
-    assert sorted(path.name for path in Path("checkpoints").glob("step-*")) == ["step-2", "step-3"]
+    assert sorted(path.name for path in Path("checkpoints").glob("step-*")) == ["step-2", f"step-{step}"]
+    assert sealed.damage(Path(f"checkpoints/step-{step}")) is None
 
 
 def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
@@ -548,12 +547,6 @@ def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
     assert chain_command.main(["sh", "-c", "kill -USR1 $$; kill -USR2 $$; exit 3"]) == 3
 
 
-def test_an_array_is_refused_of_which_each_job_would_submit_an_array() -> None:
-    Path("job.sh").write_text("#!/bin/sh\n#SBATCH -a 1,2%1\nrelay-chain python train.py -a 3\n")
-    with pytest.raises(ChainError, match=r"-a 1,2%1: each job of an array would submit an array"):
-        sbatch.main(["job.sh"])
-
-
 def test_a_script_that_goes_to_another_folder_saves_where_it_began(tmp_path: Path) -> None:
     """It had made a folder of checkpoints there, and the next job began anew."""
     (tmp_path / "node").mkdir()
@@ -603,10 +596,19 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     assert Path("submitted").exists() is submits
 
 
-@pytest.mark.parametrize(("told", "words"), [("--time=5 --export=NONE", []), ("", ["--export", "NONE"])])
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path, told: str, words: list[str]) -> None:
-    Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py\n")
-    with pytest.raises(ChainError, match=r"--export[= ]NONE: it hands"):
+@pytest.mark.parametrize(
+    ("told", "words", "why"),
+    [
+        ("--time=5 --export=NONE", [], "--export=NONE: it hands"),
+        ("", ["--export", "NONE"], "--export NONE: it hands"),
+        ("-a 1,2%1", [], "-a 1,2%1: each job of an array would submit an array"),
+    ],
+)
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(
+    slurm: Path, told: str, words: list[str], why: str
+) -> None:
+    Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
+    with pytest.raises(ChainError, match=why):
         sbatch.main([*words, "job.sh"])
     assert read_json(slurm)["job"] == "7"
 
@@ -614,28 +616,23 @@ def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path, tol
 # The command
 
 
-def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "relay.chain", *words]
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "scripts")}
-    return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
+def test_a_commands_own_status_is_passed_on() -> None:
+    assert [chain_command.main(["sh", "-c", f"exit {status}"]) for status in (0, 3)] == [0, 3]
+    assert chain_command.main(["sh", "-c", "kill -9 $$"]) == 128 + 9
 
 
-def test_a_commands_own_status_is_passed_on(tmp_path: Path) -> None:
-    assert [command("sh", "-c", f"exit {status}", folder=tmp_path).returncode for status in (0, 3)] == [0, 3]
-    assert command("sh", "-c", "kill -9 $$", folder=tmp_path).returncode == 128 + 9
-
-
-def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(tmp_path: Path) -> None:
+def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
-    told = command("sh", "-c", f"{note}; exit 1", folder=tmp_path)
-    assert (told.returncode, told.stderr) == (75, "")
+    assert chain_command.main(["sh", "-c", f"{note}; exit 1"]) == 75
+    assert capfd.readouterr().err == ""
     early = "trap '' TERM; kill -USR1 $PPID; sleep 0.3; test -e ${RELAY_CHAIN_NOTE%/*}/early"
-    assert command("sh", "-c", early, folder=tmp_path).returncode == 0
-    heard = command("sh", "-c", "test -z $RELAY_CHAIN_HEARS", "torchrun", folder=tmp_path)
-    assert heard.returncode == 0
-    caught = command("sh", "-c", note, folder=tmp_path)
-    assert caught.returncode == 75
-    assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr
+    assert chain_command.main(["sh", "-c", early]) == 0
+    assert chain_command.main(["sh", "-c", "test -z $RELAY_CHAIN_HEARS", "torchrun"]) == 0
+    capfd.readouterr()
+    assert chain_command.main(["sh", "-c", note]) == 75
+    assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in capfd.readouterr().err
 
 
 @pytest.mark.slow

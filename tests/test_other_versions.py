@@ -58,7 +58,7 @@ def test_a_reference_made_with_another_torch_proves_nothing(
     older = tmp_path / "references" / "older" / "reference.pt"
     older.parent.mkdir(parents=True)
     reference_file.write(older, known)
-    found = judged(gates, own_strategy(tmp_path / "strategies", "right"), reference=older)
+    found = judged(gates, own_strategy(tmp_path / "strategies", "right"), trained=older)
     assert (found.status, found.verdict) == (1, None)
     told = f"{older}: was made with torch 2.12.0, here it is {torch.__version__}; `rm -r {older.parent}`"
     assert told in capfd.readouterr().err

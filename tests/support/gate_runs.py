@@ -44,7 +44,7 @@ def planned(
     strategies. `cuda_graph`: a further trial on pretended GPUs.
     """
     if devices is None:
-        needs = requirements.read(requirements.find([FOLDER])[strategy])
+        needs = requirements.read(requirements.find([FOLDER, *folders])[strategy])
         devices = 1 if needs.processes == "one" else 2
     asked = {
         "strategy_folders": [str(FOLDER), *map(str, folders)],
@@ -109,22 +109,24 @@ class Gates:
         devices: int | None = None,
         *,
         steps: int | None = None,
+        trained: Path | None = None,
         start: Start = preloaded.start,
         attempt: int = 1,
         **comparison: Any,
     ) -> tuple[int, Path]:
         """The exit status of the gate's job, and where its verdict goes.
 
-        It has so many steps (None: as many as the gate has); `task` and axes by name. `start` starts its processes: as
-        forks that have torch imported, where nothing else is said.
+        It has so many steps (None: as many as the gate has); `task` and axes by name. `trained` is the file of another
+        reference than the gate's own. `start` starts its processes: as forks that have torch imported, where nothing
+        else is said.
         """
         gate, reference = planned(strategy, devices, **comparison)
         if steps is not None:
             gate, reference = shortened(gate, steps), shortened(reference, steps)
         place = self.results / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
-        output, trained = place / "verdict.json", self.reference(reference)
-        return run_gate(place / "gate.json", trained, self.results, output, attempt, start), output
+        output, known = place / "verdict.json", trained or self.reference(reference)
+        return run_gate(place / "gate.json", known, self.results, output, attempt, start), output
 
     def reference(self, run: Reference) -> Path:
         """The file of that trained reference."""

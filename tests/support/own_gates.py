@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import preloaded
-from gate_runs import FEW_STEPS, Gates, shortened
+from gate_runs import FEW_STEPS, Gates
 from relay.base.files import read_json
-from relay.config import config
-from relay.equivalence.job import run_gate
-from relay.launch.job import Start
-from relay.planning.planner import plan
 
 RIGHT = '''\
 """Right: a strategy of a test's own."""
@@ -55,29 +50,6 @@ class Judged:
         return read_json(self.output)
 
 
-def judged(
-    gates: Gates,
-    path: Path,
-    *,
-    start: Start = preloaded.start,
-    reference: Path | None = None,
-    attempt: int = 1,
-    **comparison: Any,
-) -> Judged:
-    """Judge the strategy of this file after a few steps; against the file `reference` where it is given."""
-    asked = {
-        "strategy_folders": [str(path.parent)],
-        "device": "cpu",
-        "task": "lenet-digits",
-        "comparisons": [{"strategy": path.stem, **comparison}],
-    }
-    made = plan(config.load(asked), gpus=0)
-    assert not made.skipped, made.skipped
-    (gate,) = made.gates.values()
-    known = reference or gates.reference(shortened(made.references[made.reference_of[gate.id]], FEW_STEPS))
-    gate = shortened(gate, FEW_STEPS)
-    place = gates.results / "equivalence" / "gates" / gate.id
-    gate.write(place / "gate.json")
-    output = place / "verdict.json"
-    status = run_gate(place / "gate.json", known, gates.results, output, attempt, start)
-    return Judged(status, output)
+def judged(gates: Gates, path: Path, **how: Any) -> Judged:
+    """Judge the strategy of this file after a few steps, `how` as in `Gates.judge`."""
+    return Judged(*gates.judge(path.stem, steps=FEW_STEPS, folders=[path.parent], **how))
