@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import shutil
 from typing import Any
 
 import pytest
 
-from chain_runs import ROOT, Bench, Chain
+from chain_runs import Bench, Chain
 from relay import commands
 from relay.base.files import read_json, write_json
 from relay.run_folder import proofs
 from relay.training.adoption import adopt
 from relay.training.summary import summarise
-from results_tree import Tree
+from results_tree import Tree, status
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -60,7 +59,9 @@ AGAINST = "it went on from step 3 of run run-1, which is not proven: "
 
 
 @pytest.mark.slow
-def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Chain, Chain, Chain]) -> None:
+def test_what_is_found_against_any_run_before_it_is_inherited(
+    relayed: tuple[Chain, Chain, Chain], capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second, third = relayed
     assert inherited(third) == inherited(second) == inherited(third) == []
     assert proofs.inherited(first.results, None) == []
@@ -68,12 +69,11 @@ def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Cha
     verdict(second, **REFUSED)
     assert summarise(third.run, third.work)["adopted_from"]["run"] == "second"
     fourth = first.planned("fourth")
-    words = ["--source", "second", "--run", "fourth", "--results", first.results]
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "main.py", "adopt", *words], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "run fourth goes on from step 6 of run second\n"
-    assert done.stderr == (
+    capsys.readouterr()
+    assert status("adopt", "--source", "second", "--run", "fourth", "--results", str(first.results)) == 0
+    told = capsys.readouterr()
+    assert told.out == "run fourth goes on from step 6 of run second\n"
+    assert told.err == (
         "warning: run fourth went on from step 6 of run second, which is not proven: its gate: algorithm: losses "
         "differ. The report strikes out what goes on from it\n"
     )
@@ -103,7 +103,8 @@ def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Cha
     verdict(second)
     (first.results / "equivalence" / "spot_checks" / first.run.setting_id / "verdict.json").unlink()
     verdict(first, **REFUSED)
-    subprocess.run(["rm", "-r", first.declared, first.work], check=True)
+    for folder in (first.declared, first.work):
+        shutil.rmtree(folder)
     assert inherited(third) == [AGAINST + "its gate: algorithm: losses differ"]
     (first.results / "equivalence" / "gates" / "gate-run-1" / "verdict.json").unlink()
     assert inherited(third) == [AGAINST + "its gate has given no verdict"]

@@ -14,6 +14,7 @@ from relay import strategies
 from relay.card.look import Data, look
 from relay.card.words import in_words
 from relay.process.ranks import Ranks
+from relay.spec.looked import Looked
 from relay.spec.tasks import TaskSpec
 from relay.task.data import Resident
 from relay.training.evaluation import Evaluation
@@ -52,28 +53,25 @@ RECURRENT = (
         return {**means, "root": means["size"] ** 0.5}
 """
 )
-SEEN = {"outputs[1]": 1, "outputs[2]": None}
 
 
-def task_in(folder: Path, text: str = RECURRENT) -> TaskSpec:
-    """The task of this text, with what a look has seen."""
+def looked(folder: Path) -> Looked:
+    """What a look has seen of the task."""
     file = folder / "recurrent.py"
-    file.write_text(text)
-    return look("recurrent", str(file), {}, Data(datasets=folder)).task
+    file.write_text(RECURRENT)
+    return look("recurrent", str(file), {}, Data(datasets=folder))
 
 
 def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> None:
-    file = tmp_path / "recurrent.py"
-    file.write_text(RECURRENT)
-    found = look("recurrent", str(file), {}, Data(datasets=tmp_path))
-    assert found.task.card.outputs_along == SEEN
+    found = looked(tmp_path)
+    assert found.task.card.outputs_along == {"outputs[1]": 1, "outputs[2]": None}
     assert found.task.card.training_outputs_along == {"outputs[2]": None}
     assert "outputs[1]: dimension 1 counts the samples." in in_words(found)
     assert "outputs[2]: no dimension counts the samples." in in_words(found)
 
 
 def test_a_right_strategy_is_proven(tmp_path: Path) -> None:
-    run = gate_of(task_in(tmp_path), tmp_path / "data", "pipeline", 2, batch=8)
+    run = gate_of(looked(tmp_path).task, tmp_path / "data", "pipeline", 2, batch=8)
     verdict = verdict_of(run, tmp_path / "data", tmp_path)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
@@ -93,4 +91,4 @@ def evaluated(ranks: Ranks, its: TaskSpec, strategy: str, batch: int, options: d
 
 def test_the_last_batch_may_be_short(tmp_path: Path) -> None:
     """21 samples in batches of 8: five in the last one."""
-    spawned(evaluated, 2, task_in(tmp_path), "pipeline", 8, {"micro_batches": 4})
+    spawned(evaluated, 2, looked(tmp_path).task, "pipeline", 8, {"micro_batches": 4})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from relay import strategies
@@ -16,6 +14,7 @@ from relay.process.ranks import Ranks
 from relay.spec.schedules import SCHEDULES
 from short_tasks import task
 
+pytest_plugins = ["checkpointed"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if SCHEDULES[name].rounds or SCHEDULES[name].filled])
 @pytest.mark.parametrize("micro_batches", [1, 3, 4, 6])
-def test_the_planner_knows_what_torch_refuses(alone: Ranks, name: str, micro_batches: int) -> None:
+def test_the_planner_knows_what_torch_refuses(ranks: Ranks, name: str, micro_batches: int) -> None:
     """On three processes: nothing is skipped in vain, and no job learns that its micro-batches do not fit."""
     from torch.distributed.pipelining.schedules import get_schedule_class  # which takes a second
 
@@ -56,17 +55,10 @@ class Told:
     stage_index_to_group_rank: dict[int, int] = field(default_factory=dict)
 
 
-@pytest.fixture
-def alone() -> Iterator[Ranks]:
-    """This process as the only rank."""
-    yield Ranks.join("cpu", "gloo")
-    dist.destroy_process_group()
-
-
 @pytest.mark.slow
-def test_the_cut_of_a_run_is_measured_once(alone: Ranks) -> None:
+def test_the_cut_of_a_run_is_measured_once(ranks: Ranks) -> None:
     """A later job is told what the first one has measured, and cuts at the same places."""
-    first = strategies.load("model_parallel")(task("lenet-digits"), alone, 16, {})
+    first = strategies.load("model_parallel")(task("lenet-digits"), ranks, 16, {})
     told = {"call_seconds": dict.fromkeys(first.measured["call_seconds"], 1.0)}
-    later = strategies.load("model_parallel")(task("lenet-digits"), alone, 16, {}, told)
+    later = strategies.load("model_parallel")(task("lenet-digits"), ranks, 16, {}, told)
     assert later.measured == told

@@ -41,8 +41,8 @@ def change(value: Any, path: list[str], to: Any) -> None:
             value[at] = copy.deepcopy(to)
 
 
-def finding(facts: dict[str, Any], check: str) -> Finding:
-    return {found.check: found for found in check_all(facts)}[check]
+def findings(facts: dict[str, Any]) -> dict[str, Finding]:
+    return {found.check: found for found in check_all(facts)}
 
 
 def test_bandwidths_are_those_of_the_slowest_rank_and_a_sum_is_wrong_that_is_wrong_on_any(
@@ -70,7 +70,7 @@ def test_a_recorded_trap_is_found_with_its_remedy(trap: dict[str, Any]) -> None:
     facts = recorded(trap.get("plan"))
     for path, to in trap["change"].items():
         change(facts, path.split("."), to)
-    assert says(finding(facts, trap["check"]), trap["severity"], *trap["says"])
+    assert says(findings(facts)[trap["check"]], trap["severity"], *trap["says"])
 
 
 # The page
@@ -129,10 +129,6 @@ def test_ranks_that_cannot_join_each_other_are_a_problem_and_lost_ones_none(tmp_
 MPS = {"strategy": "mps", "devices_per_node": 1, "processes_per_device": 2}
 
 
-def findings(facts: dict[str, Any]) -> dict[str, Finding]:
-    return {found.check: found for found in check_all(facts)}
-
-
 def test_mps_planned_for_gpus_is_looked_for_and_stops_where_it_is_not() -> None:
     facts = recorded({"comparison": MPS})
     assert facts["run"]["node_needs"] == ("mps",)
@@ -161,11 +157,11 @@ def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:
     facts = recorded()
     for rank in facts["ranks"]:
         rank |= {"node": "g1", "device_index": 0, "cuda": {**rank["cuda"], "devices": rank["cuda"]["devices"][:1]}}
-    alone = {found.check: found for found in check_all(facts)}
+    alone = findings(facts)
     assert says(alone["one GPU for each rank"], "stop", "NCCL refuses that", "backend gloo")
     assert not alone["visible GPUs"].ok
     for rank in facts["ranks"]:
         rank["environment"][one_gpu.SHARED] = "1"
-    shared = {found.check: found for found in check_all(facts)}
+    shared = findings(facts)
     assert says(shared["one GPU for each rank"], "note", f"which {one_gpu.SHARED} allows", "no speed")
     assert "visible GPUs" not in shared

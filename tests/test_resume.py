@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from chain_results import assert_same, difference, result
-from chain_runs import BUILT_IN, ROOT, Bench, Chain
+from chain_runs import BUILT_IN, Bench, Chain
 from own_tasks import spec
 from relay.base.errors import UserError
 from relay.base.files import read_json
@@ -22,11 +20,11 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.spec.tasks import TaskSpec
 from relay.training.adoption import adopt
+from results_tree import status
 from stacks import of_stack
 
 pytest_plugins = ["chain_runs"]
 
-ADOPT = (str(ROOT / "scripts" / "main.py"), "adopt")
 GPT, MIXTURE = (spec(name, depth=2, global_batch_size=8) for name in ("gpt-tiny", "gpt-moe-tiny"))
 STEPS, CUT = 8, 4
 NEEDS = {name: requirements.read(path) for name, path in of_stack("torch").items()}
@@ -237,17 +235,14 @@ def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: di
 
 
 @pytest.mark.slow
-def test_the_command_says_what_it_did(sources: Callable[..., Chain]) -> None:
+def test_the_command_says_what_it_did(sources: Callable[..., Chain], capsys: pytest.CaptureFixture[str]) -> None:
     began = sources("cpu", 1)
     chain = began.planned("by-command")
-    words = ["--source", began.run.id, "--run", chain.run.id, "--results", str(chain.results)]
-    told = [subprocess.run([sys.executable, *ADOPT, *words, *more], capture_output=True, text=True)
-            for more in (["--dry-run"], [], [])]  # fmt: skip
-    assert [ended.returncode for ended in told] == [0, 0, 0]  # not begun: it may be handed another one
-    assert told[0].stdout == f"run by-command could go on from step {CUT} of run run-1\n"
-    assert told[1].stdout == told[2].stdout == f"run by-command goes on from step {CUT} of run run-1\n"
-    words[1] = "unknown"
-    refused = subprocess.run([sys.executable, *ADOPT, *words], capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("error: run unknown: ")
-    assert len(refused.stderr.splitlines()) == 1
+    words = ["--run", chain.run.id, "--results", str(chain.results)]
+    # Twice: while it has not begun, it may be handed another one.
+    for more, goes in (["--dry-run"], "could go"), ([], "goes"), ([], "goes"):
+        assert status("adopt", "--source", began.run.id, *words, *more) == 0
+        assert capsys.readouterr().out == f"run by-command {goes} on from step {CUT} of run run-1\n"
+    assert status("adopt", "--source", "unknown", *words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: run unknown: ")

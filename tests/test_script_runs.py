@@ -33,6 +33,7 @@ SPEAKING = """
         time.sleep(0.05)
         print(f"epoch {epoch} loss {1 / (epoch + 1)} acc {20 * epoch} % {1000 * (epoch + 1)} img/s")
 """
+RANK = "int(__import__('os').environ['RANK'])"
 READ = {"samples_per_second": "([0-9.]+) img/s", "loss": "loss ([0-9.]+)", "accuracy": "acc ([0-9.]+)"}
 
 
@@ -89,7 +90,13 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
         ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3: almost\n| almost"]),
         ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
         ("from relay.chain import step\n", {}, ["it ended with status 0 without a single step"]),
+        (
+            f"import sys, time\ntime.sleep({RANK})\nsys.exit(3 * ({RANK} == 1))\n",
+            {"launcher": "direct", "devices_per_node": 2},
+            ["the command ended with status 3"],
+        ),
     ],
+    ids=["its status", "no match", "no step", "a rank after the others have ended"],
 )
 def test_a_command_that_fails_is_told_once_and_not_tried_again(
     script: str, comparison: dict[str, Any], told: list[str]
@@ -144,20 +151,6 @@ def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
     status, printed = made.run(attempt=2)
     assert status == 0, printed
     assert (made.places.work / "folder-1" / "mine").exists(), "and what it has left is kept"
-
-
-@pytest.mark.slow
-def test_a_rank_that_fails_after_the_others_have_ended_is_the_runs_fault() -> None:
-    rank = "int(__import__('os').environ['RANK'])"
-    made = commanded(
-        f"import sys, time\ntime.sleep({rank})\nsys.exit(3 * ({rank} == 1))\n",
-        launcher="direct",
-        devices_per_node=2,
-    )
-    status, printed = made.run()
-    assert status == 1, printed
-    assert "the command ended with status 3" in made.told()["what"]
-    assert not (made.places.run / "step-1.json").exists()
 
 
 @pytest.mark.slow

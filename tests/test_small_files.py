@@ -30,10 +30,6 @@ from relay.training.job import Places
 pytest_plugins = ["chain_runs", "checkpointed"]
 
 
-def replaced(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
 def by_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -45,24 +41,21 @@ def by_link(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
-    "cut": lambda path: replaced(path, path.read_bytes()[: path.stat().st_size // 2]),
-    "binary": lambda path: replaced(path, bytes(range(256))),
-    "null": lambda path: replaced(path, b"null"),
-    "of other types": lambda path: replaced(path, json.dumps({key: [{}] for key in read_json(path)}).encode()),
-    "nested too deep": lambda path: replaced(path, b"[" * 100_000),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "binary": lambda path: path.write_bytes(bytes(range(256))),
+    "null": lambda path: path.write_bytes(b"null"),
+    "of other types": lambda path: path.write_text(json.dumps({key: [{}] for key in read_json(path)})),
+    "nested too deep": lambda path: path.write_bytes(b"[" * 100_000),
     "a folder": by_folder,
     "a link to nowhere": by_link,
 }
-each_damage = pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
-FEW = ("missing", "cut", "of other types")  # all are read by one function, which the test of each damage shows
-a_few = pytest.mark.parametrize("harm", [DAMAGES[name] for name in FEW], ids=FEW)
 
 
-@each_damage
+@pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
 def test_what_was_measured_is_taken_from_the_other_copy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object]
 ) -> None:
     declared, work = tmp_path / "declared", tmp_path / "work"
     known = {"layer_seconds": {"embed": 0.2, "block": 0.1, "attend": 0.3}}
@@ -105,14 +98,14 @@ def attempt(made: Chain, number: int = 1) -> int:
 
 
 @pytest.mark.slow
-@a_few
+@pytest.mark.parametrize("harm", ["missing", "cut", "of other types"])  # the others are read by the same function
 def test_a_lost_chain_is_known_again_from_the_checkpoints(
-    begun: Chain, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
+    begun: Chain, capsys: pytest.CaptureFixture[str], harm: str
 ) -> None:
     """It goes on, with the code that it began with, under a number of its own; nothing is removed."""
     path = begun.work / chain.CHAIN
     known = read_json(path)
-    harm(path)
+    DAMAGES[harm](path)
     assert attempt(begun, 2) == 75
     assert "what it said is taken from the checkpoint of step 4" in capsys.readouterr().err
     found = read_json(path)

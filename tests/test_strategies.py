@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from gate_runs import FOLDER
 from preloaded import spawned
@@ -32,6 +31,7 @@ OPTIMIZERS = {
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
 }
 
+pytest_plugins = ["checkpointed"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -56,13 +56,6 @@ def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
 
 
 # What is saved
-
-
-@pytest.fixture
-def alone() -> Iterator[Ranks]:
-    """This process as the only rank."""
-    yield Ranks.join("cpu", "gloo")
-    dist.destroy_process_group()
 
 
 def training(name: str, ranks: Ranks, optimizer: str) -> Strategy:
@@ -111,8 +104,8 @@ def _equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> boo
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_one_process_goes_on_from_its_checkpoint_bit_for_bit(alone: Ranks, tmp_path: Path, optimizer: str) -> None:
-    saved_and_loaded("cpu", alone, tmp_path, optimizer)
+def test_one_process_goes_on_from_its_checkpoint_bit_for_bit(ranks: Ranks, tmp_path: Path, optimizer: str) -> None:
+    saved_and_loaded("cpu", ranks, tmp_path, optimizer)
 
 
 def _each_optimizer(ranks: Ranks, folder: Path, optimizers: list[str]) -> None:
@@ -139,12 +132,12 @@ def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ddp_goes_on_from_its_checkpoint_bit_for_bit_and_one_process_reads_it(alone: Ranks, tmp_path: Path) -> None:
+def test_ddp_goes_on_from_its_checkpoint_bit_for_bit_and_one_process_reads_it(ranks: Ranks, tmp_path: Path) -> None:
     spawned(_each_optimizer, 2, tmp_path, list(OPTIMIZERS))
     for optimizer in OPTIMIZERS:
         (at_checkpoint, end), (other_rank, _) = (torch.load(tmp_path / optimizer / f"ddp-{rank}.pt") for rank in (0, 1))
         assert _equal(at_checkpoint, other_rank)
-        single = training("cpu", alone, optimizer)
+        single = training("cpu", ranks, optimizer)
         single.load(tmp_path / optimizer / "ddp")
         assert _equal(single.whole_model(), at_checkpoint)
         # From there on it computes the same, but for the order of sums.
@@ -152,9 +145,9 @@ def test_ddp_goes_on_from_its_checkpoint_bit_for_bit_and_one_process_reads_it(al
         assert all(torch.allclose(ended[name], end[name], rtol=0, atol=1e-4) for name in end)
 
 
-def test_training_goes_as_far_as_its_losses_are_taken(alone: Ranks) -> None:
+def test_training_goes_as_far_as_its_losses_are_taken(ranks: Ranks) -> None:
     """Between two steps the caller evaluates, saves and sets the rate: no step must be trained ahead of it."""
-    strategy = training("cpu", alone, "sgd")
+    strategy = training("cpu", ranks, "sgd")
     taken: list[Batch] = []
 
     def noted() -> Iterator[Batch]:
