@@ -37,8 +37,7 @@ ENDS = {
 def error_of(message: dict[str, Any]) -> BaseException:
     """The error as Python has it; of a type that is not there, such as NVML's, one of that name."""
     made = TYPES.get(message["type"]) or type(message["type"], (RuntimeError,), {})
-    error: BaseException = made(message["text"])
-    return error
+    return made(message["text"])
 
 
 def left(work: Path, error: BaseException, rank: int = 0) -> None:

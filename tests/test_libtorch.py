@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import debian_packages
 import preloaded
@@ -23,7 +22,7 @@ from relay.environments import login_node
 from relay.libtorch import program
 from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
-from relay.spec.site import Site, load_site
+from slurm_runs import PARTITIONS, site_in
 
 pytest_plugins = ["chain_runs"]
 
@@ -109,13 +108,6 @@ add_executable(relay_libtorch main.cpp)
 """
 
 
-def site_with(folder: Path, **keys: Any) -> Site:
-    gpus = {"name": None, "device": "cuda", "gpu_name": "a100", "gpus_per_node": 1, "cpus_per_node": 8}
-    text = {"name": "mine", "description": "a test", "verified": "here", "partitions": [gpus], **keys}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(text))
-    return load_site(str(folder / "mine.yaml"), ROOT)
-
-
 @pytest.mark.slow
 def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,7 +118,8 @@ def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     (tmp_path / "sources" / "CMakeLists.txt").write_text(TINY)
     (tmp_path / "sources" / "main.cpp").write_text("int main() { return STATUS; }")
     flags = {"compile_flags": ["-DSTATUS=7"], "link_flags": ["-Wl,-rpath,$EBROOTCUDA/extras/CUPTI/lib64"]}
-    environment = login_node.asked(site_with(tmp_path, libtorch=flags), "torch", ROOT, program="libtorch")
+    site = site_in(tmp_path, libtorch=flags, environment={}, partitions=[PARTITIONS[1] | {"gpu_name": "a100"}])
+    environment = login_node.asked(site, "torch", ROOT, program="libtorch")
     monkeypatch.setenv("EBROOTCUDA", "/cvmfs/cuda")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

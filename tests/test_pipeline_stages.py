@@ -15,7 +15,6 @@ from relay.spec.schedules import SCHEDULES
 from short_tasks import task
 
 pytest_plugins = ["checkpointed"]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # What is declared

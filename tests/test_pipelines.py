@@ -22,8 +22,6 @@ from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from short_tasks import STEPS, task
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def cut_up(trained: BoundTask, count: int) -> list[Batch]:
     """Global batches, always the same ones."""

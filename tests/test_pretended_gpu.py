@@ -115,8 +115,7 @@ def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.Mon
 def found_by(declared: Path, results: Path, output: Path, limits: Limits) -> dict[str, Any]:
     """What a probe's job finds."""
     assert job.run_probe(declared, results, output, limits) == 0
-    found: dict[str, Any] = read_json(output)
-    return found
+    return read_json(output)
 
 
 # What a device computes and draws

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from pages import ROOT
 from relay.base.files import write_json
 from relay.driver.refused import conclusion, refusal
-from snakemake_calls import called
+from snakemake_calls import snakemake
 
 
 def verdict(folder: Path, gate: str, **found: Any) -> Path:
@@ -57,17 +55,9 @@ def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Pa
 SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead"
 
 
-def snakemake(folder: Path, strategies: list[str], *arguments: str) -> tuple[int, str]:
-    """A call that compares them on CPUs: its exit status, and what it printed."""
-    config = {"device": "cpu", "comparisons": [{"strategy": name} for name in strategies]}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(config))
-    words = ["--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles/local", *arguments]
-    return called([*words, "--configfile", "mine.yaml"], folder)
-
-
 @pytest.mark.slow
 def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -> None:
-    status, printed = snakemake(tmp_path, ["single_gpu"], "all")
+    status, printed = snakemake(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}]}, "all")
     assert status == 1
     assert f"error: nothing can run, every setting is skipped:\n{SKIPPED}\n" in printed
     assert printed.count("error: ") == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plans import planned
+from plans import only
 from relay.comparison.answer_files import own_script
 from relay.comparison.inputs import Record
 from relay.comparison.outliers import differing
@@ -33,8 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(command: str = "python train.py", **comparison: Any) -> Run:
-    (run,) = planned({"command": command, **comparison}, device="cpu").runs
-    return run
+    return only({"command": command, **comparison}, device="cpu")
 
 
 def printed(run: Run, asked: Request = ASKED) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import plans
 from plans import planned, reasons
 from relay.base.errors import UserError
 
@@ -25,8 +26,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def only(**comparison: Any) -> Any:
-    (run,) = planned({"command": "python train.py", **comparison}).runs
-    return run
+    return plans.only({"command": "python train.py", **comparison})
 
 
 def test_axes_and_options_fill_in_the_command() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ import yaml
 from living import until
 from mini_slurm import MiniSlurm
 from recommended import answer_of, recommended, submit, trained
+from relay.base.files import read_json
 from relay.comparison.answer_files import own_script
 from relay.planning.plan import Plan
 from relay.preflight.checks import check_all
@@ -46,12 +46,7 @@ def known(cluster: MiniSlurm) -> set[str]:
 
 def ranks_of(folder: Path, run: str) -> list[dict[str, Any]]:
     """What each rank of a run's first attempt recorded of itself."""
-    ranks: list[dict[str, Any]] = attempts.read(folder / f"results/checkpoints/{run}", 1)[0]["ranks"]
-    return ranks
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return attempts.read(folder / f"results/checkpoints/{run}", 1)[0]["ranks"]
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +90,10 @@ def test_two_nodes_train_the_same_as_one_process(
     assert [(row["status"], row["equivalent"]) for row in rows(folder / "results")] == [("done", "true")]
     for run in found.runs:
         check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
-        verdict = read(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
+        verdict = read_json(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
         assert verdict["equivalent"]
         assert verdict["max_loss_difference"] < 1e-9
-        summary = read(folder / f"results/runs/{run.id}/summary.json")
+        summary = read_json(folder / f"results/runs/{run.id}/summary.json")
         assert len(summary["hosts"]) == run.shape.nodes
         assert summary["queue_seconds"] >= 0
         assert min(summary["startup_seconds"], summary["loading_seconds"], summary["cpu_utilisation"]) > 0
@@ -118,7 +113,7 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
 ) -> None:
     """Within the memory and the time that it asks for; and it is none of the comparison's runs."""
     folder = compared[0]
-    (told,) = read(folder / "results/answer.json")["answers"]
+    (told,) = read_json(folder / "results/answer.json")["answers"]
     (job,), most = submit(cluster, folder, folder / "results/recommendation.sbatch")
     assert job["JobState"] == "COMPLETED", next((folder / "results/logs").glob(f"{told['run']}-*.log")).read_text()
     assert trained(folder, told["run"])
@@ -195,7 +190,7 @@ def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
 def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tuple[Path, dict[str, Any], Plan]) -> None:
     folder, _, found = compared
     for run in (run for run in found.runs if run.strategy.name == "ddp"):
-        facts = read(folder / f"results/preflight/{found.preflight(run)}/facts.json")
+        facts = read_json(folder / f"results/preflight/{found.preflight(run)}/facts.json")
         ranks = facts["ranks"]
         seen = {finding.check: finding for finding in check_all(facts)}
         for check in ("Slurm's grant", "nodes", "processes", "rendezvous", "host name", "shared folder", "node's disk"):

@@ -16,6 +16,7 @@ from relay.chain.sealed import seal
 from relay.run_folder.sealed import MANIFEST, damage, manifest
 from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
 from relay.spec.spot_checks import SpotChecks
+from relay.spot_check.kept import kept_losses
 from spot_checked import kept, states
 
 pytest_plugins = ["chain_runs"]
@@ -153,10 +154,4 @@ def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
 def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
     with_spots = bench.chain("with", **SHORT).train(forked=True)
     without = asked(bench.chain("without", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)
-    assert losses(with_spots.work) == losses(without.work)
-
-
-def losses(work: Path) -> dict[int, float]:
-    from relay.spot_check.kept import kept_losses
-
-    return kept_losses(work)
+    assert kept_losses(with_spots.work) == kept_losses(without.work)

@@ -32,7 +32,6 @@ OPTIMIZERS = {
 }
 
 pytest_plugins = ["checkpointed"]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

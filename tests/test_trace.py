@@ -23,7 +23,6 @@ from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
 from relay.task.units import blocks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,23 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from relay.run_folder.layout import check_layout
 from results_tree import rows
-from snakemake_calls import called
+from snakemake_calls import snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
-SNAKEMAKE = ("--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles" / "local")
 WRONG = str(ROOT / "tests" / "strategies")
-
-
-def snakemake(folder: Path, config: dict, *arguments: str) -> tuple[int, str]:
-    """Run the workflow in a folder; its exit status and all that it printed."""
-    (folder / "mine.yaml").write_text(yaml.safe_dump(config))
-    environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"} | {"COLUMNS": "80"}
-    words = [*SNAKEMAKE, "--directory", folder, *arguments, "--configfile", folder / "mine.yaml"]
-    return called(words, ROOT, environment)
 
 
 def jobs(printed: str) -> dict[str, int]:

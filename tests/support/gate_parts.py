@@ -64,7 +64,6 @@ def verdicts(
             gate_of = {str(each): each.gate(processes) for each in asked[first : first + TOGETHER]}
             given = [(name, gate, gates.dataset(gate)) for name, gate in gate_of.items()]
             spawned(_judge, processes, given, folder)
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        return json.loads(path.read_text())
 
     return of

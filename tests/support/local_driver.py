@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import yaml
 
+from driver_runs import as_in_a_terminal
 from living import LONGEST_SECONDS
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
@@ -40,8 +41,7 @@ class LocalDriver:
     @cached_property
     def run(self) -> Run:
         """Planned once: tests ask again and again for what lies in its folder."""
-        found: Run = plan(load(self.config), root=ROOT).runs[0]
-        return found
+        return plan(load(self.config), root=ROOT).runs[0]
 
     @property
     def trained(self) -> str:
@@ -132,9 +132,3 @@ class LocalDriver:
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
             time.sleep(0.05)
-
-
-def as_in_a_terminal() -> None:
-    """The signals' usual meaning, whatever pytest was started under."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)

@@ -131,8 +131,7 @@ def collect(folder: Path, run: Preflight, ranks: Sequence[Rank], job: Job | None
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        return listener.getsockname()[1]
 
 
 def preflight(folder: Path, run: Preflight) -> subprocess.CompletedProcess[str]:

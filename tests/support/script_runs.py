@@ -59,16 +59,14 @@ class Commanded:
 
     def told(self) -> Mapping[str, Any]:
         """How the job says that it ended."""
-        found: Mapping[str, Any] = json.loads(self.log.with_suffix(".ending.json").read_text())
-        return found
+        return json.loads(self.log.with_suffix(".ending.json").read_text())
 
     def summary(self) -> dict[str, Any]:
         """Its summary."""
         words = [sys.executable, f"{ROOT}/scripts/main.py", "summarise", "--run", self.places.run_id]
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads((self.places.run / "summary.json").read_text())
-        return found
+        return json.loads((self.places.run / "summary.json").read_text())
 
 
 def commanded(script: str, command: str = "python train.py", **comparison: Any) -> Commanded:

@@ -13,7 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import yaml
+
 import preloaded
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def called(
@@ -31,6 +35,14 @@ def called(
             process.kill()
             raise TimeoutError(f"snakemake {' '.join(given[0])}: not over after {timeout_seconds:.0f} s")
         return process.exitcode, Path(output.name).read_text()
+
+
+def snakemake(folder: Path, config: Mapping[str, object], *arguments: str) -> tuple[int, str]:
+    """The exit status of the workflow on a config in a folder, on this machine, and all that it printed."""
+    (folder / "mine.yaml").write_text(yaml.safe_dump(config))
+    environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"} | {"COLUMNS": "80"}
+    words = ["--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles/local", *arguments]
+    return called([*words, "--configfile", "mine.yaml"], folder, environment)
 
 
 def _call(words: list[str], folder: Path, environment: dict[str, str], output: str) -> None:

@@ -34,8 +34,7 @@ def verdict(*chains: Chain, attempt: int = 1, beside: Sequence[Chain] = ()) -> l
         beside=[chain.run.id for chain in beside],
     )
     assert status == 0
-    found: list[dict[str, Any]] = read_json(place / "verdict.json")["runs"]
-    return found
+    return read_json(place / "verdict.json")["runs"]
 
 
 def kept(chain: Chain) -> Spots:

@@ -103,5 +103,4 @@ def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> No
 def verdict_of(run: Gate, folder: Path, place: Path) -> dict[str, Any]:
     """The whole gate's verdict, in processes of their own."""
     spawned(_judge, run.shape.world_size, run, folder, reference_of(run, folder, place), place)
-    found: dict[str, Any] = json.loads((place / "verdict.json").read_text())
-    return found
+    return json.loads((place / "verdict.json").read_text())
