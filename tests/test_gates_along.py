@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
+import plans
 import preloaded
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import own_strategy
 from relay.base.ending import INTERRUPTED
 from relay.base.files import read_json, write_json
-from relay.config import config
 from relay.equivalence.groups import judged_along
 from relay.equivalence.job import run_gate, settle
 from relay.equivalence.verdict import ALONG
 from relay.launch.job import Start
-from relay.planning.planner import plan
 from relay.spec.run import changed
 
 ACTS = {
@@ -40,14 +39,9 @@ def specs(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     acts = "\n        ".join(f"if options['acts'] == {name!r}: {code}" for name, code in ACTS.items())
     stated = f"options={{'acts': 'nothing'}}, choices={{'acts': {tuple(ACTS)!r}}}"
     path = own_strategy(tmp_path_factory.mktemp("own"), "acting", requirements=stated, more=MORE.format(acts=acts))
-    asked = {
-        "strategy_folders": [str(path.parent)],
-        "device": "cpu",
-        "task": "lenet-digits",
-        "comparisons": [{"strategy": path.stem, "options": {"acts": [*ACTS]}}],
-    }
+    asked = {"strategy": path.stem, "options": {"acts": [*ACTS]}}
     found = {}
-    for gate in plan(config.load(asked), gpus=0).gates.values():
+    for gate in plans.planned(asked, strategy_folders=[str(path.parent)], task="lenet-digits").gates.values():
         short = shortened(gate, FEW_STEPS)
         found[gate.strategy.options["acts"]] = gates.results / "equivalence" / "gates" / short.id / "gate.json"
         short.write(found[gate.strategy.options["acts"]])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +20,8 @@ from relay.probe import job
 from relay.probe.job import Limits, Search, run_probe
 from relay.probe.tries import Tries
 from short_tasks import looked, prepare_at_hand
+from snakemake_calls import snakemake
 
-ROOT = Path(__file__).resolve().parents[1]
 ANSWER = {"limited_by": "memory", "reason": None, "too_large": 999}
 
 
@@ -169,11 +167,8 @@ def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "datasets").symlink_to(results / "datasets")
     config = {"device": "cpu", "probe": {"most": 128}, "comparisons": [{"strategy": "cpu"}, {"strategy": "single_gpu"}]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    words = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
-    words += ["--profile", str(ROOT / "profiles" / "local"), "probe", "--configfile", "mine.yaml"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "128 samples per device, the largest batch to try" in done.stdout + done.stderr
+    status, printed = snakemake(tmp_path, config, "probe")
+    assert status == 0, printed
+    assert "128 samples per device, the largest batch to try" in printed
     made = plan(load(yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())), gpus=0)
     assert [planned_.setting.batch.global_batch_size for planned_ in made.settings] == [128]

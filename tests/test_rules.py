@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from plans import ROOT
 from relay.driver.terminal import SEGMENT
 from relay.workflow.jobs import Jobs
+from snakemake_calls import called
 
 
 def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
@@ -28,7 +27,6 @@ def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
 
 @pytest.mark.slow
 def test_the_linter_finds_nothing(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "snakemake", "--lint", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
-    words += ["--profile", ROOT / "profiles/local", "--configfile", ROOT / "config/demo.yaml"]
-    linted = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert linted.returncode == 0, linted.stderr
+    words = ["--lint", "--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles/local"]
+    status, printed = called([*words, "--configfile", ROOT / "config/demo.yaml"], tmp_path)
+    assert status == 0, printed

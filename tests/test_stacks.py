@@ -22,6 +22,7 @@ import stacks
 from relay.base.errors import UserError
 from relay.environments import built, login_node, node, overlay, versioned
 from relay.environments.recipes import RECIPES, Recipe
+from tiny_stack import small_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
@@ -53,23 +54,13 @@ def test_a_stack_stands_alone_and_agrees_with_torch_and_the_driver(stack: str) -
     }, "on a laptop it stands beside the driver's packages"
 
 
-def small_lock(folder: Path, *packages: str, of: str = "deepspeed") -> Path:
-    """A stack `small` of some packages of a real one, with their hashes."""
-    (folder / "envs").mkdir(parents=True, exist_ok=True)
-    entries = lock_script.parse_entries((ENVS / f"{of}.txt").read_text())
-    kept = [(name, hashes) for name, hashes in entries if name.split("==")[0] in packages]
-    lock = folder / "envs" / "small.txt"
-    lock.write_text(lock_script.render(kept, "deepspeed.in"))
-    return lock
-
-
 def asked(lock: Path) -> dict[str, object]:
     return login_node.asked(None, lock.stem, lock.parent.parent)
 
 
 @pytest.mark.slow
 def test_the_environment_has_its_own_packages_and_the_drivers_beneath(tmp_path: Path) -> None:
-    lock = small_lock(tmp_path, "torch", "numpy", "einops", "hjson")
+    lock = small_lock(tmp_path / "envs/small.txt", "torch", "numpy", "einops", "hjson", of="deepspeed")
     record = login_node.prepare(asked(lock), lock)
     assert record["differs"] == []
     (python,) = node.interpreter(asked(lock), tmp_path)
@@ -85,7 +76,7 @@ def test_the_environment_has_its_own_packages_and_the_drivers_beneath(tmp_path: 
 def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = small_lock(tmp_path, "einops")
+    lock = small_lock(tmp_path / "envs/small.txt", "einops", of="deepspeed")
     first = overlay.make(lock).resolve()
     with monkeypatch.context() as offline:  # nothing is fetched the second time
         offline.setenv("PIP_NO_INDEX", "1")
@@ -110,7 +101,7 @@ def test_what_cannot_be_fetched_leaves_nothing(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     with pytest.raises(UserError, match="einops"):
-        overlay.make(small_lock(tmp_path, "einops"))
+        overlay.make(small_lock(tmp_path / "envs/small.txt", "einops", of="deepspeed"))
     assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".lock"] == []
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import plans
 import preloaded
 from relay.base.files import read_json
-from relay.config import config
 from relay.equivalence.job import run_gate
 from relay.launch.job import Start
-from relay.planning.planner import plan
 from relay.run_folder import faults
 from relay.spec import requirements
 from relay.spec.looked import Looked
@@ -46,14 +45,14 @@ def planned(
     if devices is None:
         needs = requirements.read(requirements.find([FOLDER, *folders])[strategy])
         devices = 1 if needs.processes == "one" else 2
-    asked = {
-        "strategy_folders": [str(FOLDER), *map(str, folders)],
-        "device": device,
-        "task": task,
-        "cuda_graph": cuda_graph,
-        "comparisons": [{"strategy": strategy, "devices_per_node": devices, **comparison}],
-    }
-    made = plan(config.load(asked), gpus=devices if device == "cuda" else 0)
+    made = plans.planned(
+        {"strategy": strategy, "devices_per_node": devices, **comparison},
+        gpus=devices if device == "cuda" else 0,
+        strategy_folders=[str(FOLDER), *map(str, folders)],
+        device=device,
+        task=task,
+        cuda_graph=cuda_graph,
+    )
     assert not made.skipped, made.skipped
     (gate,) = made.gates.values()
     checks: tuple[Gate, Reference] = gate, made.references[made.reference_of[gate.id]]

@@ -37,14 +37,20 @@ class Hook:
         return signal.Signals[self.signal]
 
 
-def interpreter(folder: Path) -> Path:
-    """A virtual environment in `folder`, with all packages of this one and the hooks; returns its Python."""
-    inside = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    inside.mkdir(parents=True)
+def empty(folder: Path) -> tuple[Path, Path]:
+    """A virtual environment in `folder`: its Python, and where its packages go."""
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
     base = Path(sys._base_executable)  # type: ignore[attr-defined]
     (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
-    (inside / "hooks.pth").write_text(f"{sysconfig.get_path('purelib')}\n{HOOKS}\nimport relay_test_hooks\n")
     python = folder / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to(base)
+    return python, packages
+
+
+def interpreter(folder: Path) -> Path:
+    """The Python of one with all packages of this process's, and the hooks."""
+    python, packages = empty(folder)
+    (packages / "hooks.pth").write_text(f"{sysconfig.get_path('purelib')}\n{HOOKS}\nimport relay_test_hooks\n")
     return python

@@ -80,7 +80,6 @@ class Truth:
     tails: bool = False
     drift: float = 0.0
     exact: bool = False
-    rules: Mapping[str, Any] = field(default_factory=dict)
     said: str = ""
 
 
@@ -147,7 +146,7 @@ def drawn(truth: Truth, draw: np.random.Generator, runs: Sequence[Sequence[Run]]
             records.append(
                 Record(run=run, gate="g", segments=1, summary=summary, error="", verdict=verdict, strategy_source="s")
             )
-    return Inputs(records=records, skipped=[], margin=0.03, rules=truth.rules)
+    return Inputs(records=records, skipped=[], margin=0.03)
 
 
 def told(answer: Answer) -> str:
@@ -306,7 +305,7 @@ TRUTHS = [
     ),
     Truth(
         name="one repeat of three is 3 times slower, by chance",
-        settings=[beside("best", 1.2, summary={}), ONE],
+        settings=[beside("best", 1.2), ONE],
         right=["best"],
         repeats=3,
         lucky=1 / 6,

@@ -36,14 +36,20 @@ entry.run(main)
 """
 
 
-def project(folder: Path, *, spoil: bool = False) -> Path:
-    """A project with the stack `tiny`; `spoil`: with wrong hashes."""
-    entries = lock_script.parse_entries((ROOT / "envs/torch.txt").read_text())
-    kept = [(name, hashes) for name, hashes in entries if name.split("==")[0] in PACKAGES]
+def small_lock(lock: Path, *packages: str, of: str = "torch", spoil: bool = False) -> Path:
+    """A lock of some packages of a real one, with their hashes; `spoil`: with wrong ones."""
+    entries = lock_script.parse_entries((ROOT / f"envs/{of}.txt").read_text())
+    kept = [(name, hashes) for name, hashes in entries if name.split("==")[0] in packages]
     if spoil:
         kept = [(name, ["sha256:" + "0" * 64]) for name, _ in kept]
-    (folder / "envs").mkdir(parents=True)
-    (folder / "envs/tiny.txt").write_text(lock_script.render(kept, "torch.txt"))
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text(lock_script.render(kept, f"{of}.txt"))
+    return lock
+
+
+def project(folder: Path, *, spoil: bool = False) -> Path:
+    """A project with the stack `tiny`, as its lock."""
+    small_lock(folder / "envs/tiny.txt", *PACKAGES, spoil=spoil)
     return folder
 
 
