@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import yaml
 
-from driver_runs import as_in_a_terminal
 from living import LONGEST_SECONDS
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
@@ -132,3 +131,9 @@ class LocalDriver:
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
             time.sleep(0.05)
+
+
+def as_in_a_terminal() -> None:
+    """The signals' usual meaning, whatever pytest was started under."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

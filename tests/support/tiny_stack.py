@@ -1,4 +1,7 @@
-"""A stack of two small packages, to try environments with: the real lock's hashes, real pip and uv, in seconds."""
+"""A stack of two small packages, to try environments with: the real lock's hashes, real pip and uv, in seconds.
+
+A plugin of pytest for its fixture, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
 
 from __future__ import annotations
 
