@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from chain_runs import DIGITS, Bench, Chain
 from checkpointed import Training, filled
+from damaged import change_a_byte
 from own_tasks import data_of
 from relay.base.errors import UserError
 from relay.datasets import verified
@@ -29,17 +28,6 @@ from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs", "checkpointed"]
-
-
-def change_a_byte(path: Path) -> None:
-    """In the middle, with the file's times put back."""
-    before = path.stat()
-    with path.open("r+b") as stream:
-        stream.seek(before.st_size // 2)
-        byte = stream.read(1)
-        stream.seek(-1, os.SEEK_CUR)
-        stream.write(bytes([byte[0] ^ 1]))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 # Data
@@ -73,18 +61,11 @@ def test_a_byte_that_was_changed_is_found_at_once_though_size_and_times_are_as_t
             verified.check(data)
 
 
-@pytest.fixture
-def alone() -> Iterator[Ranks]:
-    """This process as the only rank."""
-    yield Ranks.join("cpu", "gloo")
-    dist.destroy_process_group()
-
-
 def test_the_first_process_of_each_further_node_reads_the_bytes_there(
-    data: Path, read: list[str], alone: Ranks
+    data: Path, read: list[str], ranks: Ranks
 ) -> None:
     def look(rank: int, local_rank: int, nodes: int = 2) -> None:
-        verify_on_further_nodes(data, nodes, replace(alone, rank=rank, local_rank=local_rank))
+        verify_on_further_nodes(data, nodes, replace(ranks, rank=rank, local_rank=local_rank))
 
     change_a_byte(data / "train-inputs.npy")
     look(rank=0, local_rank=0)  # the job has looked there

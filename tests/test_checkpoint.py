@@ -19,6 +19,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from chain_runs import DDP, DROPOUT, Bench
 from checkpointed import Training, filled, names
+from damaged import change_a_byte
 from living import LONGEST_SECONDS
 from own_tasks import OWN, spec
 from plans import CPU, only
@@ -192,12 +193,8 @@ def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
 # Damaged checkpoints: complete or absent, and passed over with a warning
 
 
-def change_a_byte(place: Path) -> None:
-    """In the middle of the largest file."""
-    path = max((p for p in place.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+def largest_file(place: Path) -> Path:
+    return max((path for path in place.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
 def test_a_damaged_newest_one_falls_back_to_the_one_before(
@@ -207,7 +204,7 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before(
     filled(checkpoints, training, 4)
     expected = training.state()
     filled(checkpoints, training, 8)
-    change_a_byte(checkpoints.directory / "step-8")
+    change_a_byte(largest_file(checkpoints.directory / "step-8"))
     assert checkpoints.resume(training.strategy, 0, 100) == 4
     assert all(torch.equal(value, expected[name]) for name, value in training.state().items())
     (line,) = capsys.readouterr().out.splitlines()
@@ -251,7 +248,7 @@ def test_all_damaged_is_an_error_and_no_fresh_start(
 ) -> None:
     filled(checkpoints, training, 4, 8)
     for step in (4, 8):
-        change_a_byte(checkpoints.directory / f"step-{step}")
+        change_a_byte(largest_file(checkpoints.directory / f"step-{step}"))
     with pytest.raises(UserError, match=r"run run-1: no sound checkpoint for .*; delete results/runs/run-1"):
         checkpoints.resume(training.strategy, 0, 100)
     assert capsys.readouterr().out.count("warning: checkpoint of step") == 2

@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from chain_results import result
 from chain_runs import DDP, Bench
+from damaged import change_a_byte
 from relay.base.errors import UserError
 from relay.export import model_file
 from relay.export.model_file import export
@@ -49,10 +50,7 @@ def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, monkeypatc
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(bench: Bench, tmp_path: Path) -> None:
     chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS).train(forked=True)
-    part = next((chain.work / f"step-{STEPS}").rglob("*.distcp"))
-    content = bytearray(part.read_bytes())
-    content[-1] ^= 1
-    part.write_bytes(content)
+    change_a_byte(next((chain.work / f"step-{STEPS}").rglob("*.distcp")))
     output = tmp_path / "model.safetensors"
     with pytest.raises(
         UserError, match=r"run run-1: no sound checkpoint of its last step, 3, .*delete results/runs/run-1"

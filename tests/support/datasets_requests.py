@@ -5,7 +5,6 @@ A plugin of pytest for its fixtures, and a module that the tests import (hence P
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -37,17 +36,11 @@ def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None
     generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, test_count)
 
 
-def prepare_public(
-    stand_in: StandIn,
-    output: Path,
-    root: Path | None = None,
-    mirror: str | None = None,
-    patience: Patience | None = None,
-) -> Manifest:
+def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:
     """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
     its = stand_in.source
     return prepare(
-        stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, patience)), folder), output
+        stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, HASTY)), folder), output
     )
 
 
@@ -89,13 +82,3 @@ def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
 
 def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def corrupt(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)

@@ -22,6 +22,8 @@ from relay.datasets.mnist import read_mnist
 from relay.datasets.sources import Archive, KnownFile, Source
 from relay.spec.dataset import DatasetSpec
 
+TRAIN_COUNT, TEST_COUNT = 50, 20  # of the small datasets
+
 
 @dataclass
 class Server:
@@ -32,29 +34,22 @@ class Server:
     """
 
     files: dict[str, bytes]
-    mode: str = "whole"
-    faults: int = 1
+    mode: str
+    faults: int
     url: str = ""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-    def seen(self, name: str) -> int:
-        return sum(path == name for path, _ in self.asked)
 
 
 @contextmanager
 def serving(files: dict[str, bytes], mode: str = "whole", faults: int = 1) -> Iterator[Server]:
     state = Server(files, mode, faults)
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
-    httpd.daemon_threads = True
-    state.url = f"http://127.0.0.1:{httpd.server_address[1]}/data/"
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield state
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(state)) as httpd:
+        state.url = f"http://127.0.0.1:{httpd.server_address[1]}/data/"
+        threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}).start()
+        try:
+            yield state
+        finally:
+            httpd.shutdown()
 
 
 def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
@@ -66,7 +61,7 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
             name = self.path.removeprefix("/data/")
             asked_range = self.headers.get("Range")
             state.asked.append((name, asked_range))
-            faulty = state.seen(name) <= state.faults
+            faulty = [path for path, _ in state.asked].count(name) <= state.faults
             if name not in state.files:
                 self.send_error(404)
             else:
@@ -106,8 +101,8 @@ class StandIn:
     arrays: dict[str, np.ndarray]
 
 
-def small_mnist(train_count: int = 50, test_count: int = 20) -> StandIn:
-    arrays = _arrays((1, 28, 28), train_count, test_count)
+def small_mnist() -> StandIn:
+    arrays = _arrays((1, 28, 28))
     members: dict[str, bytes] = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
         images, labels = arrays[f"{split}-inputs"], arrays[f"{split}-targets"]
@@ -120,29 +115,22 @@ def small_mnist(train_count: int = 50, test_count: int = 20) -> StandIn:
     described = tuple(
         Archive(known(f"{name}.gz", archives[f"{name}.gz"]), (known(name, members[name]),)) for name in members
     )
-    request = _request("mnist", train_count, test_count)
-    return StandIn(
-        request,
-        Source("mnist", read_mnist, "MNIST/raw", ("http://unused.invalid/",), described),
-        archives,
-        members,
-        arrays,
-    )
+    source = Source("mnist", read_mnist, "MNIST/raw", ("http://unused.invalid/",), described)
+    return StandIn(_request("mnist"), source, archives, members, arrays)
 
 
-def small_cifar(per_batch: int = 10, test_count: int = 20) -> StandIn:
-    arrays = _arrays((3, 32, 32), 5 * per_batch, test_count)
+def small_cifar() -> StandIn:
+    arrays = _arrays((3, 32, 32))
     members = {}
     for number in range(1, 6):
-        rows = slice((number - 1) * per_batch, number * per_batch)
+        rows = slice(TRAIN_COUNT // 5 * (number - 1), TRAIN_COUNT // 5 * number)
         members[f"data_batch_{number}"] = _batch(arrays["train-inputs"][rows], arrays["train-targets"][rows])
     members["test_batch"] = _batch(arrays["test-inputs"], arrays["test-targets"])
     archive = tar_gz({f"cifar-10-batches-py/{name}": members[name] for name in reversed(members)})
     name = "cifar-10-python.tar.gz"
     described = Archive(known(name, archive), tuple(known(*item) for item in members.items()))
     source = Source("cifar10", read_cifar10, "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
-    request = _request("cifar10", 5 * per_batch, test_count)
-    return StandIn(request, source, {name: archive}, members, arrays)
+    return StandIn(_request("cifar10"), source, {name: archive}, members, arrays)
 
 
 def known(name: str, content: bytes) -> KnownFile:
@@ -163,15 +151,14 @@ def _batch(images: np.ndarray, labels: np.ndarray) -> bytes:
     return pickle.dumps({"data": images.reshape(len(images), -1), "labels": labels.tolist()}, protocol=3)
 
 
-def _arrays(shape: tuple[int, ...], train_count: int, test_count: int) -> dict[str, np.ndarray]:
+def _arrays(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(7)
-    return {
-        "train-inputs": generator.integers(0, 256, (train_count, *shape), dtype=np.uint8),
-        "train-targets": generator.integers(0, 10, train_count),
-        "test-inputs": generator.integers(0, 256, (test_count, *shape), dtype=np.uint8),
-        "test-targets": generator.integers(0, 10, test_count),
-    }
+    found = {}
+    for split, count in (("train", TRAIN_COUNT), ("test", TEST_COUNT)):
+        found[f"{split}-inputs"] = generator.integers(0, 256, (count, *shape), dtype=np.uint8)
+        found[f"{split}-targets"] = generator.integers(0, 10, count)
+    return found
 
 
-def _request(name: str, train_count: int, test_count: int) -> DatasetSpec:
-    return DatasetSpec(name=name, version="1", train_count=train_count, test_count=test_count)
+def _request(name: str) -> DatasetSpec:
+    return DatasetSpec(name=name, version="1", train_count=TRAIN_COUNT, test_count=TEST_COUNT)
