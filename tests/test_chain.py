@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from chain_results import assert_same, result
-from chain_runs import DDP, Bench, Ended, interrupt, wait_until
+from chain_runs import DDP, Bench, finish, wait_until
 from relay.base import lock
 from relay.base.errors import Busy
 from relay.base.files import read_json
@@ -24,24 +22,6 @@ pytest_plugins = ["chain_runs"]
 
 # Slow enough to be cut in the middle, without keeping a CPU busy.
 SLOWLY = "time.sleep(0.05)"
-
-
-def one_line(ended: Ended) -> str:
-    """The only line that a job which refused has to say."""
-    (line,) = ended.errors.splitlines()
-    return line
-
-
-# Without training: what is refused before torch is even imported
-
-
-def test_a_run_that_was_never_declared_is_one_line(bench: Bench) -> None:
-    chain = bench.chain("results")
-    chain.run = replace(chain.run, id="no-such-run")
-    ended = chain.segment()
-    assert ended.status == 1
-    assert "no-such-run" in one_line(ended)
-    assert "run.json" in one_line(ended)
 
 
 # Cut and gone on
@@ -74,7 +54,8 @@ def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     for process in bench.processes():  # torchrun's trainers and the loaders' workers are in groups of their own
         if process.pid != job.pid:
             process.send_signal(number)
-    ended = interrupt(job, number)
+    job.send_signal(number)
+    ended = finish(job)
     assert ended.status == 75, ended.errors
     assert "SIGTERM" in ended.errors
     saved = chain.checkpoints()[-1]
@@ -99,34 +80,6 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
 
 
 # What a chain goes on with
-
-
-@pytest.mark.slow
-def test_what_a_chain_lost_is_one_line_and_a_new_start_begins_at_step_0(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("edited"))
-    assert chain.segment(0, 20).status == 0
-
-    for place in chain.work.glob("step-*"):
-        (place / "rng-0.pt").unlink()
-    ended = chain.segment(20, 40)
-    assert ended.status == 1
-    assert "Traceback" not in ended.errors
-    assert "no sound checkpoint for steps 20 to 40" in ended.errors.splitlines()[-1]
-    assert "warning: checkpoint of step 20 is passed over" in ended.output
-
-    code = chain.results / "code" / read_json(chain.work / "chain.json")["code"]
-    shutil.rmtree(code)
-    bench.strategy("edited", "1 + 1")  # else it would be made again of today's code
-    ended = chain.segment(20, 40)
-    assert ended.status == 1
-    assert f"the snapshot {code} of its code is gone" in one_line(ended)
-
-    chain.start_anew("second")
-    ended = chain.segment(0, 20)
-    assert ended.status == 0, ended.errors
-    assert chain.started_at() == [0]
-    assert read_json(chain.work / "chain.json")["generation"] == "second"
-    assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from checkpointed import Training, filled
 from damaged import change_a_byte
 from own_tasks import data_of
 from relay.base.errors import UserError
+from relay.base.files import read_json
 from relay.datasets import verified
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
@@ -111,13 +112,18 @@ def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, m
     assert changed_since(code) is None
     assert "step += 1" in file.read_text()
     bench.strategy("edited", "1 + 1")
-    for harm in (
-        lambda: file.write_text(file.read_text().replace("step += 1", "step += 2")),
-        file.unlink,
+    for harm, told in (
+        (lambda: file.write_text(file.read_text().replace("step += 1", "step += 2")), "was changed: "),
+        (file.unlink, "was changed: "),
+        (lambda: shutil.rmtree(code), "is gone; "),
     ):
         harm()
-        assert f"the snapshot {code} of its code was changed: " in refused(chain)
+        assert f"the snapshot {code} of its code {told}" in refused(chain)
         assert f"delete {chain.declared}" in refused(chain)
+    chain.start_anew("second")
+    job.run_segment(places, 0, 60, 1)
+    begun = read_json(chain.work / "chain.json")
+    assert (begun["generation"], len(begun["attempts"])) == ("second", 1)
 
 
 def test_what_another_user_puts_beside_the_frozen_code_does_not_run(tmp_path: Path) -> None:
@@ -142,10 +148,12 @@ def test_what_another_user_puts_beside_the_frozen_code_does_not_run(tmp_path: Pa
 # run.json
 
 
-def test_another_runs_specification_is_refused(chain: Chain) -> None:
+def test_another_runs_specification_is_refused_and_so_is_none(chain: Chain) -> None:
     other = chain.planned("run-2")
     shutil.copy(other.declared / "run.json", chain.declared / "run.json")
     assert "is that of run run-2; start the same call again" in refused(chain)
+    (chain.declared / "run.json").unlink()
+    assert f"run run-1: {chain.declared}/run.json is missing; start the run through" in refused(chain)
 
 
 # Checkpoints

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ import psutil
 from chain_results import assert_same, result
 from chain_runs import DROPOUT, Bench, Chain, finish
 from hooked import Hook, interpreter
-from living import words
+from living import until, words
 from own_tasks import spec
 from relay.run_folder.measured import read_measured
 from relay.spec.tasks import TaskSpec
@@ -165,7 +165,7 @@ class Campaign:
                 break
             assert ended.status == 75, f"status {ended.status}\n{ended.errors}"
         assert ended.status == 0, ended.errors
-        self._all_gone()
+        until(lambda: not self.bench.processes(), "all processes of the run have ended", ALIVE_SECONDS)
         assert list(chain.work.glob("partial-*")) == []
         assert_same(result(chain), wanted)
 
@@ -182,7 +182,7 @@ class Campaign:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the job has not ended after {kill}") from None
         assert ended.status in (ENDS if came else {0, 75}) | {0}, f"{kill}: status {ended.status}\n{ended.errors}"
-        self._all_gone()
+        until(lambda: not self.bench.processes(), "all processes of the run have ended", ALIVE_SECONDS)
         return came
 
     def _kill(self, job: subprocess.Popen[str], kill: Kill, stopped: int | None) -> None:
@@ -206,13 +206,6 @@ class Campaign:
             chosen = {"one rank": ranks[-1:], "launcher": launchers, "job": [whole]}[kill.victim]
             return chosen or [whole]
         return []
-
-    def _all_gone(self) -> None:
-        """Raises AssertionError where a process of the run is alive two minutes later."""
-        deadline = time.monotonic() + ALIVE_SECONDS
-        while left := self.bench.processes():
-            assert time.monotonic() < deadline, f"alive after {ALIVE_SECONDS:.0f} s: {left}"
-            time.sleep(0.1)
 
     def _uncut(self, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the case's run ends with when nobody kills it, and what it has measured for later attempts."""
@@ -239,21 +232,15 @@ class Campaign:
         return "\n".join([*lines, f"{self.counts.total()} kills; {self.missed} attempts ended before their moment"])
 
 
-def _wait(job: subprocess.Popen[str], happened: Any) -> bool:
+def _wait(job: subprocess.Popen[str], happened: Callable[[], bool]) -> bool:
     """Wait until a process has stopped itself, or the job has ended without it: False."""
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not happened():
-        if job.poll() is not None:
-            return False
-        assert time.monotonic() < deadline, "the moment has not come"
-        time.sleep(0.02)
+    until(lambda: happened() or job.poll() is not None, "the moment has come", LONGEST_SECONDS)
     time.sleep(0.05)  # the others come to where they wait for it
-    return True
+    return happened()
 
 
 def _ended(job: subprocess.Popen[str], seconds: float) -> bool:
     """Whether a job ends within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while job.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    with suppress(subprocess.TimeoutExpired):
+        job.wait(seconds)
     return job.poll() is not None

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from living import words
+from living import until, words
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "support" / "chain_script.py"
@@ -121,10 +121,7 @@ class Attempt:
     def end(self) -> int:
         """Wait for the end of the job and of all its processes; its status, negative where a signal ended it."""
         status = self.job.wait(LONGEST_SECONDS)
-        deadline = time.monotonic() + ALIVE_SECONDS
-        while left := self.processes():
-            assert time.monotonic() < deadline, f"alive after {ALIVE_SECONDS:.0f} s: {[words(each) for each in left]}"
-            time.sleep(0.05)
+        until(lambda: not self.processes(), "all processes have ended", ALIVE_SECONDS)
         return status
 
     def stop(self) -> None:

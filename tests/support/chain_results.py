@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from chain_runs import Chain
 from relay.base.files import read_json
@@ -28,22 +29,13 @@ def result(chain: Chain) -> dict[str, Any]:
     }
 
 
-def assert_same(found: Any, wanted: Any, where: str = "result") -> None:
+def assert_same(found: Any, wanted: Any) -> None:
     """Bit for bit."""
-    if isinstance(wanted, dict):
-        assert list(found) == list(wanted), where
-        for name, value in wanted.items():
-            assert_same(found[name], value, f"{where}.{name}")
-    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
-        assert len(found) == len(wanted), where
-        for index, value in enumerate(wanted):
-            assert_same(found[index], value, f"{where}[{index}]")
-    elif isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted), where
-    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], torch.Tensor):
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), where
-    else:
-        assert str(found) == str(wanted), where
+    ours, theirs = (dict(tree_flatten_with_path(each)[0]) for each in (found, wanted))
+    assert list(ours) == list(theirs)
+    for place, value in theirs.items():
+        same = torch.equal(ours[place], value) if isinstance(value, torch.Tensor) else str(ours[place]) == str(value)
+        assert same, keystr(place)
 
 
 def difference(found: dict[str, Any], wanted: dict[str, Any]) -> float:

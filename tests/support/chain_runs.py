@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -113,11 +112,6 @@ class Bench:
         """Everything alive that works in this test's folder: jobs, launchers, trainers, and loaders' workers."""
         return [p for p in psutil.process_iter() if p.pid != os.getpid() and str(self.folder) in " ".join(words(p))]
 
-    def trainers(self) -> list[psutil.Process]:
-        """The processes that train, whichever launcher started them."""
-        told = [(process, words(process)) for process in self.processes()]
-        return [p for p, its in told if "relay.launch.torchrun" not in its and "relay.launch.worker" in its]
-
     def kill(self) -> None:
         """SIGKILL for all of them, as when a job's time is over or its node is lost."""
         while found := self.processes():
@@ -196,20 +190,9 @@ class Chain:
     ) -> subprocess.Popen[str]:
         """Start a segment's job, in a process group of its own; by default the whole run, on the tests' own Python."""
         last = self.run.length.total_steps if last is None else last
-        words = [
-            "--run",
-            self.run.id,
-            "--first",
-            first,
-            "--last",
-            last,
-            "--attempt",
-            attempt,
-            "--results",
-            self.results,
-        ]
+        words = f"train --run {self.run.id} --first {first} --last {last} --attempt {attempt} --results".split()
         return subprocess.Popen(
-            [str(python or sys.executable), str(MAIN), "train", *map(str, words)],
+            [str(python or sys.executable), str(MAIN), *words, str(self.results)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -281,13 +264,3 @@ def wait_until(holds: Callable[[], object], job: subprocess.Popen[str], seconds:
         assert job.poll() is None, f"the job ended too early:\n{job.communicate()[1]}"
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
-
-
-def interrupt(job: subprocess.Popen[str], number: signal.Signals, *, whole_group: bool = False) -> Ended:
-    """Send a signal to the job's own process, or to its whole group as Slurm's `scancel --full` does."""
-    assert job.poll() is None, "the job ended too early"
-    if whole_group:
-        os.killpg(job.pid, number)
-    else:
-        job.send_signal(number)
-    return finish(job)

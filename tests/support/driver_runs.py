@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from living import LONGEST_SECONDS
 from mini_slurm import UNFINISHED, MiniSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,15 +43,10 @@ class Workplace:
         return [*targets, *OPTIONS.split(), "--snakefile", f"{ROOT}/tests/driver_workflow/Snakefile", *config]
 
     def drive(
-        self,
-        *targets: str,
-        seconds: int = 1,
-        first: int = 3,
-        fast: bool = True,
-        environment: Mapping[str, str] | None = None,
+        self, *targets: str, seconds: int = 1, first: int = 3, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        program = [f"{ROOT}/tests/support/fast_snakemake.py"] if fast else ["-m", "snakemake"]
-        command = [sys.executable, *program, *self.arguments(*targets, seconds=seconds, first=first)]
+        program = f"{ROOT}/tests/support/fast_snakemake.py"
+        command = [sys.executable, program, *self.arguments(*targets, seconds=seconds, first=first)]
         process = subprocess.Popen(
             command,
             cwd=self.folder,
@@ -72,11 +66,6 @@ class Workplace:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-
-    def drive_to_end(self, *targets: str, seconds: int = 1) -> tuple[int, str]:
-        process = self.drive(*targets, seconds=seconds)
-        printed, _ = process.communicate(timeout=LONGEST_SECONDS)
-        return process.returncode, printed
 
     def release(self) -> None:
         """Let jobs that sleep go on."""
