@@ -23,7 +23,6 @@ from relay.base.files import sha256
 from relay.environments import login_node, node, wheelhouse
 from relay.spec import cuda
 from snakemake_calls import called
-from stacks import of_stack
 from tiny_stack import ROOT, told
 
 
@@ -128,27 +127,6 @@ def test_snakemake_has_to_be_told_to_load_modules() -> None:
     assert login_node.undeployed(without, set()) == []
     without.stack_modules = {"deepspeed": ["cuda"]}
     assert login_node.undeployed(without, set())[0].startswith("mine.yaml: modules: of stacks: ")
-
-
-@pytest.mark.slow
-def test_what_a_job_imports_is_in_its_stack() -> None:
-    """A node has torch's lock and nothing else; what plans and reports stays on the login node."""
-    wanted = {
-        re.split(r"[=\[;]", line)[0] for line in (ROOT / "envs/driver.in").read_text().splitlines() if line[:1] != "#"
-    }
-    there = {line.split("==")[0] for line in (ROOT / "envs/torch.txt").read_text().splitlines() if "==" in line}
-    absent = {name.replace("-", "_").replace("scikit_learn", "sklearn") for name in wanted - there}
-    assert {"pydantic", "pandas", "snakemake", "rich"} <= absent
-    program = (
-        f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n"  # None: whoever imports it fails
-        "from relay import strategies\n"
-        "from relay.equivalence import gate, reference\nfrom relay.launch import launcher, spawn, step, worker\n"
-        "from relay.probe import process\nfrom relay.training import trainer\nfrom relay.spec import requirements\n"
-        f"for name in {sorted(of_stack('torch'))}: strategies.load(name)"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_conda_twin_has_the_locks_pins() -> None:
