@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,6 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(note.NOTE, str(tmp_path / "note"))
-    began = time.monotonic()
     if (child := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         watched = told()
@@ -63,14 +63,12 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
         watched.watch()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         wait_for_ever()
-    status = None
-    while status is None and time.monotonic() - began < 20:
-        ended, waited = os.waitpid(child, os.WNOHANG)
-        status = os.waitstatus_to_exitcode(waited) if ended else time.sleep(0.02)
-    if status is None:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert status == 75
+    process = psutil.Process(child)
+    try:
+        assert process.wait(20) == 75
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     said = capfd.readouterr().err
     assert "in wait_for_ever" in said
     assert "relay.chain: ends now: it was told to end 0 s ago (" in said

@@ -6,28 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from plans import CPU, ROOT
-from relay.config.config import load
-from relay.planning.plan import Plan
-from relay.planning.planner import plan
+from plans import CPU, only
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.segments import Chain, TooShort, chain, least_minutes
 from relay.spec.run import Run
-from relay.spec.site import load_site
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
-
-
-def made(results: Path, site: Path | None = None, **keys: Any) -> Plan:
-    config = load({"repeats": 1, "device": "cpu", "comparisons": [CPU], **keys})
-    known = load_site(str(site), ROOT) if site else None
-    return plan(config, root=ROOT, speeds=results / "speeds.json", site=known)
 
 
 def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int]], began: float = 1000.0) -> None:
@@ -52,7 +41,7 @@ def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int
 
 
 def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
-    (run,) = made(tmp_path).runs
+    run = only(CPU, device="cpu")
     leave(tmp_path, run, [(30.0, 2.0, 8.0, 100), (40.0, 3.0, 4.0, 100)])
     found = job_times.of_run(tmp_path / "checkpoints" / run.id)
     expected = JobTimes(

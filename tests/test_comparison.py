@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,19 +148,6 @@ def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
 # The comparison of incomplete, damaged or empty results; and its files, which are old or new, never half
 
 
-def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
-    broken = tree.setting("ddp", [9000.0], name="broken", devices_per_node=2)[0]
-    (tree.root / "runs" / broken / "summary.json").write_text('{"run": ')
-    tree.setting("fsdp", [9000.0], name="ungated", devices_per_node=2)
-    (tree.root / "equivalence/gates/gate-ungated/verdict.json").unlink()
-    tree.setting("cpu", [100.0, 101.0])
-    assert "summary.json: is no JSON" in tree.row("ddp", partial=True)["reason"]
-    ungated = tree.row("fsdp", partial=True)
-    assert (ungated["status"], ungated["equivalent"]) == ("failed", None)
-    assert "gave no verdict" in ungated["reason"]
-    assert tree.row("cpu", partial=True)["standing"] == "fastest"
-
-
 def test_incomplete_results_are_one_line_and_lose_nothing(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     identity = tree.setting("cpu", [100.0], name="a")[0]
     assert tree.compare() == 0
@@ -174,37 +162,39 @@ def test_incomplete_results_are_one_line_and_lose_nothing(tree: Tree, capsys: py
     assert len(before) == 10
 
 
-# A summary or a verdict with a value that none of its kind has is a failure of its own setting, in one line
-
-NAN = float("nan")
+# A summary or a verdict that is damaged is a failure of its own setting, in one line
 
 
-def spoil(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+def spoilt(**values: Any) -> Callable[[Path], object]:
+    """Values that none of its kind has, in a file."""
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+NO_NUMBERS = {"steps": [1], "values": ["low"]}
+SUMMARY, VERDICT = "runs/x-r0/summary.json", "equivalence/gates/gate-x/verdict.json"
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("path", "damage", "told"),
     [
-        ({"losses": {"steps": [1], "values": ["low"]}}, "the losses or evaluations of its summary.json are damaged"),
-        ({"samples_per_second": NAN}, "its samples_per_second is nan"),
+        (SUMMARY, lambda path: path.write_text('{"run": '), "summary.json: is no JSON"),
+        (SUMMARY, spoilt(losses=NO_NUMBERS), "the losses or evaluations of its summary.json are damaged"),
+        (SUMMARY, spoilt(samples_per_second=float("nan")), "its samples_per_second is nan"),
+        (VERDICT, Path.unlink, "gave no verdict"),
+        (VERDICT, spoilt(parts=7), "gave no verdict"),
+        (VERDICT, spoilt(equivalent="no"), "no verdict"),
     ],
 )
-def test_a_damaged_summary_fails_its_setting_and_no_other(tree: Tree, values: dict[str, Any], told: str) -> None:
-    (identity,) = tree.setting("ddp", [9000.0], devices_per_node=2)
+def test_a_damaged_file_fails_its_setting_and_no_other(
+    tree: Tree, path: str, damage: Callable[[Path], object], told: str
+) -> None:
+    tree.setting("ddp", [9000.0], name="x", devices_per_node=2)
     tree.setting("cpu", [100.0, 101.0])
-    spoil(tree.root / "runs" / identity / "summary.json", **values)
+    damage(tree.root / path)
     row = tree.row("ddp", partial=True)
     assert (row["status"], told in row["reason"]) == ("failed", True), row["reason"]
+    assert row["equivalent"] is None or path == SUMMARY
     assert tree.row("cpu", partial=True)["standing"] == "fastest"
-
-
-@pytest.mark.parametrize(("values", "told"), [({"parts": 7}, "gave no verdict"), ({"equivalent": "no"}, "no verdict")])
-def test_a_damaged_verdict_is_none(tree: Tree, values: dict[str, Any], told: str) -> None:
-    tree.setting("ddp", [9000.0, 9001.0], name="x", devices_per_node=2)
-    spoil(tree.root / "equivalence/gates/gate-x/verdict.json", **values)
-    row = tree.row("ddp", partial=True)
-    assert (row["status"], told in row["reason"]) == ("failed", True)
 
 
 # What spot checks found, in the comparison: a failed one strikes out, one that was not made is told.
@@ -221,15 +211,9 @@ class Checked(Tree):
         return self.write("plan.json", told)
 
     def found(self, setting: str, runs: list[str], *statuses: str) -> None:
+        each = {"generation": "1", "spots": [{}], "unchecked": []}
         told = [
-            {
-                "run": run,
-                "status": status,
-                "generation": "1",
-                "spots": [{}] if status != "not checked" else [],
-                "problems": [PROBLEM] if status == "failed" else [],
-                "unchecked": ["its files are gone"] if status == "not checked" else [],
-            }
+            each | {"run": run, "status": status, "problems": [PROBLEM] if status == "failed" else []}
             for run, status in zip(runs, statuses, strict=True)
         ]
         self.write(f"equivalence/spot_checks/{setting}/verdict.json", {"setting": setting, "runs": told})

@@ -19,13 +19,10 @@ from slurm_runs import PARTITIONS, site_file
 from test_chain_forecasts import leave
 
 pytest_plugins = ["plans"]
+pytestmark = pytest.mark.usefixtures("in_the_project")
+
 GPU = PARTITIONS[1] | {"gpus_per_node": 4, "cpus_per_node": 48}
 PRICE = {"gpu_hour": 2.0, "cpu_hour": 0.1, "currency": "CHF"}
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
 
 
 def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from plans import CPU, ROOT
+from relay.base.files import write_json
 from relay.config.config import load
 from relay.planning.handed import plan_json
 from relay.planning.plan import Plan
@@ -18,7 +18,8 @@ from relay.planning.rounds import First, clearly_slower
 from relay.planning.table import render
 from simulated_speeds import NOISES, speeds
 
-pytest_plugins = ["plans", "results_tree"]
+pytest_plugins = ["plans"]
+pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
 def first(name: str, speed: float | tuple[float, ...], cost: float = 1.0, **more: Any) -> First:
@@ -66,11 +67,6 @@ def test_the_winner_is_not_dropped_by_luck(noise: str) -> None:
 # In a plan
 
 
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-
-
 def made(results: Path, **keys: Any) -> Plan:
     """Three repeats on one CPU, by two loaders."""
     comparisons = [CPU | {"loader": ["resident", "dataloader"]}]
@@ -83,17 +79,12 @@ def measured(results: Path, found: Plan, *, equivalent: bool = True) -> None:
     for run in found.runs:
         if run.repeat < 2:
             speed = 4000.0 if run.feeding.loader == "resident" else 1000.0
-            write(results / "runs" / run.id / "summary.json", {"status": "done", "samples_per_second": speed})
+            write_json(results / "runs" / run.id / "summary.json", {"status": "done", "samples_per_second": speed})
     for run in found.runs:
         own = {"global_batch_size": run.batch.global_batch_size, "learning_rate": run.task.learning_rate}
         nothing: dict[str, Any] = {"parts": [], "problems": [], "notes": []}
         verdict = {"equivalent": equivalent, "own_batches": [{**own, "equivalent": equivalent, **nothing}], **nothing}
-        write(results / "equivalence" / "gates" / found.gate(run) / "verdict.json", verdict)
-
-
-def write(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
+        write_json(results / "equivalence" / "gates" / found.gate(run) / "verdict.json", verdict)
 
 
 def loaders(found: Plan) -> list[tuple[str, int]]:
@@ -123,7 +114,7 @@ def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tm
     measured(tmp_path, before)
     (fast,) = {run.setting_id for run in before.runs if run.feeding.loader == "resident"}
     path = tmp_path / "equivalence" / "spot_checks" / fast / "verdict.json"
-    write(path, {"runs": [{"status": "failed"}]})
+    write_json(path, {"runs": [{"status": "failed"}]})
     assert loaders(made(tmp_path)) == ALL
-    write(path, {"runs": [{"status": "passed"}]})
+    write_json(path, {"runs": [{"status": "passed"}]})
     assert loaders(made(tmp_path)) == DROPPED_ONE
