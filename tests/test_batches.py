@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_structure
 
 from relay.task import batches
 
@@ -34,7 +34,9 @@ def test_pieces_are_those_of_torch_and_join_to_the_batch(batch: Any, pieces: int
     parts = batches.chunks(batch, pieces)
     assert [batches.count(part) for part in parts] == [len(part) for part in torch.arange(7).chunk(pieces)]
     assert type(parts[0]) is type(batch)
-    same(batches.joined(parts), batch)
+    joined = batches.joined(parts)
+    assert tree_structure(joined) == tree_structure(batch)
+    torch.testing.assert_close(joined, batch, rtol=0, atol=0)
 
 
 def test_only_floating_point_numbers_change_their_type() -> None:
@@ -93,9 +95,3 @@ def test_outputs_of_other_classes_are_opened_too(whole: Any) -> None:
 def no_loss(whole: Any) -> Any:
     """With a sample for each number."""
     return batches.each(lambda tensor: tensor if tensor.dim() else tensor.expand(6), whole)
-
-
-def same(one: Any, other: Any) -> None:
-    """Equal bits in an equal structure."""
-    assert torch.utils._pytree.tree_structure(one) == torch.utils._pytree.tree_structure(other)
-    assert all(torch.equal(a, b) for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True))

@@ -105,10 +105,6 @@ def returns(old: str, new: str) -> str:
     return changed(old, f"        return {new}\n")
 
 
-def with_method(signature: str, value: str) -> str:
-    return changed(MORE, METHOD.format(signature, value))
-
-
 # What the user wrote; what the line says; a text in the line of the file that it names.
 MISTAKES = {
     "another sample": (
@@ -146,7 +142,7 @@ MISTAKES = {
         "def optimizer",
     ),
     "a metric that is no mean": (
-        with_method("metrics(self, outputs, batch)", "{'rmse': outputs.square().mean().sqrt()}"),
+        changed(MORE, METHOD.format("metrics(self, outputs, batch)", "{'rmse': outputs.square().mean().sqrt()}")),
         "metrics(): rmse is no mean over samples: of a batch it is ",
         "def metrics",
     ),

@@ -61,7 +61,7 @@ def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     saved = chain.checkpoints()[-1]
     assert f"stopped at step {saved} of 60" in ended.errors
     assert not (chain.declared / "step-60.json").exists()
-    ended = chain.segment(attempt=2)
+    ended = chain.forked(attempt=2)
     assert ended.status == 0, ended.errors
     assert chain.started_at() == [0, saved]
     assert summarise(chain.run, chain.work)["losses"]["steps"] == list(range(1, 61))
@@ -120,10 +120,10 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
     flag = f"FLAG = {str(bench.folder / 'killed')!r}"
     strategy = bench.strategy("killed", imports=f"{kill}\n{flag}\n{patch}")
     chain = bench.chain("results", checkpoint_minutes=60, evaluate_every_steps=10, **strategy)
-    ended = chain.segment()
+    ended = chain.forked()
     assert ended.status == 75, ended.errors
     assert chain.checkpoints() == [60]
-    ended = chain.segment(attempt=2)
+    ended = chain.forked(attempt=2)
     assert ended.status == 0, ended.errors
     summary = summarise(chain.run, chain.work)
     assert summary["losses"]["steps"] == list(range(1, 61))

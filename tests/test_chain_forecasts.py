@@ -19,9 +19,9 @@ pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
-def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int]], began: float = 1000.0) -> None:
+def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int]]) -> None:
     """What jobs of a run leave behind: of each the seconds to start, for a step, and to save, and how many steps."""
-    work, step, entries = results / "checkpoints" / run.id, 0, []
+    work, began, step, entries = results / "checkpoints" / run.id, 1000.0, 0, []
     run.write(results / "runs" / run.id / "run.json")
     for number, (start, seconds, saving, steps) in enumerate(jobs, start=1):
         first, last = began + start, began + start + steps * seconds + 5.0  # 5 s of evaluation

@@ -84,9 +84,9 @@ def chain(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Chain:
     return bench.chain("results")
 
 
-def refused(chain: Chain, first: int = 0) -> str:
+def refused(chain: Chain) -> str:
     with pytest.raises(UserError) as caught:
-        job.run_segment(Places(chain.results, chain.run.id), first, 60, 1)
+        job.run_segment(Places(chain.results, chain.run.id), 0, 60, 1)
     return str(caught.value)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from plans import ROOT
 from relay.base.errors import UserError
@@ -17,8 +16,7 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
 from relay.spec.site import Site, load_site
-
-SITE: dict[str, Any] = {"name": "mine", "description": "a test", "verified": "here"}
+from slurm_runs import site_file
 
 
 def site_of(folder: Path, gpus: list[str] | None = None, driver: str | None = None, **environment: Any) -> Site:
@@ -27,9 +25,8 @@ def site_of(folder: Path, gpus: list[str] | None = None, driver: str | None = No
         {"name": gpu, "device": "cuda", "gpu_name": gpu, "gpus_per_node": 2, **nodes} for gpu in (gpus or ["a100"])
     ]
     environment = {"python": sys.executable} | environment
-    text = SITE | {"partitions": partitions, "environment": environment, "nvidia_driver": driver}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(text))
-    return load_site(str(folder / "mine.yaml"), ROOT)
+    file = site_file(folder, partitions=partitions, environment=environment, nvidia_driver=driver)
+    return load_site(str(file), ROOT)
 
 
 @pytest.mark.parametrize(

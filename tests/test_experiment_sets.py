@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from clusters_of_gpus import somewhere
 from plans import ROOT
 from relay.config import shrink
 from relay.config.config import Config, load
 from relay.planning import planner
 from relay.planning.plan import Plan
+from relay.spec.site import load_site
+from slurm_runs import site_file
 
 pytest_plugins = ["plans"]
 SETS = {path.stem: path for path in sorted((ROOT / "config" / "sets").glob("*.yaml"))}
@@ -34,7 +35,11 @@ def config_of(name: str, **more: Any) -> Config:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
     """Every set on a cluster with GPUs."""
-    site = somewhere(tmp_path_factory.mktemp("site"))
+    partitions = [
+        {"name": "gpus", "device": "cuda", "gpus_per_node": 4, "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
+        {"name": "cpus", "device": "cpu", "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
+    ]
+    site = load_site(str(site_file(tmp_path_factory.mktemp("site"), partitions=partitions)), ROOT)
     return {name: planner.plan(config_of(name), site=site, root=ROOT, speeds=Path("none")) for name in SETS}
 
 

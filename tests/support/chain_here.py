@@ -1,4 +1,7 @@
-"""A script that is a chain in the tests' own process: a plugin of pytest for its fixtures."""
+"""A script that is a chain in the tests' own process.
+
+A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
 
 from __future__ import annotations
 

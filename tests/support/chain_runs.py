@@ -257,9 +257,9 @@ def finish(job: subprocess.Popen[str], seconds: float = LONGEST_SECONDS) -> Ende
     return Ended(job.returncode, output, errors)
 
 
-def wait_until(holds: Callable[[], object], job: subprocess.Popen[str], seconds: float = LONGEST_SECONDS) -> None:
+def wait_until(holds: Callable[[], object], job: subprocess.Popen[str]) -> None:
     """Wait until something holds while the job runs: a test that acts on a job which has ended would prove nothing."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + LONGEST_SECONDS
     while not holds():
         assert job.poll() is None, f"the job ended too early:\n{job.communicate()[1]}"
         assert time.monotonic() < deadline, "waited in vain"

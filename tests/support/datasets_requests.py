@@ -1,4 +1,4 @@
-"""What the tests of the dataset stage ask for, how they damage it, and what they look at.
+"""What the tests of the dataset stage ask for, and what they look at.
 
 A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
 """
