@@ -107,7 +107,7 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
     script = (tmp_path / "results" / "recommendation.sbatch").read_text()
     assert "train.py" in script
     assert "--nodes=2" in script
-    assert "--nproc-per-node=2 --nnodes=2" in script or "RANK=$SLURM_PROCID" in script
+    assert "torchrun --nnodes=2 --nproc-per-node=2" in script or "RANK=$SLURM_PROCID" in script
 
 
 @pytest.mark.slow
