@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,8 @@ class Streamed(Feeder):
             collate_fn=_as_it_is,
             num_workers=self.workers,
             worker_init_fn=_start_worker if self.workers else None,
+            # From 3.14 on, Python would fork them from a process that does not know the modules of a user's task.
+            multiprocessing_context="fork" if self.workers and sys.platform == "linux" else None,
             pin_memory=is_gpu(self.device),
             # Its own generator: the loader would otherwise draw a seed from the rank's, and a resumed run's dropout
             # would part from an uncut one's.
