@@ -154,10 +154,18 @@ def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
 
 def _imported(importing: Path, folder: Path, packages: Sequence[str]) -> set[Path]:
     """The files of these packages that a file imports. `folder` is that of the package `relay`."""
-    within = [folder.parent.joinpath(*package.split(".")) for package in packages]
-    places = (_place(module, importing, folder.parent) for module in _modules(_read(importing)))
-    wanted = [place for place in places if any(each in (place, *place.parents) for each in within)]
-    return {file for path in wanted for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
+    within = importing.parent.relative_to(folder.parent).parts if folder in importing.parents else ()
+    imported = [_absolute(module, within) for module in _modules(_read(importing))]
+    wanted = [m.split(".")[1:] for m in imported if any(f"{m}.".startswith(f"{package}.") for package in packages)]
+    files = (folder.joinpath(*parts) for parts in wanted)
+    return {file for path in files for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
+
+
+def _absolute(module: str, package: Sequence[str]) -> str:
+    """A module's name without the dots before it, as a file of that package means it."""
+    name = module.lstrip(".")
+    level = len(module) - len(name)
+    return ".".join(filter(None, (*package[: len(package) + 1 - level], name))) if level else name
 
 
 def _place(module: str, importing: Path, folder: Path) -> Path:
@@ -181,7 +189,8 @@ def _modules(source: str) -> frozenset[str]:
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
     """All statements that may run within a node, at any depth. `ast.walk` looks at ten times as many expressions."""
-    typing_only = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    test = getattr(node, "test", None)
+    typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
     for block in BLOCKS[typing_only:]:
         for each in getattr(node, block, ()):
             yield each
