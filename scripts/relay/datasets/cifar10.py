@@ -15,7 +15,7 @@ import numpy as np
 
 from relay.base.errors import UserError
 from relay.datasets.arrays import Arrays
-from relay.datasets.sources import Archive, KnownFile, Source
+from relay.datasets.files import Archive, KnownFile, Source
 
 # The pickles of CIFAR-10 name `numpy.core.multiarray._reconstruct`, a module that numpy has since made private: this
 # is that function, by a way that every version offers.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,10 @@ import requests
 import urllib3
 
 from relay.base.errors import UserError
-from relay.datasets.files import check_file, folder_of
-from relay.datasets.progress import progress
-from relay.datasets.sources import KnownFile
+from relay.datasets.files import KnownFile, check_file, folder_of
 
 _CHUNK_BYTES = 1 << 18
+_LINE_SECONDS = 10.0  # between two lines on how far a download is
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 log = logging.getLogger(__name__)
 
@@ -48,22 +48,22 @@ class _WorthRetrying(_Failed):
     """The same server may do better in a moment."""
 
 
-def download(known: KnownFile, mirrors: Sequence[str], directory: Path, patience: Patience | None = None) -> Path:
+def download(file: KnownFile, mirrors: Sequence[str], directory: Path, patience: Patience | None = None) -> Path:
     """The verified file in `directory`.
 
     If none gives it, raises UserError, one line with what each mirror did, and leaves nothing behind.
     """
-    target, part = directory / known.name, directory / f"{known.name}.part"
+    target, part = directory / file.name, directory / f"{file.name}.part"
     failures = []
     try:
         for mirror in mirrors:
-            url = f"{mirror.rstrip('/')}/{known.name}"
+            url = f"{mirror.rstrip('/')}/{file.name}"
             part.unlink(missing_ok=True)  # what another server sent may not be the same file
             try:
                 if mirror.startswith("file://"):
-                    _copy(folder_of(mirror) / known.name, known, part)
+                    _copy(folder_of(mirror) / file.name, file, part)
                 else:
-                    _OneServer(url, known, part, patience or Patience()).run()
+                    _OneServer(url, file, part, patience or Patience()).run()
             except _Failed as error:
                 log.warning("%s: %s", url, error)
                 failures.append(f"{url}: {error}")
@@ -74,22 +74,22 @@ def download(known: KnownFile, mirrors: Sequence[str], directory: Path, patience
     finally:
         part.unlink(missing_ok=True)
     remedy = "give a copy as dataset_root, or another server as dataset_mirror"
-    raise UserError(f"{known.name}: could not be downloaded: {'; '.join(failures)}; {remedy}")
+    raise UserError(f"{file.name}: could not be downloaded: {'; '.join(failures)}; {remedy}")
 
 
-def _copy(file: Path, known: KnownFile, part: Path) -> None:
+def _copy(source: Path, file: KnownFile, part: Path) -> None:
     """From a folder that serves as a mirror, with the same check."""
     try:
-        shutil.copyfile(file, part)
+        shutil.copyfile(source, part)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise _Failed(str(error.strerror)) from error
-    _check(part, known, _Failed)
+    _check(part, file, _Failed)
 
 
-def _check(part: Path, known: KnownFile, failed: type[_Failed]) -> None:
+def _check(part: Path, file: KnownFile, failed: type[_Failed]) -> None:
     """Raises `failed` where the file is not the known one, and removes it."""
     try:
-        check_file(part, known)
+        check_file(part, file)
     except UserError as error:
         part.unlink(missing_ok=True)
         raise failed(f"wrong content: {str(error).removeprefix(f'{part}: ')}") from error
@@ -100,7 +100,7 @@ class _OneServer:
     """The attempts at one address; what is received so far lies in `part`."""
 
     url: str
-    known: KnownFile
+    file: KnownFile
     part: Path
     patience: Patience
 
@@ -111,7 +111,8 @@ class _OneServer:
         """
         most_bytes = failures = 0
         wait_seconds = self.patience.first_wait_seconds
-        with requests.Session() as session, progress(self.known.name, self.known.size_bytes) as show:
+        show = _progress(self.file)
+        with requests.Session() as session:
             while True:
                 try:
                     return self._attempt(session, show)
@@ -133,7 +134,7 @@ class _OneServer:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset_bytes}-"} if offset_bytes else {})
         timeout = (self.patience.connect_seconds, self.patience.silence_seconds)
         try:
-            if offset_bytes < self.known.size_bytes:
+            if offset_bytes < self.file.size_bytes:
                 with session.get(self.url, headers=headers, stream=True, timeout=timeout) as response:
                     self._receive(response, self._accept(response, offset_bytes), show)
         except (requests.exceptions.SSLError, requests.exceptions.InvalidURL) as error:
@@ -141,7 +142,7 @@ class _OneServer:
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise _WorthRetrying(_reason(error)) from error
         # A file pieced together may have changed between the pieces: once more, from the start.
-        _check(self.part, self.known, _WorthRetrying if offset_bytes else _Failed)
+        _check(self.part, self.file, _WorthRetrying if offset_bytes else _Failed)
 
     def _accept(self, response: requests.Response, offset_bytes: int) -> int:
         """The position at which the body of this response begins. Raises if it is no part of the file."""
@@ -154,17 +155,16 @@ class _OneServer:
         wrong = code == 206 and not sent.startswith(f"bytes {offset_bytes}-")
         if wrong or code == 416:
             self.part.unlink(missing_ok=True)
-            told = f"sent the range {sent!r}, asked for bytes {offset_bytes}-"
-            raise _WorthRetrying(told if wrong else status)
+            raise _WorthRetrying(f"sent the range {sent!r}, asked for bytes {offset_bytes}-" if wrong else status)
         begin_bytes = offset_bytes if code == 206 else 0
         length = response.headers.get("Content-Length", "")
-        if length.isdigit() and (found_bytes := begin_bytes + int(length)) != self.known.size_bytes:
-            raise _Failed(f"wrong content: {found_bytes:,} bytes, expected {self.known.size_bytes:,}")
+        if length.isdigit() and (whole_bytes := begin_bytes + int(length)) != self.file.size_bytes:
+            raise _Failed(f"wrong content: {whole_bytes:,} bytes, expected {self.file.size_bytes:,}")
         return begin_bytes
 
     def _receive(self, response: requests.Response, begin_bytes: int, show: Callable[[int], None]) -> None:
         """Writes the body. Raises if it ends early, is too long, or comes just fast enough never to be silent."""
-        received_bytes, expected_bytes = begin_bytes, self.known.size_bytes
+        received_bytes, expected_bytes = begin_bytes, self.file.size_bytes
         since, since_bytes = time.monotonic(), begin_bytes
         with self.part.open("r+b" if begin_bytes else "wb") as stream:
             stream.seek(begin_bytes)
@@ -185,6 +185,21 @@ class _OneServer:
 
     def _held_bytes(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
+
+
+def _progress(file: KnownFile) -> Callable[[int], None]:
+    """A function that takes the bytes received so far, as often as one likes, and prints a line now and then."""
+    start = last = time.monotonic()
+
+    def show(received_bytes: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINE_SECONDS or received_bytes == file.size_bytes:
+            last = now
+            figures = f"{received_bytes / 1e6:.1f} of {file.size_bytes / 1e6:.1f} MB in {now - start:.0f} s"
+            print(f"{file.name}: {figures}", file=sys.stderr, flush=True)
+
+    return show
 
 
 def _next_chunk(response: requests.Response) -> bytes:

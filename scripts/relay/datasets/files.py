@@ -1,28 +1,68 @@
-"""Reading files whose content is known: nothing is parsed before its size and its checksum proved right."""
+"""The files of a public dataset, whose content is known: nothing is parsed before its checksum proved right."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.datasets.sources import Archive, KnownFile, Source
+from relay.datasets.arrays import Arrays
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file whose content is known in advance."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A downloadable file and the members of it that are used. `.tar.gz` holds several, `.gz` exactly one."""
+
+    file: KnownFile
+    members: tuple[KnownFile, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public dataset.
+
+    `read` makes the arrays of the verified members' contents, by name, and raises UserError where one is not of its
+    format. `mirrors` are base addresses in the order in which they are tried. `folder` is torchvision's, below its
+    `root`.
+    """
+
+    name: str
+    read: Callable[[Mapping[str, bytes]], Arrays]
+    folder: str
+    mirrors: tuple[str, ...]
+    archives: tuple[Archive, ...]
 
 
 def check_file(path: Path, expected: KnownFile) -> None:
     """Raises UserError, naming file, finding and expectation, unless `path` is exactly the expected file."""
     try:
-        _check_size(str(path), _size(path, expected), expected)
-        _check_digest(str(path), sha256(path), expected)
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
+        size_bytes = path.stat().st_size
+        if size_bytes != expected.size_bytes:
+            what = "truncated" if size_bytes < expected.size_bytes else "wrong"
+            raise UserError(f"{path}: {what}: {size_bytes:,} bytes, expected {expected.size_bytes:,}")
+        digest = sha256(path)
     except OSError as error:
         raise _unreadable(path, error) from error
+    if digest != expected.sha256:
+        raise UserError(f"{path}: corrupted: SHA-256 is {digest}, expected {expected.sha256}")
 
 
 def members_below(root: Path, source: Source) -> Iterator[tuple[str, bytes]]:
@@ -35,9 +75,13 @@ def members_below(root: Path, source: Source) -> Iterator[tuple[str, bytes]]:
     for archive in source.archives:
         folder = _folder_below(root, source, archive)
         if any(_exists(folder / member.name) for member in archive.members):
-            yield from ((member.name, _read(folder / member.name, member)) for member in archive.members)
+            for member in archive.members:
+                check_file(folder / member.name, member)
+                yield member.name, (folder / member.name).read_bytes()
         else:
-            yield from members_of(folder / archive.file.name, archive)
+            path = folder / archive.file.name
+            check_file(path, archive.file)
+            yield from members_of(path, archive)
 
 
 def check_root(root: Path, source: Source | None) -> None:
@@ -67,21 +111,25 @@ def folder_of(mirror: str) -> Path:
 
 
 def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
-    """Name and verified content of the archive's members, in the archive's order.
+    """Name and content of an archive's members, in its order. Raises UserError where it cannot be read.
 
-    The archive itself is verified first. Raises UserError.
+    Its checksum has been verified, and stands for that of each member.
     """
-    check_file(path, archive.file)
-    wanted = {member.name: member for member in archive.members}
+    names = {member.name for member in archive.members}
     try:
-        for name, content in _unpack(path, archive):
-            if name in wanted:
-                _check_content(f"{path}, member {name}", content, wanted.pop(name))
-                yield name, content
+        if not archive.file.name.endswith(".tar.gz"):
+            with gzip.open(path) as stream:
+                yield archive.members[0].name, stream.read()
+            return
+        # Members are read into memory, never extracted: no path from inside an archive is ever written to.
+        with tarfile.open(path, "r:gz") as tar:
+            for entry in tar:
+                name = PurePosixPath(entry.name).name
+                content = tar.extractfile(entry) if name in names else None
+                if content is not None:
+                    yield name, content.read()
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise UserError(f"{path}: cannot be unpacked: {error}") from error
-    if wanted:
-        raise UserError(f"{path}: holds no {', '.join(wanted)}")
 
 
 def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
@@ -94,51 +142,6 @@ def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
     raise UserError(
         f"dataset_root: '{root}' holds no {source.name}: expected {source.folder}/{listed} or {archive.file.name}"
     )
-
-
-def _read(path: Path, expected: KnownFile) -> bytes:
-    try:
-        _check_size(str(path), _size(path, expected), expected)
-        content = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    _check_content(str(path), content, expected)
-    return content
-
-
-def _unpack(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
-    if not archive.file.name.endswith(".tar.gz"):
-        with gzip.open(path) as content:
-            yield archive.members[0].name, content.read()
-        return
-    # Members are read into memory, never extracted: no path from inside an archive is ever written to.
-    with tarfile.open(path, "r:gz") as tar:
-        for entry in tar:
-            stream = tar.extractfile(entry) if entry.isfile() else None
-            if stream is not None:
-                yield PurePosixPath(entry.name).name, stream.read()
-
-
-def _check_content(label: str, content: bytes, expected: KnownFile) -> None:
-    _check_size(label, len(content), expected)
-    _check_digest(label, hashlib.sha256(content).hexdigest(), expected)
-
-
-def _size(path: Path, expected: KnownFile) -> int:
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
-    return path.stat().st_size
-
-
-def _check_size(label: str, size_bytes: int, expected: KnownFile) -> None:
-    if size_bytes != expected.size_bytes:
-        what = "truncated" if size_bytes < expected.size_bytes else "wrong"
-        raise UserError(f"{label}: {what}: {size_bytes:,} bytes, expected {expected.size_bytes:,}")
-
-
-def _check_digest(label: str, digest: str, expected: KnownFile) -> None:
-    if digest != expected.sha256:
-        raise UserError(f"{label}: corrupted: SHA-256 is {digest}, expected {expected.sha256}")
 
 
 def _exists(path: Path) -> bool:

@@ -38,10 +38,10 @@ def digits(test_count: int) -> Arrays:
 
 def check_digits(images: np.ndarray, targets: np.ndarray) -> None:
     """Raises UserError unless the digits are the ones this project knows."""
-    found = hashlib.sha256(images.tobytes() + targets.astype("<i8").tobytes()).hexdigest()
-    if found != DIGITS_SHA256:
+    digest = hashlib.sha256(images.tobytes() + targets.astype("<i8").tobytes()).hexdigest()
+    if digest != DIGITS_SHA256:
         raise UserError(
-            f"digits: corrupted: scikit-learn's copy has SHA-256 {found}, expected {DIGITS_SHA256}; "
+            f"digits: corrupted: scikit-learn's copy has SHA-256 {digest}, expected {DIGITS_SHA256}; "
             "install scikit-learn again"
         )
 

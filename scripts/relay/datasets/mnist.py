@@ -13,7 +13,7 @@ import numpy as np
 
 from relay.base.errors import UserError
 from relay.datasets.arrays import Arrays
-from relay.datasets.sources import Archive, KnownFile, Source
+from relay.datasets.files import Archive, KnownFile, Source
 
 _UNSIGNED_BYTE = 0x08
 

@@ -41,9 +41,9 @@ def prepare(spec: DatasetSpec, make: Callable[[Path], None], output: Path) -> Ma
         for path in prepared.rglob("*"):
             if path.is_file():
                 sync(path)
-        made = Manifest(name=spec.name, version=spec.version, files=manifest.describe(prepared))
-        manifest.write(prepared, made)
-        return _publish(prepared, output, made, workspace)
+        new = Manifest(name=spec.name, version=spec.version, files=manifest.describe(prepared))
+        manifest.write(prepared, new)
+        return _publish(prepared, output, new, workspace)
 
 
 def _check_output(output: Path) -> None:
@@ -65,12 +65,12 @@ def _present(output: Path, spec: DatasetSpec) -> Manifest | None:
     return present if (present.name, present.version) == (spec.name, spec.version) else None
 
 
-def _publish(prepared: Path, output: Path, made: Manifest, workspace: Path) -> Manifest:
+def _publish(prepared: Path, output: Path, new: Manifest, workspace: Path) -> Manifest:
     """Renames the finished folder to its place. Where another process was first with the same arrays, theirs stays."""
     for attempt in range(5):
         try:
             prepared.rename(output)
-            return made
+            return new
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
@@ -78,7 +78,7 @@ def _publish(prepared: Path, output: Path, made: Manifest, workspace: Path) -> M
             present = verified.check(output)
         except UserError:
             present = None
-        if present == made:
+        if present == new:
             return present
         _check_output(output)
         output.rename(workspace / f"replaced-{attempt}")

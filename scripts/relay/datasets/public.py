@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from relay.base.errors import UserError
 from relay.datasets.cifar10 import CIFAR10
-from relay.datasets.files import members_below, members_of
+from relay.datasets.files import Source, members_below, members_of
 from relay.datasets.mnist import MNIST
-from relay.datasets.sources import Source
 
 if TYPE_CHECKING:
     from relay.datasets.download import Patience
@@ -33,10 +32,10 @@ def members(
     from relay.datasets.download import download  # with requests, which jobs may be without
 
     mirrors = (mirror,) if mirror else source.mirrors
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         for archive in source.archives:
             path = download(archive.file, mirrors, Path(folder), patience)
-            found.update(members_of(path, archive))
+            contents.update(members_of(path, archive))
             path.unlink()
-    return found
+    return contents

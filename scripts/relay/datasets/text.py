@@ -29,8 +29,8 @@ def windows(length: int, path: Path = TEXT) -> Arrays:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; check the project out again") from error
-    if (found := hashlib.sha256(content).hexdigest()) != TEXT_SHA256:
-        raise UserError(f"{path}: changed: SHA-256 is {found}, expected {TEXT_SHA256}; check the project out again")
+    if (digest := hashlib.sha256(content).hexdigest()) != TEXT_SHA256:
+        raise UserError(f"{path}: changed: SHA-256 is {digest}, expected {TEXT_SHA256}; check the project out again")
     count = (len(content) - 1) // length  # the last byte is a target only
     if count < TEST_EVERY:
         most = (len(content) - 1) // TEST_EVERY

@@ -27,34 +27,34 @@ SETTLED_SECONDS = 2.0  # a file changed within the resolution of its times could
 
 def check(directory: Path) -> Manifest:
     """The manifest. Raises UserError where a file is missing or has other bytes than the manifest says."""
-    found = manifest.read(directory)
-    _compare(directory, {name: record.sha256 for name, record in found.files.items()})
-    return found
+    listed = manifest.read(directory)
+    _compare(directory, {name: record.sha256 for name, record in listed.files.items()})
+    return listed
 
 
 def _compare(directory: Path, expected: dict[str, str]) -> None:
     stamp = _stamp(directory)
-    seen = {name: _status(directory / name) for name in expected}
+    statuses = {name: _status(directory / name) for name in expected}
     now = time.time()
-    known = read_json_or(stamp, None) if stamp else None
-    if _holds(known, {"sha256": expected, "files": seen}, now):
+    last_look = read_json_or(stamp, None) if stamp else None
+    if _holds(last_look, {"sha256": expected, "files": statuses}, now):
         return
-    for name, digest in expected.items():
+    for name, expected_digest in expected.items():
         with _readable(directory / name) as path:
-            found = sha256(path)
-        if found != digest:
-            raise UserError(f"{directory / name}: was changed: SHA-256 is {found}, expected {digest}; {REMEDY}")
-    settled = all(now - changed_ns / 1e9 > SETTLED_SECONDS for *_, changed_ns in seen.values())
-    if stamp and settled and seen == {name: _status(directory / name) for name in expected}:
+            digest = sha256(path)
+        if digest != expected_digest:
+            raise UserError(f"{path}: was changed: SHA-256 is {digest}, expected {expected_digest}; {REMEDY}")
+    settled = all(now - changed_ns / 1e9 > SETTLED_SECONDS for *_, changed_ns in statuses.values())
+    if stamp and settled and statuses == {name: _status(directory / name) for name in expected}:
         with suppress(OSError):  # no room for it: the next job reads the bytes again
-            write_json(stamp, {"time": now, "sha256": expected, "files": seen})
+            write_json(stamp, {"time": now, "sha256": expected, "files": statuses})
 
 
-def _holds(known: Any, seen: dict[str, Any], now: float) -> bool:
+def _holds(last_look: Any, files_now: dict[str, Any], now: float) -> bool:
     """Whether a stamp is young enough, and of these files as they are now."""
     try:
-        age = now - known["time"]
-        return 0 <= age < VALID_SECONDS and all(known[key] == value for key, value in seen.items())
+        age = now - last_look["time"]
+        return 0 <= age < VALID_SECONDS and all(last_look[key] == value for key, value in files_now.items())
     except (TypeError, KeyError):
         return False
 
@@ -62,8 +62,8 @@ def _holds(known: Any, seen: dict[str, Any], now: float) -> bool:
 def _status(path: Path) -> list[int]:
     """What changes when a file's bytes do: size, inode, and both times in nanoseconds. Raises UserError."""
     with _readable(path):
-        found = path.stat()
-    return [found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
+        status = path.stat()
+    return [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
 
 
 @contextmanager
