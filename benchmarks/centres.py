@@ -114,9 +114,9 @@ def of_page(
     printed = [each.communicate()[0] for each in started]
     if any(each.returncode for each in started):
         sys.exit(f"the page's script failed:\n{printed[0]}")
-    told = [each for text in printed for each in re.findall(r"EPOCH ([\d.]+) (\d+)", text)]
-    images = int(told[0][1]) * batch if part[1] else IMAGES - part[0] * batch
-    return images / max(float(seconds) for seconds, _ in told)
+    epochs = [each for text in printed for each in re.findall(r"EPOCH ([\d.]+) (\d+)", text)]
+    images = int(epochs[0][1]) * batch if part[1] else IMAGES - part[0] * batch
+    return images / max(float(seconds) for seconds, _ in epochs)
 
 
 def edited(text: str, page: str, network: str | None) -> str:

@@ -82,12 +82,15 @@ def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxy
     return steps * run.batch.global_batch_size / seconds
 
 
-def called(what: str, command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Run a command, with these in its environment. Exits with what it printed, where it fails."""
+def called(
+    what: str, command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({}), folder: Path = ROOT
+) -> str:
+    """What a command printed that ran in a folder, with these in its environment. Exits with that where it fails."""
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False, text=True, **output)
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, check=False, text=True, **output)
     if done.returncode:
         sys.exit(f"{what} failed:\n{done.stdout}")
+    return done.stdout
 
 
 def unpacked(archive: str, folder: Path, data: Path = DATA) -> Path:
@@ -104,12 +107,12 @@ def unpacked(archive: str, folder: Path, data: Path = DATA) -> Path:
 
 def page_script(name: str, pages: Path = PAGES) -> str:
     """A script of the Alliance's page on PyTorch, as it stands there. Exits where the page is not here."""
-    found = next(pages.glob("000_*.txt"), None)
-    if found is None:
+    page = next(pages.glob("000_*.txt"), None)
+    if page is None:
         sys.exit(f"left out: the page with {name} is not in {pages}; name its folder by --pages")
-    text = re.search(rf"\|name={re.escape(name)}\n.*?contents=\n(.*?)\n\}}\}}", found.read_text(), re.DOTALL)
+    text = re.search(rf"\|name={re.escape(name)}\n.*?contents=\n(.*?)\n\}}\}}", page.read_text(), re.DOTALL)
     if text is None:
-        sys.exit(f"left out: {found} has no script {name}")
+        sys.exit(f"left out: {page} has no script {name}")
     return text[1] + "\n"
 
 
@@ -124,5 +127,5 @@ def report(question: str, ratios: list[float], **figures: object) -> None:
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     machine = {"torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count()}
     quartiles = [round(low, 4), round(high, 4)]
-    told = {"question": question, "median_ratio": round(median, 4), "quartiles": quartiles, "rounds": len(ratios)}
-    print(json.dumps(told | figures | machine, indent=1))
+    summary = {"question": question, "median_ratio": round(median, 4), "quartiles": quartiles, "rounds": len(ratios)}
+    print(json.dumps(summary | figures | machine, indent=1))

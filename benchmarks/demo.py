@@ -26,9 +26,9 @@ def main() -> None:
             began = time.monotonic()
             called("the demo", [*command, "--directory", folder])
             seconds.append(time.monotonic() - began)
-            told = share(Path(folder) / "results")
-        shares.append(told["share"])
-        rules = told["rules"]
+            measured = share(Path(folder) / "results")
+        shares.append(measured["share"])
+        rules = measured["rules"]
     report("seconds of the demo", seconds, share_of_proofs=sorted(shares)[len(shares) // 2], seconds_by_rule=rules)
 
 

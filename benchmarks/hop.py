@@ -110,8 +110,8 @@ def measure(folder: Path, strategy: str, processes: int, rounds: int) -> tuple[l
         phases.append(hop(folder, run, number * STEPS))
         ratios.append(next(at for what, at in phases[-1].items() if what.endswith("first step")) / alone[-1])
     torch = statistics.median(alone)
-    names = [name for name in phases[-1] if all(name in found for found in phases)]
-    begins = {name: round(statistics.median(found[name] for found in phases) / torch, 2) for name in names}
+    names = [name for name in phases[-1] if all(name in begun for begun in phases)]
+    begins = {name: round(statistics.median(begun[name] for begun in phases) / torch, 2) for name in names}
     return ratios, {"import_torch_seconds": round(torch, 2), "begins_at": begins}
 
 

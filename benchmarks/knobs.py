@@ -44,21 +44,21 @@ def main() -> None:
         comparison = {"strategy": "cpu", "cpus_per_task": given.threads, "global_batch_size": given.global_batch_size}
         config = {"task": given.task, "comparisons": [comparison]}
         run = changed(short_run(config, given.steps, results, given.data), observed_steps=0)
-        known = {name: KNOBS[name] for name in given.knobs if all(KNOBS[name].values())}
-        if not known:
+        installed = {name: KNOBS[name] for name in given.knobs if all(KNOBS[name].values())}
+        if not installed:
             parser.exit(1, f"left out: not installed: {', '.join(given.knobs)}\n")
-        ratios: dict[str, list[float]] = {name: [] for name in known}
+        ratios: dict[str, list[float]] = {name: [] for name in installed}
         speeds = []
         for _ in range(given.rounds):
             speeds.append(trained(run, results, after=WARM))
-            for name, told in known.items():
-                ratios[name].append(trained(run, results, told, after=WARM) / speeds[-1])
+            for name, variables in installed.items():
+                ratios[name].append(trained(run, results, variables, after=WARM) / speeds[-1])
     best = max(ratios, key=lambda name: statistics.median(ratios[name]))
     report("speed with the best knob over that without any", ratios[best], best=best,
            samples_per_second=round(statistics.median(speeds)),
-           knobs={name: round(statistics.median(found), 3) for name, found in ratios.items()},
-           not_installed=sorted({*given.knobs} - {*known}), task=given.task, global_batch_size=given.global_batch_size,
-           threads=given.threads)  # fmt: skip
+           knobs={name: round(statistics.median(measured), 3) for name, measured in ratios.items()},
+           not_installed=sorted({*given.knobs} - {*installed}), task=given.task,
+           global_batch_size=given.global_batch_size, threads=given.threads)  # fmt: skip
 
 
 if __name__ == "__main__":

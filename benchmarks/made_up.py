@@ -27,8 +27,8 @@ class Task(Images):
         return TensorDataset(images, torch.randint(self.classes, (count,), generator=generator))
 
     def model(self) -> nn.Module:
-        made: nn.Module = importlib.import_module(f"relay.tasks.{self.network}").Task().model()
-        return made
+        network: nn.Module = importlib.import_module(f"relay.tasks.{self.network}").Task().model()
+        return network
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, self.learning_rate)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from common import ROOT, report
+from common import ROOT, called, report
 
 CONFIG = {"task": "lenet-digits", "device": "cpu", "repeats": 1, "epochs": 1, "comparisons": [{"strategy": "cpu"}]}
 CONFIG["gate"] = {"steps": 20}  # what the gate says is not measured
@@ -35,16 +33,6 @@ if "train" in sys.orig_argv and any(word.endswith("scripts/main.py") for word in
 """
 
 
-def called(command: list[str], folder: Path, **variables: str) -> None:
-    """Run Snakemake. Exits with what it printed where it fails."""
-    environment = {**os.environ, "SNAKEMAKE_PROFILE": "", **variables}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}")
-
-
 def main() -> None:
     """Parse the command line, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,18 +44,20 @@ def main() -> None:
         (folder / "site").mkdir()
         (folder / "site/sitecustomize.py").write_text(MARK)
         snakemake = [sys.executable, "-m", "snakemake", "--snakefile", f"{ROOT}/Snakefile", "--configfile", "tiny.json"]
-        called([*snakemake, "--profile", f"{ROOT}/profiles/local", "cpu"], folder)
+        own = {"SNAKEMAKE_PROFILE": ""}
+        called("the comparison", [*snakemake, "--profile", f"{ROOT}/profiles/local", "cpu"], own, folder)
         (state,) = folder.glob("results/runs/*/step-*.json")
         run, end = state.parent.name, state.stem.removeprefix("step-")
         nested = [*snakemake, "--target-jobs", f"segment:run={run},end={end}", *NESTED.split()]
         ratios, alone, seconds = [], [], []
         for number in range(given.rounds):
             began = time.time()
-            called([sys.executable, "-m", "snakemake", "--version"], folder)
+            called("snakemake --version", [sys.executable, "-m", "snakemake", "--version"], own, folder)
             alone.append(time.time() - began)
             mark = folder / f"mark-{number}"
             began = time.time()
-            called(nested, folder, PYTHONPATH=str(folder / "site"), FIRST_LINE=str(mark))
+            marked = {"PYTHONPATH": str(folder / "site"), "FIRST_LINE": str(mark)}
+            called("the job's own Snakemake", nested, own | marked, folder)
             seconds.append(float(mark.read_text().split()[0]) - began)
             ratios.append(seconds[-1] / alone[-1])
     report("a job's own Snakemake, to the first line of its command, over `snakemake --version`", ratios,

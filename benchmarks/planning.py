@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import report
-from job_overhead import ROOT, cpu_seconds
+from common import ROOT, called, report
 
 SETTINGS = 50  # at most: all further runs are repeats
 BARE = """
@@ -53,19 +53,19 @@ rule check:
 class Size(NamedTuple):
     """How large a comparison is. Its runs are settings × repeats, so that there may be a few less than asked for."""
 
-    asked: int
+    requested_runs: int
     segments: int
     most_settings: int = SETTINGS
 
     @property
     def settings(self) -> int:
         """The number of its settings."""
-        return min(self.most_settings, self.asked)
+        return min(self.most_settings, self.requested_runs)
 
     @property
     def repeats(self) -> int:
         """The repeats of each setting."""
-        return self.asked // self.settings
+        return self.requested_runs // self.settings
 
     @property
     def runs(self) -> int:
@@ -88,9 +88,9 @@ def config_of(size: Size) -> dict[str, object]:
 
 def described(snakefile: str) -> str:
     """The same rules with a log, a benchmark, a message, and a resource that is a function."""
-    asked = "    resources: attempt=lambda wildcards, attempt: attempt"
-    told = r'    log: "results/logs/\1.log"\n    benchmark: "results/benchmarks/\1.tsv"\n    message: "Making {output}"'
-    return re.sub(r'    output: "results/(.+)\.json"', rf"\g<0>\n{told}\n{asked}", snakefile)
+    resources = "    resources: attempt=lambda wildcards, attempt: attempt"
+    more = r'    log: "results/logs/\1.log"\n    benchmark: "results/benchmarks/\1.tsv"\n    message: "Making {output}"'
+    return re.sub(r'    output: "results/(.+)\.json"', rf"\g<0>\n{more}\n{resources}", snakefile)
 
 
 def dry_run(folder: Path, snakefile: Path, profile: str, config: dict[str, Any]) -> tuple[float, int]:
@@ -100,7 +100,11 @@ def dry_run(folder: Path, snakefile: Path, profile: str, config: dict[str, Any])
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile)]
     command += ["--profile", f"{ROOT}/profiles/{profile}", "--directory", str(folder)]
     command += ["--configfile", str(folder / "benchmark.json"), "--dry-run", "--quiet", "rules", "host"]
-    seconds, printed = cpu_seconds(command, folder)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    variables = {"PYTHONPATH": str(ROOT / "scripts"), "SNAKEMAKE_PROFILE": ""}
+    printed = called("the dry run", command, variables, folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return seconds, int(re.findall(r"(?m)^total\s+(\d+)$", printed)[-1])
 
 
@@ -108,17 +112,17 @@ def measure(folder: Path, size: Size, profile: str) -> dict[str, float]:
     """CPU seconds and jobs of this workflow, of the bare one, and of that with described rules."""
     as_large = {"runs": size.runs, "settings": size.settings, "segments": size.segments}
     seconds, jobs = dry_run(folder / "ours", ROOT / "Snakefile", profile, config_of(size))
-    found = {"jobs": float(jobs), "seconds": seconds}
+    figures = {"jobs": float(jobs), "seconds": seconds}
     for name, text in (("bare", BARE), ("described", described(BARE))):
         snakefile = folder / f"{name}.smk"
         snakefile.write_text(text)
-        found[f"{name}_seconds"], found["bare_jobs"] = dry_run(folder / name, snakefile, profile, as_large)
-    return found
+        figures[f"{name}_seconds"], figures["bare_jobs"] = dry_run(folder / name, snakefile, profile, as_large)
+    return figures
 
 
-def ratio(found: dict[str, float], to: str = "bare") -> float:
+def ratio(figures: dict[str, float], to: str = "bare") -> float:
     """This workflow's CPU seconds over another one's."""
-    return found["seconds"] / found[f"{to}_seconds"]
+    return figures["seconds"] / figures[f"{to}_seconds"]
 
 
 def main() -> None:
@@ -134,7 +138,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rounds = [measure(Path(folder), size, given.profile) for _ in range(given.rounds)]
         figures: dict[str, Any] = {name: round(statistics.median(f[name] for f in rounds), 2) for name in rounds[0]}
-        figures["over_described"] = round(statistics.median(ratio(found, "described") for found in rounds), 4)
+        figures["over_described"] = round(statistics.median(ratio(each, "described") for each in rounds), 4)
         if given.growth > 1:
             more = Size(size.runs * given.growth, given.segments)
             larger = measure(Path(folder), more, given.profile)
@@ -145,7 +149,7 @@ def main() -> None:
                 name: round(value, 2) for name, value in (larger | ratios | {"runs": more.runs}).items()
             }
     question = "CPU seconds of a dry run, over those of a bare workflow with as many jobs"
-    report(question, [ratio(found) for found in rounds], profile=given.profile, runs=size.runs, **figures)
+    report(question, [ratio(each) for each in rounds], profile=given.profile, runs=size.runs, **figures)
 
 
 if __name__ == "__main__":

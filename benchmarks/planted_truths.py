@@ -26,12 +26,12 @@ def main() -> int:
     parser.add_argument("--truth", default="", help="only those with this in their name")
     given = parser.parse_args()
     chosen = [truth for truth in TRUTHS if given.truth in truth.name]
-    told: dict[str, Any] = {truth.name: asdict(found(truth, given.draws)) for truth in chosen}
+    shares: dict[str, Any] = {truth.name: asdict(found(truth, given.draws)) for truth in chosen}
     for spread, days in ((0.02, 1), (0.05, 1), (0.05, 3)) if not given.truth else ():
         said = changed(spread, given.draws, days=days)
         name = f"compare_results, nothing changed but the day ({100 * spread:g} %, {days} a side)"
-        told[name] = {change: count / given.draws for change, count in said.items()}
-    print(json.dumps({"draws": given.draws, "truths": told}, indent=1))
+        shares[name] = {change: count / given.draws for change, count in said.items()}
+    print(json.dumps({"draws": given.draws, "truths": shares}, indent=1))
     return 0
 
 

@@ -100,18 +100,18 @@ def answer(row: Row, further: Sequence[str] = ()) -> dict[str, Any] | str:
     if done.returncode:  # the other rows are measured all the same
         print(f"{' '.join(command)} failed:\n{done.stderr}", file=sys.stderr, flush=True)
         return f"failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
 
 
-def line(row: Row, found: dict[str, Any] | str) -> str:
+def line(row: Row, measured: dict[str, Any] | str) -> str:
     """The row of the table."""
-    if isinstance(found, str):
-        return f"| {row.what} | {row.against} | {row.target} | {found} | | |"
-    low, high = found["quartiles"]
-    spread = f"{low:.3g} – {high:.3g}" if found["rounds"] > 1 else "one round"
-    further = ", ".join(f"{name.replace('_', ' ')} {found[name]}" for name in row.shown if name in found)
-    ratio = found["median_ratio"]
+    if isinstance(measured, str):
+        return f"| {row.what} | {row.against} | {row.target} | {measured} | | |"
+    low, high = measured["quartiles"]
+    spread = f"{low:.3g} – {high:.3g}" if measured["rounds"] > 1 else "one round"
+    further = ", ".join(f"{name.replace('_', ' ')} {measured[name]}" for name in row.shown if name in measured)
+    ratio = measured["median_ratio"]
     return f"| {row.what} | {row.against} | {row.target} | {ratio:.3g} ({spread}) | {row.met(ratio)} | {further} |"
 
 
@@ -144,16 +144,16 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="SCRIPT", help="rows of this script alone; may be repeated")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    known = {row.script for row in ROWS}
-    if unknown := {*(given.only or ())} - known:
-        parser.error(f"--only: '{unknown.pop()}' is not allowed; allowed: {', '.join(sorted(known))}")
+    scripts = {row.script for row in ROWS}
+    if unknown := {*(given.only or ())} - scripts:
+        parser.error(f"--only: '{unknown.pop()}' is not allowed; allowed: {', '.join(sorted(scripts))}")
     rows = [row for row in ROWS if given.only is None or row.script in given.only]
     lines, failed = head(), False
     for number, row in enumerate(rows, 1):
         print(f"[{number}/{len(rows)}] {row.what}", file=sys.stderr, flush=True)
-        found = answer(row)
-        failed |= isinstance(found, str) and not found.startswith(FIRST_LINE)
-        lines.append(line(row, found))
+        measured = answer(row)
+        failed |= isinstance(measured, str) and not measured.startswith(FIRST_LINE)
+        lines.append(line(row, measured))
         print(lines[-1], flush=True)
         given.output.write_text("\n".join([*lines, ""]), encoding="utf-8")
     sys.exit(failed)

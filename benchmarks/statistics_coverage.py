@@ -25,19 +25,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=20_000, help="for each figure (default: %(default)s)")
     draws = parser.parse_args().draws
-    found: dict[str, Any] = {"draws": draws}
+    figures: dict[str, Any] = {"draws": draws}
     for noise in NOISES:
         for repeats in REPEATS:
-            found[f"{noise}, {repeats} repeats"] = {
+            figures[f"{noise}, {repeats} repeats"] = {
                 "covered": covered(noise, repeats, draws=draws),
                 "ties": called(noise, repeats, true_ratio=1.0, draws=draws),
                 "10 % slower": called(noise, repeats, true_ratio=0.9, draws=draws),
             }
     for ratio in (0.9, 0.95, 1.0):
         count = advised("normal", ratio, 0.02)
-        told = called("normal", count, true_ratio=ratio, draws=draws, spread=0.02)
-        found[f"advised for a ratio of {ratio}"] = {"repeats": count, **told}
-    print(json.dumps(found, indent=1))
+        standings = called("normal", count, true_ratio=ratio, draws=draws, spread=0.02)
+        figures[f"advised for a ratio of {ratio}"] = {"repeats": count, **standings}
+    print(json.dumps(figures, indent=1))
     return 0
 
 
