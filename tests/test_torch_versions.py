@@ -17,7 +17,7 @@ from gate_runs import planned
 from relay.launch.command_lines import Meeting, command
 from relay.launch.torchrun import WORKER
 from relay.process.ranks import Ranks
-from relay.strategies import base
+from relay.strategies import _checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -61,8 +61,8 @@ def test_a_version_that_writes_from_the_living_tensors_gets_copies(
         given.append(state)
         return Future()
 
-    monkeypatch.setattr(base, "COPIES_HOST_TENSORS", False)
-    monkeypatch.setattr(base.dcp, "async_save", later)
+    monkeypatch.setattr(_checkpoints, "COPIES_HOST_TENSORS", False)
+    monkeypatch.setattr(_checkpoints.dcp, "async_save", later)
     training = Training(ranks, prepared)
     training.train(2)
     training.strategy.save(tmp_path / "strategy")

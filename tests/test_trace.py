@@ -19,6 +19,7 @@ from any_models import (
     UNet,
 )
 from relay.strategies import _cut
+from relay.strategies._call_seconds import call_seconds
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
 from relay.task.units import blocks
@@ -120,7 +121,7 @@ def test_recording_changes_neither_the_model_nor_the_random_generator() -> None:
     model, batch = made("unet")
     before, generator = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
     calls = _cut.Calls(Recorder(model, CPU).record(batch, {}, training=True))
-    seconds = _cut.call_seconds(calls, model, CPU, None)
+    seconds = call_seconds(calls, model, CPU, None)
     assert [*seconds] == [node.name for node in calls.nodes]
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

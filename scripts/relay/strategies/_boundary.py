@@ -87,8 +87,8 @@ class Pack(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the values that have one."""
-        found: dict[int, torch.Tensor] = dict(zip(ctx.boundary.graded, gradients, strict=False))
-        return None, *(found.get(place) for place in range(len(ctx.boundary.likes)))
+        gradient_at: dict[int, torch.Tensor] = dict(zip(ctx.boundary.graded, gradients, strict=False))
+        return None, *(gradient_at.get(place) for place in range(len(ctx.boundary.likes)))
 
 
 class Unpack(Function):
@@ -106,5 +106,5 @@ class Unpack(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of all that was sent: zeros where a value did not count."""
-        found = [gradients[place].contiguous() for place in ctx.boundary.graded]
-        return None, *found, *([] if ctx.carrier is None else [ctx.carrier.contiguous()])
+        graded = [gradients[place].contiguous() for place in ctx.boundary.graded]
+        return None, *graded, *([] if ctx.carrier is None else [ctx.carrier.contiguous()])

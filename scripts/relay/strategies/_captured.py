@@ -82,15 +82,15 @@ class Captured:
     def _watched(self, raw: Any) -> torch.Tensor:
         """Train a step as ever, and see whether it does what a graph could not repeat."""
         mode, before, drawn = torch.cuda.get_sync_debug_mode(), _python_state(self.strategy), _of_cpu()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 loss = self.strategy.train_step(self.ready(raw))
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
-        waits = [each for each in told if WAITS in str(each.message)]
-        for each in told:
+        waits = [each for each in caught if WAITS in str(each.message)]
+        for each in caught:
             if each not in waits:
                 warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         after = _python_state(self.strategy)
@@ -176,8 +176,8 @@ def not_capturable(strategy: Strategy) -> str:
         return "activations are recomputed with the random numbers of before, which are read on the CPU"
     optimizer = strategy.optimizer
     kind, name = type(optimizer), type(optimizer).__name__
-    known = kind.__module__.startswith("torch.optim") and (kind in FUSED or "capturable" in optimizer.defaults)
-    if not known:
+    counts_on_gpu = kind.__module__.startswith("torch.optim") and (kind in FUSED or "capturable" in optimizer.defaults)
+    if not counts_on_gpu:
         return f"of {name} it is not known that it keeps all it counts on the GPU"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return f"{name} has hooks, which run on the CPU"
@@ -231,13 +231,13 @@ def _form(raw: Any) -> tuple[Any, ...]:
 
 def _python_state(strategy: Strategy) -> dict[str, Any]:
     """What Python holds of the modules and of the task, by name: numbers, words and tensors."""
-    found = {}
+    state = {}
     for name, each in [("the task", strategy.task.own), *strategy.model.named_modules()]:
         held = vars(each) | getattr(each, "_parameters", {}) | getattr(each, "_buffers", {})
         for key, value in held.items():
             if isinstance(value, bool | int | float | str | torch.Tensor):
-                found[f"{name or 'the model'}.{key}"] = value
-    return found
+                state[f"{name or 'the model'}.{key}"] = value
+    return state
 
 
 def _same(one: Any, other: Any) -> bool:

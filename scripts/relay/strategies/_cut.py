@@ -1,10 +1,8 @@
-"""Where a recorded model may be cut into stages, the cost of its calls, and the best cuts."""
+"""Where a recorded model may be cut into stages, and the best cuts."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import nullcontext
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -13,13 +11,10 @@ import torch
 from torch import fx, nn
 
 from relay.base.errors import UserError
-from relay.process.devices import generators_kept, synchronise
 from relay.strategies._record import Like, Record, Untraceable
 from relay.strategies._recorder import Recorder
-from relay.task.calls import copied
 
 CPU = torch.device("cpu")
-REPETITIONS = 5
 
 
 class Calls:
@@ -81,12 +76,12 @@ class Calls:
 
     def _kept_together(self) -> list[tuple[int, int]]:
         """For each memory that is changed in place: the call that makes it, and the last one that changes it."""
-        made: dict[int, int] = {}
+        first_place: dict[int, int] = {}
         for node, place in self.place.items():
             if "storage" in node.meta:
-                made.setdefault(node.meta["storage"], place)
-        changes = [(s, self.place[n]) for n in self.nodes for s in n.meta.get("overwrites", ()) if s in made]
-        return [(made[storage], place) for storage, place in changes]
+                first_place.setdefault(node.meta["storage"], place)
+        changes = [(s, self.place[n]) for n in self.nodes for s in n.meta.get("overwrites", ()) if s in first_place]
+        return [(first_place[storage], place) for storage, place in changes]
 
     def _crossed(self, measure: Callable[[Like], int]) -> list[int]:
         """The sum of a measure of all that crosses each place."""
@@ -99,7 +94,7 @@ class Calls:
 
     def crossing(self, place: int) -> list[fx.Node]:
         """The tensors that a later call, or the outputs, take from a call before the place; in order."""
-        return [n for n, made in self.place.items() if made < place <= self.until[n] and "like" in n.meta]
+        return [n for n, own_place in self.place.items() if own_place < place <= self.until[n] and "like" in n.meta]
 
     def cheapest(self, after: int, before: int) -> int | None:
         """Of the allowed places behind one call and up to another: that with the least to send, or the last such."""
@@ -108,8 +103,8 @@ class Calls:
 
     def candidates(self) -> list[int]:
         """The best place between each two neighbouring calls with parameters to train."""
-        found = (self.cheapest(*pair) for pair in pairwise(self.trained))
-        return [place for place in found if place is not None]
+        places = (self.cheapest(*pair) for pair in pairwise(self.trained))
+        return [place for place in places if place is not None]
 
     def starts(self) -> dict[str, int]:
         """The modules at which the user may cut, by name: the place of each one's first call."""
@@ -137,13 +132,13 @@ class Calls:
 
     def owners(self, starts: Sequence[int]) -> dict[str, int]:
         """The stage of each parameter that is used, and the first one of each buffer."""
-        found: dict[str, int] = {}
+        stage_of: dict[str, int] = {}
         for stage, (start, end) in enumerate(pairwise(starts)):
             for node in self.nodes[start:end]:
                 for each in _read(node):
                     for name in each.meta.get("uses", ()):
-                        found.setdefault(name, stage)
-        return found
+                        stage_of.setdefault(name, stage)
+        return stage_of
 
 
 def _read(node: fx.Node) -> list[fx.Node]:
@@ -219,11 +214,11 @@ def cut_before(calls: Calls, names: Sequence[str]) -> list[int]:
 
     Raises UserError for a module at which there can be no cut, and for a stage without parameters to train.
     """
-    known, places = calls.starts(), [0]
+    first_calls, places = calls.starts(), [0]
     for name in names:
-        later = [each for each, place in known.items() if place > places[-1]]
-        behind = f" after {names[len(places) - 2]}" if name in known and len(places) > 1 else ""
-        place = known.get(name, 0)
+        later = [each for each, place in first_calls.items() if place > places[-1]]
+        behind = f" after {names[len(places) - 2]}" if name in first_calls and len(places) > 1 else ""
+        place = first_calls.get(name, 0)
         trained = any(places[-1] <= each < place for each in calls.trained)
         if name not in later or not trained:
             lacks = ": no parameters are trained between the two" if name in later else ""
@@ -232,49 +227,3 @@ def cut_before(calls: Calls, names: Sequence[str]) -> list[int]:
             )
         places.append(place)
     return [*places, len(calls.nodes)]
-
-
-def call_seconds(
-    calls: Calls, model: nn.Module, device: torch.device, autocast: torch.dtype | None
-) -> dict[str, float]:
-    """Seconds that each call takes for a forward and a backward pass, by the names of its node, on the device.
-
-    The result is the least of a few repetitions, because disturbances only add time. Modules are copied, one at a time,
-    so that neither they nor the random generators change.
-    """
-    with generators_kept(device):
-        return {node.name: _seconds(node, calls.record, model, device, autocast) for node in calls.nodes}
-
-
-def _seconds(
-    node: fx.Node, record: Record, model: nn.Module, device: torch.device, autocast: torch.dtype | None
-) -> float:
-    def made(each: fx.Node) -> Any:
-        if like := each.meta.get("like"):
-            return like.empty(device).zero_().requires_grad_(like.requires_grad)
-        name = str(each.target)
-        return record.constants[name] if name in record.constants else copied(model.get_submodule(name)).to(device)
-
-    args, kwargs = fx.map_arg((node.args, node.kwargs), made)
-    function: Any = node.target
-    if node.op == "call_module":
-        function = copied(model.get_submodule(str(node.target))).to(device)
-    times = []
-    for _ in range(1 + REPETITIONS):
-        given = fx.node.map_aggregate(args, lambda each: each.view_as(each) if isinstance(each, torch.Tensor) else each)
-        if node.meta.get("overwrites"):  # a parameter cannot be changed in place
-            given = fx.node.map_aggregate(args, lambda e: e.clone() if isinstance(e, torch.Tensor) else e)
-        started = _now(device)
-        with torch.autocast(device.type, autocast) if autocast else nullcontext():
-            found = function(*given, **kwargs)
-        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
-        if graded := [leaf for leaf in leaves if leaf.requires_grad]:
-            torch.autograd.backward(graded, [torch.ones_like(leaf) for leaf in graded])
-        times.append(_now(device) - started)
-    return min(times[1:])
-
-
-def _now(device: torch.device) -> float:
-    """The time in seconds, after the device has finished its queued work."""
-    synchronise(device)
-    return time.perf_counter()

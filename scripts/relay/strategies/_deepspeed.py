@@ -152,8 +152,8 @@ class ZeRO(Strategy):
         with outside():  # a smooth twin's functions are for the model, not for clipping
             self.engine.step()
         if self.scaler:
-            found = torch.tensor(float(self.zero.overflow), device=self.ranks.device)
-            self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"] = {found.device: found}
+            overflow = torch.tensor(float(self.zero.overflow), device=self.ranks.device)
+            self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"] = {overflow.device: overflow}
             self.scaler.update()
 
     def whole_model(self) -> dict[str, torch.Tensor]:

@@ -14,36 +14,36 @@ TAKEN = ("params", "lr", "betas", "eps", "weight_decay", FACTOR)  # of a group, 
 Groups = list[dict[str, Any]]
 
 
-def host_optimizer(task: BoundTask, asked: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def host_optimizer(task: BoundTask, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """DeepSpeedCPUAdam for Adam and AdamW. torch's own for other optimizers, and in float64, which it has not."""
 
-    def deepspeeds(groups: Groups) -> torch.optim.Optimizer:
+    def make_adam(groups: Groups) -> torch.optim.Optimizer:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        made: torch.optim.Optimizer = DeepSpeedCPUAdam(groups, adamw_mode=isinstance(asked, torch.optim.AdamW))
-        return made
+        adam: torch.optim.Optimizer = DeepSpeedCPUAdam(groups, adamw_mode=isinstance(optimizer, torch.optim.AdamW))
+        return adam
 
-    return _own_or(task, asked, deepspeeds)
+    return _deepspeeds_or_own(task, optimizer, make_adam)
 
 
-def fused_optimizer(task: BoundTask, asked: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def fused_optimizer(task: BoundTask, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """FusedAdam for Adam and AdamW; torch's own in float64, in which FusedAdam does not compute."""
 
-    def deepspeeds(groups: Groups) -> torch.optim.Optimizer:
+    def make_adam(groups: Groups) -> torch.optim.Optimizer:
         from deepspeed.ops.adam import FusedAdam
 
-        made: torch.optim.Optimizer = FusedAdam(groups, adam_w_mode=isinstance(asked, torch.optim.AdamW))
-        return made
+        adam: torch.optim.Optimizer = FusedAdam(groups, adam_w_mode=isinstance(optimizer, torch.optim.AdamW))
+        return adam
 
-    return _own_or(task, asked, deepspeeds)
+    return _deepspeeds_or_own(task, optimizer, make_adam)
 
 
-def _own_or(
-    task: BoundTask, asked: torch.optim.Optimizer, deepspeeds: Callable[[Groups], torch.optim.Optimizer]
+def _deepspeeds_or_own(
+    task: BoundTask, optimizer: torch.optim.Optimizer, make_adam: Callable[[Groups], torch.optim.Optimizer]
 ) -> torch.optim.Optimizer:
-    if type(asked) not in ADAMS or task.dtype == torch.float64:
-        return asked
-    return deepspeeds([{name: group[name] for name in group if name in TAKEN} for group in asked.param_groups])
+    if type(optimizer) not in ADAMS or task.dtype == torch.float64:
+        return optimizer
+    return make_adam([{name: group[name] for name in group if name in TAKEN} for group in optimizer.param_groups])
 
 
 def go_on_from(optimizer: Any, states: list[dict[str, Any]]) -> None:

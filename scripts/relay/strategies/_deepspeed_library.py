@@ -107,17 +107,17 @@ def _floats_kept() -> Iterator[None]:
     """Within, `.float()` and DeepSpeed's FloatTensor leave float64 as it is: of norms, and up to 0.18.0 of all else."""
     from deepspeed.accelerator import get_accelerator
 
-    known = torch.Tensor.float
+    to_float = torch.Tensor.float
 
     def kept(tensor: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-        return tensor if tensor.dtype == torch.float64 else known(tensor, *given, **named)
+        return tensor if tensor.dtype == torch.float64 else to_float(tensor, *given, **named)
 
-    def made(accelerator: Any, values: list[float]) -> torch.Tensor:
+    def float_tensor(accelerator: Any, values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=accelerator.current_device_name())
 
     with (
         mock.patch.object(torch.Tensor, "float", kept),
-        mock.patch.object(type(get_accelerator()), "FloatTensor", made),
+        mock.patch.object(type(get_accelerator()), "FloatTensor", float_tensor),
     ):
         yield
 
@@ -128,10 +128,10 @@ def _masters_in_float64() -> AbstractContextManager[Any]:
 
     if not _configures_masters():
         return _floats_kept()
-    known = ZeROOptimizer._configure_master_weights
+    configure = ZeROOptimizer._configure_master_weights
 
     def master_weights(*given: Any, **named: Any) -> torch.dtype:
-        known(*given, **named)
+        configure(*given, **named)
         return torch.float64
 
     return mock.patch.object(ZeROOptimizer, "_configure_master_weights", master_weights)

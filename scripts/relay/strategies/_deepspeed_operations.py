@@ -62,9 +62,9 @@ def _load(builder: Any, verbose: bool = True) -> Any:
     place = _folder() / f"deepspeed-{builder.name}-{_key(builder)}"
     file = place / f"{builder.name}.so"
     with built.in_the_cache(), only_one(place):
-        made = _import(builder.name, file) if file.is_file() else _build(builder, file)
-    builder._loaded_ops[builder.name] = made
-    return made
+        operation = _import(builder.name, file) if file.is_file() else _build(builder, file)
+    builder._loaded_ops[builder.name] = operation
+    return operation
 
 
 def _folder() -> Path:
@@ -89,29 +89,29 @@ def _key(builder: Any) -> str:
 
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     try:
-        said = subprocess.run([*compiler, "--version"], check=False, capture_output=True, text=True).stdout
+        about = subprocess.run([*compiler, "--version"], check=False, capture_output=True, text=True).stdout
     except OSError:
-        said = ""
-    known = [builder.name, type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, said]
-    known += [platform.machine(), *re.findall(r"(?m)^flags\s*:.*$", system.text(Path("/proc/cpuinfo")))[:1]]
-    known += _architectures() if _on_gpus(builder) else []
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+        about = ""
+    depends_on = [builder.name, type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, about]
+    depends_on += [platform.machine(), *re.findall(r"(?m)^flags\s*:.*$", system.text(Path("/proc/cpuinfo")))[:1]]
+    depends_on += _architectures() if _on_gpus(builder) else []
+    return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
 
 def _architectures() -> list[str]:
     """Those of the GPUs that are here, such as 9.0."""
-    found = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
-    return [f"{major}.{minor}" for major, minor in sorted(found)]
+    capabilities = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
+    return [f"{major}.{minor}" for major, minor in sorted(capabilities)]
 
 
-def _told(builder: Any, folder: str) -> dict[str, str]:
+def _environment(builder: Any, folder: str) -> dict[str, str]:
     """The environment in which DeepSpeed builds it in a folder.
 
     The user's TORCH_CUDA_ARCH_LIST may be for other GPUs, and DeepSpeed 0.19.8 ends with ValueError on its 9.0a.
     """
-    told = {"TORCH_EXTENSIONS_DIR": folder, "PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
-    told |= {"MAX_JOBS": os.environ.get("MAX_JOBS") or str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))}
-    return told | ({"TORCH_CUDA_ARCH_LIST": ";".join(_architectures())} if _on_gpus(builder) else {})
+    variables = {"TORCH_EXTENSIONS_DIR": folder, "PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
+    variables |= {"MAX_JOBS": os.environ.get("MAX_JOBS") or str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))}
+    return variables | ({"TORCH_CUDA_ARCH_LIST": ";".join(_architectures())} if _on_gpus(builder) else {})
 
 
 def _build(builder: Any, file: Path) -> Any:
@@ -120,8 +120,8 @@ def _build(builder: Any, file: Path) -> Any:
     print(f"Building DeepSpeed's operation {builder.name} on node {node}; this is done once", flush=True)
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
         try:
-            with mock.patch.dict(os.environ, _told(builder, folder)), built.telling(f"building {builder.name}"):
-                made = builder.compiled_by_deepspeed(False)
+            with mock.patch.dict(os.environ, _environment(builder, folder)), built.telling(f"building {builder.name}"):
+                operation = builder.compiled_by_deepspeed(False)
         except Exception as error:  # whatever a compiler or DeepSpeed's own look at the machine comes to
             raise UserError(
                 f"DeepSpeed's operation {builder.name} is not in its wheel, and could not be built on node {node}: "
@@ -132,20 +132,20 @@ def _build(builder: Any, file: Path) -> Any:
         partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
         shutil.copy2(next(Path(folder).rglob(f"{builder.name}.so")), partial)
         partial.replace(file)
-    return made
+    return operation
 
 
 def _programs() -> list[str]:
     """Where the environment's own ninja is: a job starts its Python without activating the environment."""
     folders = [sysconfig.get_path("scripts")]
-    if found := importlib.util.find_spec("ninja"):
-        folders.append(str(Path(str(found.origin)).parents[4] / "bin"))
+    if ninja := importlib.util.find_spec("ninja"):
+        folders.append(str(Path(str(ninja.origin)).parents[4] / "bin"))
     return folders
 
 
-def _why(said: str) -> str:
+def _why(output: str) -> str:
     """The first line that tells an error, else the last one."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no line says why"]
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no line says why"]
     return next((line for line in lines if re.search(r"\berror\b", line)), lines[-1])[:300]
 
 

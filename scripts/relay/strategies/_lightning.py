@@ -22,17 +22,7 @@ from torch import nn
 
 from relay.process.devices import is_gpu
 from relay.process.machine import compute_in
-from relay.process.ranks import Ranks
-from relay.strategies._lightning_library import (
-    Callback,
-    ClusterEnvironment,
-    LightningModule,
-    LightningsStrategy,
-    MixedPrecision,
-    ModelCheckpoint,
-    Precision,
-    Trainer,
-)
+from relay.strategies._lightning_library import Callback, LightningModule, LightningsStrategy, ModelCheckpoint, Trainer
 from relay.strategies.base import Batch, Strategy
 from relay.task.bound import BoundTask
 from relay.task.draws import outside
@@ -59,9 +49,9 @@ class LightningStrategy(Strategy):
         super().build_whole()
         self.module = self.lightning_module = TrainedModule(self.model, self.task, self.optimizer)
 
-    def lightnings(self) -> LightningsStrategy:
+    def lightning_strategy(self) -> LightningsStrategy:
         """Lightning's strategy for a new Trainer, with an environment and a precision given explicitly."""
-        raise NotImplementedError(f"{type(self).__name__} has no lightnings()")  # abstract
+        raise NotImplementedError(f"{type(self).__name__} has no lightning_strategy()")  # abstract
 
     def train_steps(self, batches: Iterator[Batch]) -> Generator[torch.Tensor, None, None]:
         """Train a step with each batch, and hand over its loss before the next one."""
@@ -74,14 +64,14 @@ class LightningStrategy(Strategy):
                     torch.cuda.set_device(self.ranks.device)  # each thread has its own
                 self.trainer = trainer = self.new_trainer(turns)
                 trainer.fit(self.lightning_module, train_dataloaders=Batches(batches))
-                turns.told.put(None)
+                turns.outcomes.put(None)
             except BaseException as error:
-                turns.told.put(error)
+                turns.outcomes.put(error)
 
         thread = threading.Thread(target=fit, name="lightning")
         thread.start()
         try:
-            while isinstance(loss := turns.told.get(), torch.Tensor):
+            while isinstance(loss := turns.outcomes.get(), torch.Tensor):
                 yield loss
                 turns.stop.put(False)
             if loss is not None:
@@ -96,7 +86,7 @@ class LightningStrategy(Strategy):
         quiet()
         mine = [AtTheRunsMoments()] if self.model_checkpoint else []
         return Trainer(
-            strategy=self.lightnings(),
+            strategy=self.lightning_strategy(),
             accelerator=self.ranks.device.type,
             max_epochs=1,
             min_epochs=0,
@@ -125,16 +115,16 @@ class LightningStrategy(Strategy):
 class Turns(Callback):
     """Hands each step's loss to the run, and waits until the run asks for the next step.
 
-    `told` has a loss, what the Trainer raised, or None at its end. `stop` has whether the Trainer has to end.
+    `outcomes` has a loss, what the Trainer raised, or None at its end. `stop` has whether the Trainer has to end.
     """
 
     def __init__(self) -> None:
-        self.told: SimpleQueue[torch.Tensor | BaseException | None] = SimpleQueue()
+        self.outcomes: SimpleQueue[torch.Tensor | BaseException | None] = SimpleQueue()
         self.stop: SimpleQueue[bool] = SimpleQueue()
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, *_: Any) -> None:
         """Called by Lightning after the optimiser's step."""
-        self.told.put(outputs["loss"])
+        self.outcomes.put(outputs["loss"])
         trainer.should_stop = self.stop.get()
 
 
@@ -143,11 +133,11 @@ class TrainedModule(LightningModule):
 
     def __init__(self, network: nn.Module, task: BoundTask, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        self.network, self.task, self.made = network, task, optimizer
+        self.network, self.task, self.run_optimizer = network, task, optimizer
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimiser with the run's state. The run sets its learning rate between two steps."""
-        return self.made
+        return self.run_optimizer
 
     def configure_gradient_clipping(self, *given: Any, **named: Any) -> None:
         """Lightning's own, without a smooth twin's functions, which are for the model."""
@@ -190,85 +180,6 @@ class AtTheRunsMoments(ModelCheckpoint):
         """Write the weights into this directory. Collective."""
         self.dirpath = str(directory)
         super().on_train_batch_end(trainer, trainer.lightning_module, None, None, 0)
-
-
-class TheRunsProcesses(ClusterEnvironment):
-    """The processes that the run's launcher has started, whichever it is.
-
-    Lightning would look for Slurm's variables otherwise: it would count tasks by itself, and requeue the job.
-    """
-
-    def __init__(self, ranks: Ranks) -> None:
-        super().__init__()
-        self.ranks = ranks
-
-    creates_processes_externally = True
-
-    @property
-    def main_address(self) -> str:
-        """The address of rank 0's node."""
-        return os.environ["MASTER_ADDR"]
-
-    @property
-    def main_port(self) -> int:
-        """The port on rank 0's node."""
-        return int(os.environ["MASTER_PORT"])
-
-    @staticmethod
-    def detect() -> bool:
-        """It is given, never found."""
-        return False
-
-    def world_size(self) -> int:
-        """All processes of the run."""
-        return self.ranks.world_size
-
-    def set_world_size(self, size: int) -> None:
-        """It is known."""
-
-    def global_rank(self) -> int:
-        """This process among all."""
-        return self.ranks.rank
-
-    def set_global_rank(self, rank: int) -> None:
-        """It is known."""
-
-    def local_rank(self) -> int:
-        """This process among those of its node; on GPUs its device's number, for which DeepSpeed takes it."""
-        return self.ranks.local_rank if self.ranks.device.index is None else self.ranks.device.index
-
-    def node_rank(self) -> int:
-        """This process's node."""
-        return self.ranks.rank // int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.world_size))
-
-
-class OnTheRunsDevice:
-    """Before one of Lightning's strategies: the device is this rank's, and what was trained stays there."""
-
-    parallel_devices: list[torch.device]
-
-    @property
-    def root_device(self) -> torch.device:
-        """A rank may see its own GPU alone, or all of the node: which of them it uses is settled."""
-        return self.parallel_devices[0]
-
-    def teardown(self) -> None:
-        """Lightning would move the model to main memory at its end."""
-        self.model = None
-
-
-def precision_plugin(strategy: Strategy) -> Precision:
-    """Lightning's plugin for the task's precision.
-
-    Parameters have their type already, and TF32 is a mode of the process. Given as an object, since Lightning turns
-    the name "16-mixed" into bfloat16 on CPUs. The scaler is the run's, which checkpoints hold.
-    """
-    device = strategy.ranks.device.type
-    if strategy.task.precision == "bf16":
-        return MixedPrecision("bf16-mixed", device)
-    if strategy.task.precision == "fp16":
-        return MixedPrecision("16-mixed", device, scaler=strategy.scaler)
-    return Precision()
 
 
 def quiet() -> None:

@@ -50,11 +50,11 @@ class Recorder:
         while True:
             try:
                 return self._record(arguments, keywords, training, autocast)
-            except Whole as found:
-                if not found.name or found.name in self.leaves:
-                    raise Untraceable(f"{found.name or 'the model'}: {reasons.get(found.name, found.reason)}") from None
-                self.leaves.add(found.name)
-                reasons[found.name.rpartition(".")[0]] = found.reason
+            except Whole as whole:
+                if not whole.name or whole.name in self.leaves:
+                    raise Untraceable(f"{whole.name or 'the model'}: {reasons.get(whole.name, whole.reason)}") from None
+                self.leaves.add(whole.name)
+                reasons[whole.name.rpartition(".")[0]] = whole.reason
 
     def _record(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], training: bool, autocast: torch.dtype | None
@@ -74,26 +74,26 @@ class Recorder:
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like this one, without data."""
         with self.fakes:
-            made = Like.of(tensor).empty(self.device)
+            fake = Like.of(tensor).empty(self.device)
         if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(made, tensor.requires_grad)
-        return made
+            return nn.Parameter(fake, tensor.requires_grad)
+        return fake
 
     def really(self, module: nn.Module, arguments: Any, keywords: Any) -> Any:
         """What a module gives whose calls depend on data: it is computed with zeros. Tensors without data again."""
 
         def zeros(tensor: torch.Tensor) -> torch.Tensor:
-            made = Like.of(tensor).empty(self.device).zero_()
-            return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+            zero = Like.of(tensor).empty(self.device).zero_()
+            return nn.Parameter(zero, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else zero
 
         with _disable_current_modes(), torch._C.DisableTorchFunction(), generators_kept(self.device):
             copy = copied(module, {id(tensor): zeros(tensor) for tensor in held_by(module)})
             given = pytree.tree_map_only(
                 torch.Tensor, lambda t: zeros(t).requires_grad_(t.requires_grad), (arguments, keywords)
             )
-            found = copy(*given[0], **given[1])
+            outputs = copy(*given[0], **given[1])
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
             return self._fake(tensor.detach()).requires_grad_(tensor.requires_grad).clone()
 
-        return pytree.tree_map_only(torch.Tensor, fake, found)
+        return pytree.tree_map_only(torch.Tensor, fake, outputs)

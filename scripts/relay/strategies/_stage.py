@@ -29,7 +29,7 @@ class Plan:
         self.owned: Set[str] = frozenset()
         self.calls = self._calls(batch, training=True)
         self.owned = self.calls.owned
-        self.known: dict[Any, tuple[_cut.Calls, list[int]]] = {}
+        self.cut_calls: dict[Any, tuple[_cut.Calls, list[int]]] = {}
         self.example = batch
         self.owners: dict[str, int] = {}
         self.count = 1
@@ -37,7 +37,7 @@ class Plan:
     def cut(self, starts: Sequence[int]) -> None:
         """Divide the model at these places of the recorded calls, of which the last is the end."""
         self.count, self.owners = len(starts) - 1, self.calls.owners(starts)
-        self.known[True, shapes(self.example)] = self.calls, list(starts)
+        self.cut_calls[True, shapes(self.example)] = self.calls, list(starts)
 
     def owner(self, name: str) -> int:
         """The stage of a parameter or buffer; the last one has what the training does not use."""
@@ -46,11 +46,11 @@ class Plan:
     def at(self, training: bool, batch: batches.Batch) -> tuple[_cut.Calls, list[int]]:
         """The calls for a batch of these shapes, and where the stages begin. Raises Untraceable."""
         key = training, shapes(batch)
-        if key not in self.known:
+        if key not in self.cut_calls:
             calls = self._calls(batch, training)
             owners = {name: self.owner(name) for used in calls.uses for name in used}
-            self.known[key] = calls, calls.divided(owners, self.count)
-        return self.known[key]
+            self.cut_calls[key] = calls, calls.divided(owners, self.count)
+        return self.cut_calls[key]
 
     def _calls(self, batch: batches.Batch, training: bool) -> _cut.Calls:
         arguments, keywords = self.task.arguments(batch)
@@ -103,7 +103,7 @@ class Stage(nn.Module):
         self.relay_batch: batches.Batch = None
         self.relay_ending: Callable[[Any, batches.Batch], torch.Tensor] | None = None
         first = {id(tensor): name for name, tensor in reversed([*named_tensors(plan.model)])}
-        calls, starts = next(iter(plan.known.values()))
+        calls, starts = next(iter(plan.cut_calls.values()))
         for node in calls.nodes[starts[index] : starts[index + 1]]:
             attributes = [each for each in node.all_input_nodes if each.op == "get_attr"]
             for each in (node, *attributes) if node.op == "call_module" else attributes:
@@ -159,8 +159,8 @@ class Stage(nn.Module):
     def forward(self, sent: Sequence[torch.Tensor]) -> Any:
         """From what the stage before has sent to what the next one gets; of the last stage, the outputs."""
         program = self.relay_program()
-        found = self.relay_compute(program.enters.unpacked(sent))
-        return program.leaves.packed(found) if self.relay_index < self.relay_plan.count - 1 else found
+        values = self.relay_compute(program.enters.unpacked(sent))
+        return program.leaves.packed(values) if self.relay_index < self.relay_plan.count - 1 else values
 
     def relay_compute(self, values: Sequence[torch.Tensor]) -> Any:
         """What the next stage needs; of the last stage, the outputs, or in training what `relay_ending` makes."""
@@ -172,10 +172,10 @@ class Stage(nn.Module):
         else:
             inputs = [None] * len(program.copied)
         with self.relay_plan.task.arithmetic(self.relay_device):
-            found = program.run(self, *values, *inputs)
+            results = program.run(self, *values, *inputs)
         if self.relay_index < self.relay_plan.count - 1:
-            return found
-        outputs = pytree.tree_unflatten(found, program.record.structure)
+            return results
+        outputs = pytree.tree_unflatten(results, program.record.structure)
         return self.relay_ending(outputs, self.relay_batch) if self.relay_ending and self.training else outputs
 
 

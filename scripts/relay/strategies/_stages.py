@@ -12,6 +12,7 @@ from torch import nn
 from relay.base.errors import UserError
 from relay.strategies import _cut
 from relay.strategies._boundary import Boundary
+from relay.strategies._call_seconds import call_seconds
 from relay.strategies._stage import Plan, Stage, merged
 from relay.strategies.base import Strategy
 from relay.task import batches
@@ -68,7 +69,7 @@ class Staged(Strategy):
             return plan
         if "call_seconds" not in self.measured:
             first = self.ranks.rank == 0
-            seconds = _cut.call_seconds(plan.calls, model, device, self.task.autocast) if first else None
+            seconds = call_seconds(plan.calls, model, device, self.task.autocast) if first else None
             self.measured["call_seconds"] = self.ranks.gather(seconds)[0]
         seconds = self.measured["call_seconds"]
         plan.cut(_cut.balanced(plan.calls, [seconds[node.name] for node in plan.calls.nodes], count))
@@ -126,12 +127,12 @@ class Staged(Strategy):
 
     def _walk(self, batch: Batch) -> Any:
         """Compute this process's stages for a micro-batch; receive from and send to the neighbours in between."""
-        found: Any = ()
+        values: Any = ()
         for index, stage in self.stages.items():
             stage.relay_batch = batch
             if index > 0 and index - 1 not in self.stages:
-                found = self.receive(stage.relay_program().enters, index - 1)
-            found = stage(*found)
+                values = self.receive(stage.relay_program().enters, index - 1)
+            values = stage(*values)
             if index + 1 < len(self.owners) and index + 1 not in self.stages:
-                self.send(found, index + 1)
-        return found
+                self.send(values, index + 1)
+        return values

@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
 from relay.base.grouped import grouped
 from relay.process.devices import is_gpu, use_own_stream
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
-from relay.spec.versions import release
+from relay.strategies._checkpoints import Checkpoints
 from relay.strategies._clipping import clip, local
+from relay.strategies._replica import Replica
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
 
 __all__ = ["Batch", "BoundTask", "Ranks", "Replica", "Requirements", "Strategy"]
 
-# Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
-FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-# With one alone torch writes by way of a CUDA stream, although all is in host memory by then: in a thread, which would
-# take the first GPU for its own and make a context there, whichever is this rank's.
-WRITERS = 2
-# torch 2.5 writes tensors in host memory while the training changes them; 2.8 was seen to copy them first.
-COPIES_HOST_TENSORS = release(torch.__version__) >= (2, 8)
 
-
-class Replica(NamedTuple):
-    """Which slice of each global batch this process consumes.
-
-    `reports`: the slice's loss and outputs end up in this process; it is true in exactly one process per replica.
-    """
-
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a replica
-    count: int  # type: ignore[assignment]
-    reports: bool = True
-
-
-class Strategy:
+class Strategy(Checkpoints):
     """How one task's training is parallelised over the run's processes.
 
     A subclass states `requirements` as a literal (the planner reads it from the file's text) and sets `model` (with
@@ -68,9 +41,6 @@ class Strategy:
     capture_after: ClassVar[int] = 0
     # Whether it is the training of one process as `Strategy` has it: what a gate compares all others with.
     plain: ClassVar[bool] = False
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    replica: Replica
     module: nn.Module | None = None
     rates: Sequence[Any] = ()  # the learning rates of the last step, by groups
 
@@ -159,7 +129,7 @@ class Strategy:
     def set_learning_rate(self, learning_rate: float) -> None:
         """The rate of the next step. Raises UserError where the task has changed that of the last one by itself."""
         groups = self.optimizer.param_groups
-        pairs = [(known, group["lr"]) for known, group in zip(self.rates, groups, strict=False)]
+        pairs = [(rate, group["lr"]) for rate, group in zip(self.rates, groups, strict=False)]
         floats = [pair for pair in pairs if all(type(each) is float for each in pair)]  # a captured step has tensors
         if changed := [f"{one:g} to {other:g}" for one, other in floats if one != other]:
             raise UserError(
@@ -205,69 +175,6 @@ class Strategy:
             mine |= part
         return mine
 
-    def save(self, directory: Path) -> Future[Any]:
-        """Begin to write model, optimizer and scaler into the directory; all that is written is copied before it
-        returns, and the future tells the end. Collective, on `ranks.saving`. Never before the first step.
-
-        torch's `get_state_dict` initialises an optimizer without state by a step of zero gradients, which changes
-        what AdamW, or SGD with weight decay and momentum, does next.
-        """
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
-        # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
-        tensors = {name: value for name, value in optimizer.items() if name.startswith("state.")}
-        return self.write(directory, model, tensors)
-
-    def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
-        """Begin to write a checkpoint of these tensors, under the reference's names. Ranks may each have a part."""
-        own = self._own_buffers()
-        if self.replica.index > 0:  # what others load has one replica's statistics, not some of each
-            model = {name: tensor for name, tensor in model.items() if name not in own}
-        state = {"model": model, "optimizer": optimizer, "scaler": self._scaler_state(), **self.further_state()}
-        state |= {self._buffers_place: own} if own else {}
-        state = state if COPIES_HOST_TENSORS else copied(state)
-        writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
-        writing = dcp.async_save(state, storage_writer=writer, process_group=self.ranks.saving)
-        assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
-        return writing
-
-    def load(self, directory: Path) -> None:
-        """Read what `save` wrote, under any strategy. Collective. Raises CheckpointException where it does not fit."""
-        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
-        # A parameter that never had a gradient has no state.
-        stateless = {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if not any(key.startswith(f"optimizer.state.{name}.") for key in saved)
-        }
-        unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
-        tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
-        scaler = self._scaler_state() if "scaler.scale" in saved else {}
-        state = {"model": model, "optimizer": tensors, "scaler": scaler}
-        own = {name: buffer.clone() for name, buffer in self._own_buffers().items()}
-        if own.keys() <= {key.removeprefix(f"{self._buffers_place}.") for key in saved}:
-            state[self._buffers_place] = own
-        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
-        )
-        for name, buffer in self._own_buffers().items() if self._buffers_place in state else ():
-            buffer.copy_(own[name])
-        for parameter in stateless.values():
-            self.optimizer.state.pop(parameter, None)
-        self.restore_scaler(scaler)
-
-    def restore_scaler(self, scaler: dict[str, torch.Tensor]) -> None:
-        """Go on with the scale of fp16 that a checkpoint holds; nothing changes where it holds none."""
-        if self.scaler and scaler:
-            known = self.scaler.state_dict()
-            growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}
-            self.scaler.load_state_dict(known | growth)
-
-    def further_state(self) -> dict[str, Any]:
-        """What else a checkpoint holds: tensors, under names of the strategy's own; it reads them back in `load`."""
-        return {}
-
     def counted(self) -> dict[str, int]:
         """What this rank has counted since it was built, for the run's records; the ranks' counts are added up."""
         return {}
@@ -275,26 +182,6 @@ class Strategy:
     def busy_waits(self) -> Sequence[tuple[Any, str]]:
         """Functions, each as its owner and its name, in which the training thread waits for others without sleeping."""
         return ()
-
-    def _own_buffers(self) -> dict[str, torch.Tensor]:
-        """The model's buffers: BatchNorm's statistics are those of each replica."""
-        kept = self.model.state_dict().keys()
-        return {name: buffer for name, buffer in self.model.named_buffers() if name in kept}
-
-    @property
-    def _buffers_place(self) -> str:
-        """Where this rank's own buffers stand in a checkpoint."""
-        return f"buffers-{self.ranks.rank}-of-{self.ranks.world_size}"
-
-    def _scaler_state(self) -> dict[str, torch.Tensor]:
-        """What changes of fp16's scaler, as tensors; nothing in other precisions."""
-        if self.scaler is None:
-            return {}
-        held = self.scaler.state_dict()
-        return {
-            "scale": torch.tensor(held["scale"], dtype=torch.float64),
-            "growth_tracker": torch.tensor(held["_growth_tracker"]),
-        }
 
     def footprint(self) -> dict[str, int]:
         """Bytes of parameters, gradients and optimizer state that this rank holds between steps."""
@@ -313,11 +200,6 @@ def regroup(optimizer: torch.optim.Optimizer, kind: Callable[[nn.Parameter], Has
     for group in optimizer.param_groups:
         divided += [{**group, "params": held} for held in grouped(group["params"], kind).values()]
     optimizer.param_groups[:] = divided
-
-
-def copied(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with copies of its tensors in host memory. Those of GPUs are left to torch, which copies them."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.clone() if tensor.device.type == "cpu" else tensor, state)
 
 
 def loss_scaler(device: torch.device) -> torch.amp.GradScaler:

@@ -56,12 +56,12 @@ class ExpertParallel(Strategy):
     def _spread(self, mesh: DeviceMesh) -> None:
         """Keep this rank's experts of every mixture, and make tokens travel to their experts."""
         group = dist.new_group(timeout=TIMEOUT)  # a separate group, so that tokens do not queue behind DDP's gradients
-        found = [mixture for _, mixture in mixtures(self.model)]
-        if not found:
+        layers = [mixture for _, mixture in mixtures(self.model)]
+        if not layers:
             raise UserError(
                 f"expert_parallel: {type(self.model).__name__} has no mixture of experts; train it with ddp"
             )
-        for mixture in found:
+        for mixture in layers:
             shard_experts(mixture, mesh)
             mixture.compute = Exchange(mixture, group)
 

@@ -171,9 +171,9 @@ def interface(address: str) -> str:
     import psutil
 
     family, _, _, _, place = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as asked:
-        asked.connect(place)  # sends nothing
-        own = asked.getsockname()[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)  # sends nothing
+        own = probe.getsockname()[0]
     return next(
         name for name, addresses in psutil.net_if_addrs().items() if any(held.address == own for held in addresses)
     )

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relay.strategies._buckets import settle
-from relay.strategies._lightning import LightningStrategy, OnTheRunsDevice, TheRunsProcesses, precision_plugin
+from relay.strategies._lightning import LightningStrategy
+from relay.strategies._lightning_given import OnTheRunsDevice, TheRunsProcesses, precision_plugin
 from relay.strategies._lightning_library import DDPStrategy
 from relay.strategies.base import Requirements
 
@@ -41,10 +42,10 @@ class LightningDDP(LightningStrategy):
         }
         self.build_whole()
         # Made once, as Lightning makes it for each Trainer, so that its buckets are those of the whole run.
-        self.module = self.wrapper = self.lightnings().wrapped(self.lightning_module)
+        self.module = self.wrapper = self.lightning_strategy().wrapped(self.lightning_module)
         settle(self.wrapper, self.task, self.global_batch_size // self.replica.count, self.ranks.device)
 
-    def lightnings(self) -> OwnDDP:
+    def lightning_strategy(self) -> OwnDDP:
         return OwnDDP(
             self.wrapper,
             parallel_devices=[self.ranks.device],

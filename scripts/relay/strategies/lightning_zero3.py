@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from relay.strategies._deepspeed import ZeRO
-from relay.strategies._lightning import LightningStrategy, OnTheRunsDevice, TheRunsProcesses, TrainedModule
+from relay.strategies._lightning import LightningStrategy, TrainedModule
+from relay.strategies._lightning_given import OnTheRunsDevice, TheRunsProcesses
 from relay.strategies._lightning_library import DDPStrategy, DeepSpeedPrecision, DeepSpeedStrategy
 from relay.strategies.base import Requirements
 
@@ -40,9 +41,9 @@ class LightningZeRO3(LightningStrategy, ZeRO):
         """The engine, as Lightning makes it: once, for all Trainers of the run."""
         self.config = config
         self.lightning_module = TrainedModule(model, self.task, optimizer)
-        return self.lightnings().engine_of(self.lightning_module, optimizer)
+        return self.lightning_strategy().engine_of(self.lightning_module, optimizer)
 
-    def lightnings(self) -> OwnDeepSpeed:
+    def lightning_strategy(self) -> OwnDeepSpeed:
         return OwnDeepSpeed(
             self.engine,
             config=deepcopy(self.config),

@@ -38,12 +38,12 @@ class ModelParallel(Staged):
         received = self.receive(program.enters, index - 1) if index else []
         for tensor in received:
             tensor.requires_grad_()
-        found = stage(*received)
+        outputs = stage(*received)
         if self.replica.reports:
-            found.sum().backward()
+            outputs.sum().backward()
         else:
-            self.send(found, index + 1)
-            torch.autograd.backward(found, self.receive(program.leaves, index + 1))
+            self.send(outputs, index + 1)
+            torch.autograd.backward(outputs, self.receive(program.leaves, index + 1))
         self.send([tensor.grad for tensor in received if tensor.grad is not None], index - 1)
         self.update()
         return self.step_loss

@@ -47,8 +47,8 @@ class ModelParallelInProcess(Staged):
         return batches.moved(super().forward(batch), self.ranks.device)  # where the targets are
 
     def _walk(self, batch: Batch) -> Any:
-        found: Any = ()
+        values: Any = ()
         for stage in self.stages.values():
             stage.relay_batch = batches.moved(batch, stage.relay_device)
-            found = stage.relay_compute([value.to(stage.relay_device) for value in found])
-        return found
+            values = stage.relay_compute([value.to(stage.relay_device) for value in values])
+        return values

@@ -60,19 +60,19 @@ class Pipeline(Staged):
 
         Raises UserError for a schedule that does not fit; the planner skips such settings before.
         """
-        known = SCHEDULES[schedule]
-        for problem in known.problems(len(members), micro_batches, self.task.compiled, self.task.channels_last):
+        kind = SCHEDULES[schedule]
+        for problem in kind.problems(len(members), micro_batches, self.task.compiled, self.task.channels_last):
             raise UserError(f"schedule: '{schedule}' {problem}")
         owners = list(members)
-        if known.stages == 2:
-            owners += reversed(members) if known.v_shaped else members
+        if kind.stages == 2:
+            owners += reversed(members) if kind.v_shaped else members
         self.replica = Replica(replica, replicas, reports=owners[-1] == self.ranks.rank)
         self.place(owners, micro_batches)
         for stage in self.stages.values():
             self.wrap(stage)
         self.make_optimizer()
-        self.chosen = get_schedule_class(known.name)
-        self.known: dict[Any, tuple[list[Scheduled], Callable[..., Any]]] = {}
+        self.chosen = get_schedule_class(kind.name)
+        self.built: dict[Any, tuple[list[Scheduled], Callable[..., Any]]] = {}
         self.scheduled(self.plan.example)
 
     def wrap(self, stage: Stage) -> None:
@@ -80,15 +80,15 @@ class Pipeline(Staged):
 
     def scheduled(self, part: Batch) -> tuple[list[Scheduled], Callable[..., Any]]:
         """The stages and the schedule's step for micro-batches of these shapes."""
-        if (key := shapes(part)) not in self.known:
+        if (key := shapes(part)) not in self.built:
             stages = [self.stage(index, stage, part) for index, stage in self.stages.items()]
             held = stages[0] if issubclass(self.chosen, PipelineScheduleSingle) else stages
             # The last stage returns the loss itself.
             schedule = self.chosen(held, self.micro_batches, loss_fn=lambda loss, _: loss.sum())
             # Outputs need not be kept for the end of the step. Old versions of torch keep them, and know no argument.
             keeps = {"return_outputs": False} if "return_outputs" in signature(schedule.step).parameters else {}
-            self.known[key] = stages, partial(schedule.step, **keeps)
-        return self.known[key]
+            self.built[key] = stages, partial(schedule.step, **keeps)
+        return self.built[key]
 
     def stage(self, index: int, module: nn.Module, part: Batch) -> Scheduled:
         """The stage for torch's schedules, with the shapes of what it receives and sends for such micro-batches."""
@@ -101,11 +101,11 @@ class Pipeline(Staged):
             tuple(each.requires_grad_() for each in tensors)
             for tensors in (program.enters.sent("meta"), loss if last else program.leaves.sent("meta"))
         )
-        made = Scheduled(
+        torch_stage = Scheduled(
             module, index, len(self.owners), self.ranks.device, input_args=enters, output_args=leaves, group=self.group
         )
-        made.computed = stage
-        return made
+        torch_stage.computed = stage
+        return torch_stage
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()

@@ -65,10 +65,10 @@ class ZeRO3OffloadNVMe(ZeRO):
 
         SwapTensorContext.release_memory = _released  # both for good: they are called in every step
         OptimizerSwapper._swap_out_gradients = _kept
-        known = OptimizerSwapper.__init__
+        initialise = OptimizerSwapper.__init__
 
         def with_everything(swapper: Any, *given: Any, **named: Any) -> None:
-            known(swapper, *given, **named)
+            initialise(swapper, *given, **named)
             swapper.min_aio_bytes = disk.LEAST_BYTES
 
         with mock.patch.object(OptimizerSwapper, "__init__", with_everything):

@@ -1,0 +1,123 @@
+"""How a strategy's checkpoint is written and read, by torch's distributed checkpoints, under the reference's names."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.utils._pytree import tree_map_only
+
+from relay.process.ranks import Ranks
+from relay.spec.versions import release
+from relay.strategies._replica import Replica
+
+# Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+# With one alone torch writes by way of a CUDA stream, although all is in host memory by then: in a thread, which would
+# take the first GPU for its own and make a context there, whichever is this rank's.
+WRITERS = 2
+# torch 2.5 writes tensors in host memory while the training changes them; 2.8 was seen to copy them first.
+COPIES_HOST_TENSORS = release(torch.__version__) >= (2, 8)
+
+
+class Checkpoints:
+    """The part of a strategy that saves and loads."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    replica: Replica
+    ranks: Ranks
+    scaler: torch.amp.GradScaler | None
+
+    def save(self, directory: Path) -> Future[Any]:
+        """Begin to write model, optimizer and scaler into the directory; all that is written is copied before it
+        returns, and the future tells the end. Collective, on `ranks.saving`. Never before the first step.
+
+        torch's `get_state_dict` initialises an optimizer without state by a step of zero gradients, which changes
+        what AdamW, or SGD with weight decay and momentum, does next.
+        """
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
+        # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
+        tensors = {name: value for name, value in optimizer.items() if name.startswith("state.")}
+        return self.write(directory, model, tensors)
+
+    def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
+        """Begin to write a checkpoint of these tensors, under the reference's names. Ranks may each have a part."""
+        own = self._own_buffers()
+        if self.replica.index > 0:  # what others load has one replica's statistics, not some of each
+            model = {name: tensor for name, tensor in model.items() if name not in own}
+        state = {"model": model, "optimizer": optimizer, "scaler": self._scaler_state(), **self.further_state()}
+        state |= {self._buffers_place: own} if own else {}
+        state = state if COPIES_HOST_TENSORS else copied(state)
+        writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
+        writing = dcp.async_save(state, storage_writer=writer, process_group=self.ranks.saving)
+        assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
+        return writing
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote, under any strategy. Collective. Raises CheckpointException where it does not fit."""
+        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
+        # A parameter that never had a gradient has no state.
+        stateless = {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if not any(key.startswith(f"optimizer.state.{name}.") for key in saved)
+        }
+        unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
+        tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
+        scaler = self._scaler_state() if "scaler.scale" in saved else {}
+        state = {"model": model, "optimizer": tensors, "scaler": scaler}
+        own = {name: buffer.clone() for name, buffer in self._own_buffers().items()}
+        if own.keys() <= {key.removeprefix(f"{self._buffers_place}.") for key in saved}:
+            state[self._buffers_place] = own
+        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        set_state_dict(
+            self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
+        )
+        for name, buffer in self._own_buffers().items() if self._buffers_place in state else ():
+            buffer.copy_(own[name])
+        for parameter in stateless.values():
+            self.optimizer.state.pop(parameter, None)
+        self.restore_scaler(scaler)
+
+    def restore_scaler(self, scaler: dict[str, torch.Tensor]) -> None:
+        """Go on with the scale of fp16 that a checkpoint holds; nothing changes where it holds none."""
+        if self.scaler and scaler:
+            state = self.scaler.state_dict()
+            growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}
+            self.scaler.load_state_dict(state | growth)
+
+    def further_state(self) -> dict[str, Any]:
+        """What else a checkpoint holds: tensors, under names of the strategy's own; it reads them back in `load`."""
+        return {}
+
+    def _own_buffers(self) -> dict[str, torch.Tensor]:
+        """The model's buffers: BatchNorm's statistics are those of each replica."""
+        kept = self.model.state_dict().keys()
+        return {name: buffer for name, buffer in self.model.named_buffers() if name in kept}
+
+    @property
+    def _buffers_place(self) -> str:
+        """Where this rank's own buffers stand in a checkpoint."""
+        return f"buffers-{self.ranks.rank}-of-{self.ranks.world_size}"
+
+    def _scaler_state(self) -> dict[str, torch.Tensor]:
+        """What changes of fp16's scaler, as tensors; nothing in other precisions."""
+        if self.scaler is None:
+            return {}
+        held = self.scaler.state_dict()
+        return {
+            "scale": torch.tensor(held["scale"], dtype=torch.float64),
+            "growth_tracker": torch.tensor(held["_growth_tracker"]),
+        }
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with copies of its tensors in host memory. Those of GPUs are left to torch, which copies them."""
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.clone() if tensor.device.type == "cpu" else tensor, state)
