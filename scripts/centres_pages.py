@@ -31,7 +31,7 @@ WORDS = {
     "task": "task `{name}`",
     "option": "option `{name}`",
     "variable": "`{name}`",
-    "test": "[test](../tests/{file}): {told}",
+    "test": "[test](../tests/{file}): {test_name}",
 }
 
 
@@ -44,9 +44,9 @@ def shown(thing: str) -> str:
     """A thing, such as `key epochs`, in the words of its kind."""
     kind, name = thing.split(" ", 1)
     file, _, test = name.partition("::")
-    told = test.removeprefix("test_").replace("_", " ")
+    test_name = test.removeprefix("test_").replace("_", " ")
     page = name.partition("#")[2].replace("-", " ") or Path(name).stem
-    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, told=told, page=page)
+    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, test_name=test_name, page=page)
 
 
 def page(root: Path) -> str:

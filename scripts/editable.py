@@ -20,22 +20,22 @@ def files() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     about = f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     commands = "".join(f"{name} = {function}\n" for name, function in project["scripts"].items())
-    found = {
+    texts = {
         "torch_relay.pth": f"{ROOT}/scripts\n{ROOT}/workflow/plugins\n",
         f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: torch-relay\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{about}/entry_points.txt": f"[console_scripts]\n{commands}",
     }
     record = f"{about}/RECORD"
-    return found | {record: "".join(f"{name},,\n" for name in [*found, record])}
+    return texts | {record: "".join(f"{name},,\n" for name in [*texts, record])}
 
 
 def build_editable(wheel_directory: str, *_: Any) -> str:
     """Write the wheel, and return its name: one of the functions that pip calls by their names."""
-    found = files()
-    name = f"{Path([*found][-1]).parent.stem}-py3-none-any.whl"
+    texts = files()
+    name = f"{Path([*texts][-1]).parent.stem}-py3-none-any.whl"
     with zipfile.ZipFile(Path(wheel_directory, name), "w") as wheel:
-        for file, text in found.items():
+        for file, text in texts.items():
             wheel.writestr(file, text)
     return name
 

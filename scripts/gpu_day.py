@@ -35,7 +35,7 @@ KEPT = (".md", ".json", ".csv", ".tsv", ".log", ".html", ".sbatch", ".yaml", ".t
 LEFT_OUT = ("datasets", "code", "snakemake", "checkpoints", ".snakemake")
 GRACE_SECONDS = 10.0  # to write a page, after SIGTERM
 LAST_SECONDS = 20.0  # for the archive
-TOLD = """
+MACHINE = """
 import json, platform, torch
 from relay.process.gpus import nccl_version
 one = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU"
@@ -83,7 +83,7 @@ class Day:
         self.given, self.work = given, work
         self.end = time.monotonic() + given.seconds - LAST_SECONDS
         self.python = work / "venv/bin/python"
-        self.told = ""
+        self.machine = ""
         self.parts: list[Part] = []
         self.variables = {"XDG_CACHE_HOME": str(work / "cache"), "MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
         self.archiving = threading.Lock()
@@ -98,10 +98,10 @@ class Day:
             base = self.given.python
             subprocess.run([base, "-m", "venv", "--without-pip", self.work / "venv"], check=True)
             own = next((self.work / "venv").glob("lib/python3*/site-packages"))
-            asked = (
+            program = (
                 "import sys; print(*(p for p in sys.path if p.endswith(('site-packages', 'dist-packages'))), sep='\\n')"
             )
-            theirs = subprocess.run([base, "-c", asked], check=True, capture_output=True, text=True).stdout
+            theirs = subprocess.run([base, "-c", program], check=True, capture_output=True, text=True).stdout
             for wheel in sorted(self.given.wheels.glob("*.whl")) if self.given.wheels else ():
                 _unpack(wheel, own)
             (own / "torch_relay.pth").write_text(f"{theirs}{ROOT / 'workflow/plugins'}\n")
@@ -109,7 +109,7 @@ class Day:
         self.variables |= {"TORCH_RELAY_NCCL": str(folder)} if folder else {}
         locks = [ROOT / f"envs/{name}.txt" for name in ("deepspeed", "lightning", "horovod")]
         stacks = self._output("-c", STACKS, *map(str, locks))
-        self.told = self._output("-c", TOLD) + f"; stacks: torch {' '.join(stacks.split())}"
+        self.machine = self._output("-c", MACHINE) + f"; stacks: torch {' '.join(stacks.split())}"
 
     def _unpack_nccl(self) -> Path | None:
         """The folder of the NCCL, which may be packed by xz."""
@@ -242,18 +242,18 @@ class Day:
 
     def _files(self) -> Iterator[Path]:
         """Figures and logs, the shortest paths first: pages before what they are made of."""
-        found = []
+        paths = []
         for folder, folders, names in os.walk(self.work):
             folders[:] = [name for name in folders if name not in (*LEFT_OUT, "venv", "nccl", "cache", "tmp")]
-            found += [Path(folder) / name for name in names if name.endswith(KEPT)]
-        return iter(sorted(found, key=lambda path: (len(path.parts), str(path))))
+            paths += [Path(folder) / name for name in names if name.endswith(KEPT)]
+        return iter(sorted(paths, key=lambda path: (len(path.parts), str(path))))
 
     def summary(self) -> str:
         """A line for each part."""
         lines = [
             "# A day with a GPU",
             "",
-            self.told,
+            self.machine,
             "",
             "| part | outcome | s | its last line |",
             "| --- | --- | --- | --- |",
@@ -314,7 +314,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, day.stop)
         signal.signal(signal.SIGINT, day.stop)
         day.prepare()
-        print(f"{day.told}; ready in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{day.machine}; ready in {time.monotonic() - began:.0f} s", flush=True)
         try:
             day.go()
         finally:

@@ -113,8 +113,8 @@ def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -
         versions = [entry for path in previous for entry, _ in parse_entries(path.read_text(encoding="utf-8"))]
         output.write_text("".join(f"{entry}\n" for entry in versions), encoding="utf-8")
     subprocess.run(command, cwd=ENVS, check=True, stdout=subprocess.DEVNULL)
-    found = parse_entries(output.read_text(encoding="utf-8"))
-    return [(requirement, hashes) for requirement, hashes in found if not WINDOWS_ONLY.fullmatch(requirement)]
+    entries = parse_entries(output.read_text(encoding="utf-8"))
+    return [(requirement, hashes) for requirement, hashes in entries if not WINDOWS_ONLY.fullmatch(requirement)]
 
 
 def write_lock(name: str, entries: Entries, source: str) -> None:

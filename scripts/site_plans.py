@@ -46,16 +46,16 @@ def plans(name: str) -> Iterator[Plan]:
 
 def row(name: str) -> str:
     """A site's line in the table."""
-    found = list(plans(name))
-    planned = sum(len(each.settings) for each in found)
+    site_plans = list(plans(name))
+    planned = sum(len(each.settings) for each in site_plans)
     reasons: dict[str, dict[str, set[int]]] = {}
-    for skipped in (skipped for each in found for skipped in each.skipped):
+    for skipped in (skipped for each in site_plans for skipped in each.skipped):
         strategy, shape = skipped.setting.strategy.name, skipped.setting.shape
         for reason in skipped.reasons:
             words = reason.removeprefix(f"{strategy} ").removeprefix(f"config/sites/{name}.yaml: ")
             reasons.setdefault(words, {}).setdefault(strategy, set()).add(shape.devices_per_node)
-    told = [f"{_strategies(named)}: {words}" for words, named in sorted(reasons.items())]
-    return f"| `{name}` | {planned} | {'<br>'.join(told) or 'nothing'} |"
+    lines = [f"{_strategies(named)}: {words}" for words, named in sorted(reasons.items())]
+    return f"| `{name}` | {planned} | {'<br>'.join(lines) or 'nothing'} |"
 
 
 def _strategies(named: dict[str, set[int]]) -> str:

@@ -82,12 +82,12 @@ def asked_of(python: Path, program: str) -> str:
 
 def gates(strategies: list[str] | None) -> list[tuple[Gate, Reference]]:
     """Every strategy's gate, on as many processes as it needs at least, with its reference."""
-    found = []
+    pairs = []
     for config in CONFIGS:
-        made = plan(load(COMMON | config), gpus=0)
-        assert not made.skipped, made.skipped
-        found += [(gate, made.references[made.reference_of[name]]) for name, gate in made.gates.items()]
-    return [pair for pair in found if not strategies or pair[0].strategy.name in strategies]
+        call_plan = plan(load(COMMON | config), gpus=0)
+        assert not call_plan.skipped, call_plan.skipped
+        pairs += [(gate, call_plan.references[call_plan.reference_of[name]]) for name, gate in call_plan.gates.items()]
+    return [pair for pair in pairs if not strategies or pair[0].strategy.name in strategies]
 
 
 def tries(version: str, folder: Path, strategies: list[str] | None) -> list[Tried]:
@@ -135,29 +135,29 @@ def job(python: Path, results: Path, command: str, *arguments: object) -> str | 
 
 def disagreements(version: str, tried: list[Tried]) -> list[str]:
     """Strategies that do something else on that version than their `least_torch` says."""
-    found = []
+    problems = []
     for each in tried:
         least = requirements.read(requirements.find()[each.strategy]).least_torch
         if (each.outcome == PROVEN) == (too_old("torch", version, least) is not None):
-            found.append(f"{each.strategy}: least_torch is {least}; on torch {version}: {each.outcome}")
-    return found
+            problems.append(f"{each.strategy}: least_torch is {least}; on torch {version}: {each.outcome}")
+    return problems
 
 
-def table(told: dict[str, list[Tried]]) -> str:
+def table(tried_by_version: dict[str, list[Tried]]) -> str:
     """The page's table: a row for each strategy, a column for each version."""
-    rows = [f"| strategy | {' | '.join(f'torch {version}' for version in told)} |"]
-    rows.append("| --- " * (len(told) + 1) + "|")
-    first = next(iter(told.values()))
+    rows = [f"| strategy | {' | '.join(f'torch {version}' for version in tried_by_version)} |"]
+    rows.append("| --- " * (len(tried_by_version) + 1) + "|")
+    first = next(iter(tried_by_version.values()))
     for place, each in enumerate(first):
         name = f"`{each.strategy}`" + (f", {each.options}" if each.options else "")
-        rows.append(f"| {name} | {' | '.join(tried[place].outcome for tried in told.values())} |")
+        rows.append(f"| {name} | {' | '.join(tried[place].outcome for tried in tried_by_version.values())} |")
     return "\n".join(rows)
 
 
-def known(folder: Path) -> dict[str, list[Tried]]:
+def tried_so_far(folder: Path) -> dict[str, list[Tried]]:
     """What has been tried so far, by version."""
-    found = {version: read_json_or(folder / f"{version}.json", None) for version in VERSIONS}
-    return {version: [Tried(**each) for each in tried] for version, tried in found.items() if tried}
+    results_by_version = {version: read_json_or(folder / f"{version}.json", None) for version in VERSIONS}
+    return {version: [Tried(**each) for each in tried] for version, tried in results_by_version.items() if tried}
 
 
 def main() -> int:
@@ -175,9 +175,9 @@ def main() -> int:
             write_json(folder / f"{version}.json", [vars(each) for each in tried])
             options = read_json_or(OPTIONS, {}) | {version: asked_of(python_of(version), PARSER).split()}
             write_json(OPTIONS, options)
-    if set(VERSIONS) <= set(told := known(folder)):
+    if set(VERSIONS) <= set(tried_by_version := tried_so_far(folder)):
         head = PAGE.read_text(encoding="utf-8").partition(TABLE)[0]
-        PAGE.write_text(f"{head}{TABLE}\n\n{table(told)}\n", encoding="utf-8")
+        PAGE.write_text(f"{head}{TABLE}\n\n{table(tried_by_version)}\n", encoding="utf-8")
     print("\n".join(problems) or "all as declared")
     return int(bool(problems))
 

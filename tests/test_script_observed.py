@@ -58,7 +58,7 @@ def test_a_step_that_every_rank_prints_counts_once() -> None:
     for place in range(0, len(printed) - ranks, 3 * ranks):  # one rank is a step behind
         printed[place + ranks - 1], printed[place + ranks] = printed[place + ranks], printed[place + ranks - 1]
     # Where an epoch begins, a rank that is a step behind may be counted once more.
-    assert [steps.told(step) for _ in range(3) for step, _ in printed][-1] == pytest.approx(150, rel=0.02)
+    assert [steps.total_after(step) for _ in range(3) for step, _ in printed][-1] == pytest.approx(150, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_step_that_every_rank_prints_counts_once() -> None:
 )
 def test_epochs_that_count_anew(printed: list[int], steps: int) -> None:
     counted = Steps()
-    assert [counted.told(number) for number in printed][-1] == pytest.approx(steps, abs=1)
+    assert [counted.total_after(number) for number in printed][-1] == pytest.approx(steps, abs=1)
 
 
 @pytest.mark.parametrize("text", ["12,5 img/s", "1.234,5 img/s", "0,123 img/s"])
@@ -83,7 +83,7 @@ def test_a_decimal_comma_is_not_read_as_another_number(text: str) -> None:
 
 def test_a_line_that_names_the_step_again_is_no_step() -> None:
     steps = Steps()
-    assert [steps.told(step) for step in (10, 20, 20, 30, 10, 20, 20, 30)] == [10, 20, 20, 30, 40, 50, 50, 60]
+    assert [steps.total_after(step) for step in (10, 20, 20, 30, 10, 20, 20, 30)] == [10, 20, 20, 30, 40, 50, 50, 60]
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def say(ending: Ending) -> int:
 def record(ending: Ending, log: Path | None = None) -> None:
     """Write down how the job with this log, or this very job, ended."""
     if log := log or (Path(os.environ[LOG]) if os.environ.get(LOG) else None):
-        told = asdict(ending) | {"what": printable(ending.what)}  # all who look at the results are shown it
-        write_json_or_say(beside(log), told)
+        fields = asdict(ending) | {"what": printable(ending.what)}  # all who look at the results are shown it
+        write_json_or_say(beside(log), fields)
 
 
 def of_a_disk(error: BaseException | None) -> OSError | None:
@@ -93,8 +93,8 @@ def of_a_disk(error: BaseException | None) -> OSError | None:
 
 def remedy_of(error: BaseException | None) -> str:
     """What the user can do where an error, or one that led to it, says that a disk takes no writing; else ''."""
-    found = of_a_disk(error)
-    return OF_A_DISK[found.errno or 0] if found else ""
+    disk_error = of_a_disk(error)
+    return OF_A_DISK[disk_error.errno or 0] if disk_error else ""
 
 
 def read(log: Path) -> Ending | None:

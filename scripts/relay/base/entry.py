@@ -63,8 +63,8 @@ def _status(main: Callable[[], int]) -> int:
             return ending.fault(f"error: {error}", remedy)
         if ending.LOG not in os.environ:
             raise
-        told = ending.remedy_of(error) or "the log has the traceback"
-        ending.record(Ending(ending.FAULT, f"{type(error).__name__}: {error}", told))
+        remedy = ending.remedy_of(error) or "the log has the traceback"
+        ending.record(Ending(ending.FAULT, f"{type(error).__name__}: {error}", remedy))
         with suppress(OSError):  # the log may be on the disk that is full
             traceback.print_exc()
         return ending.FAULT

@@ -10,4 +10,4 @@ USER = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")  # of an address, perhaps with a 
 
 def printable(text: str) -> str:
     """The text with control characters as Python writes them, for a terminal would obey them; without passwords."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], USER.sub("***", text))
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], USER.sub("***", text))

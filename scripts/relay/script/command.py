@@ -32,7 +32,7 @@ PYTHONS = ("python", "python3")
 
 @dataclass(frozen=True)
 class Here:
-    """Which command of the run this process starts: that of a node, or, with `each`, that of one process.
+    """Which command of the run this process starts: that of a node, or, with `per_process`, that of one process.
 
     `rank` is the node's number or the process's. `address` and `port` are where all of them meet.
     """
@@ -40,20 +40,20 @@ class Here:
     rank: int
     local_rank: int
     node: int
-    each: bool
+    per_process: bool
     address: str
     port: int
 
     @classmethod
     def of(cls, run: Training, environment: Mapping[str, str]) -> Here:
         """From what the launcher has set."""
-        each = run.shape.launcher in ("srun", "direct")
+        per_process = run.shape.launcher in ("srun", "direct")
         node = int(environment.get("SLURM_NODEID", "0")) if run.shape.nodes > 1 else 0
-        rank = int(environment.get("RANK", "0")) if each else node
-        local_rank = int(environment.get("LOCAL_RANK", "0")) if each else 0
+        rank = int(environment.get("RANK", "0")) if per_process else node
+        local_rank = int(environment.get("LOCAL_RANK", "0")) if per_process else 0
         port = environment.get("MASTER_PORT")
         address = environment.get("MASTER_ADDR", "127.0.0.1")
-        return cls(rank, local_rank, node, each, address, int(port) if port else free_port())
+        return cls(rank, local_rank, node, per_process, address, int(port) if port else free_port())
 
 
 def folder_of(work: Path, script: Script) -> Path:
@@ -78,8 +78,8 @@ def _copy(frozen: Path, place: Path) -> None:
 
     What else the command has changed is its own state, such as a checkpoint that it names: it goes on from there.
     """
-    known = place.is_file() and not place.is_symlink()
-    if known and (place.suffix != ".py" or filecmp.cmp(frozen, place, shallow=False)):
+    is_there = place.is_file() and not place.is_symlink()
+    if is_there and (place.suffix != ".py" or filecmp.cmp(frozen, place, shallow=False)):
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.{os.uname().nodename}.{os.getpid()}")
@@ -104,33 +104,33 @@ OF_A_STEP = ("PMI_", "PMIX_", "OMPI_", "SLURM_STEP", "SLURM_TASK", "SLURM_GTIDS"
 
 def variables(run: Training, here: Here, work: Path, attempt: int, environment: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of the command. A script that is written for srun finds what srun would set."""
-    shape, made = run.shape, dict(environment)
-    ranks = () if here.each else ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    shape, exported = run.shape, dict(environment)
+    ranks = () if here.per_process else ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     # OpenMP's places would bind torchrun, or a process with its data workers, to one core, and all that they start.
     for name in (SAFE_PATH, *BINDING, *ranks):
-        made.pop(name, None)
-    found = [str(PACKAGE.parent), made.get("PYTHONPATH")]
+        exported.pop(name, None)
+    paths = [str(PACKAGE.parent), exported.get("PYTHONPATH")]
     if needs_help():
-        found.insert(0, str(PACKAGE / "script" / "beside"))
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, found))
-    made["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), made.get("PATH", os.defpath)])
-    made |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(shape.threads)}
+        paths.insert(0, str(PACKAGE / "script" / "beside"))
+    exported["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    exported["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), exported.get("PATH", os.defpath)])
+    exported |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(shape.threads)}
     for_job = {"CPUS_PER_TASK": shape.cpus_per_task, "GPUS_ON_NODE": shape.gpus_per_node}
     for_job |= {"NNODES": shape.nodes, "JOB_NUM_NODES": shape.nodes}
-    made |= {PLACE: str((work / "records" / f"report-{attempt:04}.txt").absolute())}
-    made |= {NOTE: str((work / "records" / f"note-{attempt:04}.json").absolute())}
-    made = {**SHUTDOWN, **made}
-    made.setdefault("SLURM_TMPDIR", made.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
-    made.setdefault("SLURM_JOB_NODELIST", socket.gethostname())
-    made.setdefault("SLURM_SUBMIT_DIR", str(Path.cwd()))
-    if here.each:
-        told = {"PROCID": here.rank, "LOCALID": here.local_rank, "NODEID": here.node, "NTASKS": shape.world_size}
-        for_job |= told | {"NTASKS_PER_NODE": shape.processes_per_node}
+    exported |= {PLACE: str((work / "records" / f"report-{attempt:04}.txt").absolute())}
+    exported |= {NOTE: str((work / "records" / f"note-{attempt:04}.json").absolute())}
+    exported = {**SHUTDOWN, **exported}
+    exported.setdefault("SLURM_TMPDIR", exported.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
+    exported.setdefault("SLURM_JOB_NODELIST", socket.gethostname())
+    exported.setdefault("SLURM_SUBMIT_DIR", str(Path.cwd()))
+    if here.per_process:
+        of_step = {"PROCID": here.rank, "LOCALID": here.local_rank, "NODEID": here.node, "NTASKS": shape.world_size}
+        for_job |= of_step | {"NTASKS_PER_NODE": shape.processes_per_node}
         if shape.launcher != "srun":  # a step that is around this one, as in an interactive shell, is another's
-            made = {name: value for name, value in made.items() if not name.startswith(OF_A_STEP)}
-    made |= {f"SLURM_{name}": str(value) for name, value in for_job.items()}
-    made.setdefault("GPUS_PER_NODE", str(shape.gpus_per_node))
-    return made
+            exported = {name: value for name, value in exported.items() if not name.startswith(OF_A_STEP)}
+    exported |= {f"SLURM_{name}": str(value) for name, value in for_job.items()}
+    exported.setdefault("GPUS_PER_NODE", str(shape.gpus_per_node))
+    return exported
 
 
 def words(run: Training, repeat: int, here: Here, work: Path, environment: Mapping[str, str]) -> list[str]:
@@ -139,21 +139,21 @@ def words(run: Training, repeat: int, here: Here, work: Path, environment: Mappi
     assert script is not None
     tree = (work / FOLDER).absolute()
     values = {"seed": run.seed, "repeat": repeat, "node": here.node, "address": here.address, "port": here.port}
-    made = [_place(filled(word, values, last=True), script, tree) for word in script.command]
-    made = [*_meeting(made, run, here, environment)] if started_by_torchrun(made) else made
-    program = made[0]
+    command = [_place(filled(word, values, last=True), script, tree) for word in script.command]
+    command = [*_meeting(command, run, here, environment)] if started_by_torchrun(command) else command
+    program = command[0]
     if program == "torchrun":
-        return [sys.executable, "-P", "-m", "torch.distributed.run", *made[1:]]
+        return [sys.executable, "-P", "-m", "torch.distributed.run", *command[1:]]
     if program in PYTHONS:
-        return [sys.executable, *made[1:]]
+        return [sys.executable, *command[1:]]
     program = str(tree / script.within / program) if "/" in program else program
-    found = shutil.which(program, path=environment["PATH"])
-    if found is None:
+    executable = shutil.which(program, path=environment["PATH"])
+    if executable is None:
         there = "is not executable" if Path(program).is_file() else "is not found"
         raise UserError(
             f"the command's program '{program}' {there}; allowed: a program of stack {run.stack}, or of the node's PATH"
         )
-    return [found, *made[1:]]
+    return [executable, *command[1:]]
 
 
 def _place(word: str, script: Script, tree: Path) -> str:
@@ -164,17 +164,17 @@ def _place(word: str, script: Script, tree: Path) -> str:
     return word
 
 
-def _meeting(made: Sequence[str], run: Training, here: Here, environment: Mapping[str, str]) -> list[str]:
+def _meeting(command: Sequence[str], run: Training, here: Here, environment: Mapping[str, str]) -> list[str]:
     """A command of torchrun with the options that it lacks: how many processes it starts, and where nodes meet."""
-    begin = started_by_torchrun(made) or 1
-    given, shape, more = {*options_given(made, begin)}, run.shape, []
+    begin = started_by_torchrun(command) or 1
+    given, shape, more = {*options_given(command, begin)}, run.shape, []
     if "--nproc-per-node" not in given:
         more.append(f"--nproc-per-node={shape.processes_per_node}")
     if shape.nodes == 1:
         ours = [*meeting.TORCHRUN, f"--rdzv-endpoint={environment[meeting.VARIABLE]}/agent"]
         more += [] if given & {*MEETING} else ours
     elif not given & {"--rdzv-backend", "--rdzv-endpoint"}:
-        told = {"--nnodes": shape.nodes, "--node-rank": here.node, "--rdzv-backend": "static"}
-        told |= {"--master-addr": here.address, "--master-port": here.port}
-        more += [f"{name}={value}" for name, value in told.items() if name not in given]
-    return [*made[:begin], *more, *made[begin:]]
+        options = {"--nnodes": shape.nodes, "--node-rank": here.node, "--rdzv-backend": "static"}
+        options |= {"--master-addr": here.address, "--master-port": here.port}
+        more += [f"{name}={value}" for name, value in options.items() if name not in given]
+    return [*command[:begin], *more, *command[begin:]]

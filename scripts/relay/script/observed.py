@@ -79,25 +79,25 @@ class Observed:
             self.lines.append(text)
             self.heard = now
             for name, pattern in self._patterns.items():
-                if found := pattern.search(text):
-                    self._match(name, found[1] or "", text[found.end(1) :], text, now)
+                if match := pattern.search(text):
+                    self._match(name, match[1] or "", text[match.end(1) :], text, now)
 
-    def _match(self, name: str, told: str, after: str, line: str, now: float) -> None:
+    def _match(self, name: str, digits: str, after: str, line: str, now: float) -> None:
         try:
-            value = float(told.replace(",", "") if THOUSANDS.fullmatch(told) else told)
+            value = float(digits.replace(",", "") if THOUSANDS.fullmatch(digits) else digits)
             if name == ACCURACY:
                 value /= CENT if value > 1 or after.lstrip().startswith("%") else 1.0
             if name in (SPEED, STEP, ACCURACY) and not 0 <= value <= (1 if name == ACCURACY else sys.float_info.max):
                 raise ValueError
         except ValueError:
-            wrong = f"read.{name}: '{told}' is no number, in the line '{line[:LONGEST_SHOWN]}'"
+            wrong = f"read.{name}: '{digits}' is no number, in the line '{line[:LONGEST_SHOWN]}'"
             self.problem = self.problem or wrong
             return
         self.matched.add(name)
         if name == SPEED:
             self._speed(value, now)
         elif name == STEP and SPEED not in self._patterns:
-            self._at(Point(now, self._steps.told(int(value))))
+            self._step_ended(Point(now, self._steps.total_after(int(value))))
         elif name != STEP:
             self._values.setdefault(name, []).append(value)
 
@@ -108,9 +108,9 @@ class Observed:
         if len(self._speeds) == 1:
             self._last = Point(now, 1)
         elif seconds > 0:  # else both came in one piece of output
-            self._block(Point(now, self._last.number + 1), samples_per_second * seconds)
+            self._end_block(Point(now, self._last.number + 1), samples_per_second * seconds)
 
-    def _at(self, point: Point) -> None:
+    def _step_ended(self, point: Point) -> None:
         """A step has ended by now."""
         self.step = max(self.step, point.number)
         if self.first_at is None:
@@ -125,9 +125,9 @@ class Observed:
         if self._last.samples is not None and point.samples is not None:
             # A launcher that has started the script again begins at 0.
             samples = point.samples - (self._last.samples if point.samples >= self._last.samples else 0.0)
-        self._block(point, samples)
+        self._end_block(point, samples)
 
-    def _block(self, point: Point, samples: float) -> None:
+    def _end_block(self, point: Point, samples: float) -> None:
         seconds = point.at - self._last.at
         if seconds > 0:
             self._blocks.append([self._last.number, point.number, round(seconds, 6), 0.0, samples])
@@ -155,13 +155,13 @@ class Observed:
             self.matched.add("report")
             self.step = max(self.step, point.number)
             if not {SPEED, STEP} & {*self._patterns}:
-                self._at(point)
+                self._step_ended(point)
 
     def take(self) -> dict[str, Any]:
         """What has come since the last time, as a line of the records."""
         with self._lock:
             self._read_report()
-            values = {name: _thinned(found) for name, found in self._values.items()}
+            values = {name: _thinned(read_values) for name, read_values in self._values.items()}
             taken = {"blocks": self._blocks, "read": values, "step": self.step}
             self._blocks, self._values = [], {}
             return taken
@@ -179,21 +179,21 @@ class Observed:
         for name in self._patterns:
             if name not in self.matched:
                 return f"read.{name}: the pattern '{self._read_by[name]}' matches nothing in the output"
-        told = self._patterns.keys() & {SPEED, STEP}
-        if self._counts != "runs" and not told and not self.matched and not self.saved:
+        counted_by = self._patterns.keys() & {SPEED, STEP}
+        if self._counts != "runs" and not counted_by and not self.matched and not self.saved:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
         return ""
 
-    def told(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         """The last lines of the output, without those that torchrun adds."""
         with self._lock:
-            told = [line for line in self.lines if line.strip()]
-        epilogue = next((place for place, line in enumerate(told) if EPILOGUE.search(line)), None)
-        return told[:epilogue] or told
+            lines = [line for line in self.lines if line.strip()]
+        epilogue = next((place for place, line in enumerate(lines) if EPILOGUE.search(line)), None)
+        return lines[:epilogue] or lines
 
     def shown(self) -> str:
         """The last few lines of the output, for an error."""
-        last = self.told()[-SHOWN_LINES:]
+        last = self.last_lines()[-SHOWN_LINES:]
         return "".join(f"{QUOTED}{line}" for line in last) or "; it printed nothing"
 
 

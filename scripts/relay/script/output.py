@@ -60,8 +60,8 @@ class Output(threading.Thread):
 
     def _finish(self) -> None:
         if self._left_out:
-            told = f"{self._left_out / 2**20:.1f} MiB of output are left out here; its last lines are:"
-            for text in (f"[{told}]", *self._end):
+            remark = f"{self._left_out / 2**20:.1f} MiB of output are left out here; its last lines are:"
+            for text in (f"[{remark}]", *self._end):
                 self._write(text)
 
     def _write(self, text: str) -> None:

@@ -23,19 +23,19 @@ class Outside:
 
     def changed(self) -> list[Path]:
         """What is new there. Files that were there before may be the user's, who edits them."""
-        found = []
+        paths = []
         for place, before in self._before.items():
-            found += [place / name for name in sorted(_entries(place) - before)]
-        return [path for path in found if path.resolve() not in (self._folder, *self._folder.parents)]
+            paths += [place / name for name in sorted(_entries(place) - before)]
+        return [path for path in paths if path.resolve() not in (self._folder, *self._folder.parents)]
 
     def warn(self) -> None:
         """Say it."""
-        found = self.changed()
-        if found:
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-            told = ", ".join(map(str, found[:SHOWN]))
+        paths = self.changed()
+        if paths:
+            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+            shown = ", ".join(map(str, paths[:SHOWN]))
             print(
-                f"warning: while the command ran, something wrote outside of its folder: {told}{more}; runs at the "
+                f"warning: while the command ran, something wrote outside of its folder: {shown}{more}; runs at the "
                 "same time would disturb each other there: write below the working folder",
                 flush=True,
             )
@@ -45,9 +45,9 @@ def _entries(place: Path) -> set[str]:
     """The files of a folder; of a very large one, none: to look at each would take minutes."""
     try:
         with os.scandir(place) as entries:
-            found = list(islice(entries, MOST_ENTRIES + 1))
-            if len(found) > MOST_ENTRIES:
+            first_entries = list(islice(entries, MOST_ENTRIES + 1))
+            if len(first_entries) > MOST_ENTRIES:
                 return set()
-            return {entry.name for entry in found if entry.is_file(follow_symlinks=False)}
+            return {entry.name for entry in first_entries if entry.is_file(follow_symlinks=False)}
     except OSError:
         return set()

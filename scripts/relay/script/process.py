@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    with exclusive(work) if first else nullcontext(), nullcontext() if here.each else meeting.made():
+    with exclusive(work) if first else nullcontext(), nullcontext() if here.per_process else meeting.made():
         (work / "records").mkdir(exist_ok=True)
         folder = folder_of(work, script)
         environment = variables(run, here, work, given.attempt, os.environ)
@@ -78,8 +78,8 @@ def main(arguments: list[str]) -> None:
                 child.wait()
             if outside:
                 outside.warn()
-            told = note.read(Path(environment[note.NOTE]))
-            _conclude(child, observed, records, told, lambda how: why.failed(how, observed, script, folder))
+            stop_note = note.read(Path(environment[note.NOTE]))
+            _conclude(child, observed, records, stop_note, lambda how: why.failed(how, observed, script, folder))
 
 
 class Child(Supervisor):
@@ -169,15 +169,15 @@ def _conclude(
     child: Child,
     observed: Observed,
     records: Records | None,
-    told: dict[str, Any] | None,
+    stop_note: dict[str, Any] | None,
     failed: Callable[[str], UserError],
 ) -> None:
     """Record the command's end. Raises UserError where it did not end well: what `failed` makes of how it ended."""
     if observed.problem:
         raise UserError(f"{observed.problem}{observed.shown()}")
     stopped, step = None, None
-    if told:
-        stopped, step = str(told["reason"]), int(told["step"])
+    if stop_note:
+        stopped, step = str(stop_note["reason"]), int(stop_note["step"])
         stopped = DEADLINE if stopped == NEARLY_OVER else stopped
         if child.status == 0:
             print(f"warning: the script ended with status 0, and had stopped after step {step}: let SystemExit pass")
@@ -219,7 +219,7 @@ def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) 
     if not seconds or not KNOWN or here.local_rank:
         return nullcontext()
     # Of a command for each process, all have one parent.
-    usage = Usage([os.getppid() if here.each else child.process.pid], MANY)
+    usage = Usage([os.getppid() if here.per_process else child.process.pid], MANY)
     shown = [*gpus.visible()] if run.shape.device == "cuda" else []
     return watched(samples_path(work, attempt, here.rank), usage, shown, cpus=run.shape.cpus_per_node, seconds=seconds)
 
@@ -231,6 +231,6 @@ def _facts(run: Training, here: Here) -> dict[str, Any]:
     return {
         **system.facts(),
         "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
-        "threads": run.shape.threads * (1 if here.each else run.shape.processes_per_node),
+        "threads": run.shape.threads * (1 if here.per_process else run.shape.processes_per_node),
         "versions": {"python": sys.version.split()[0], "driver": system.driver(), **libraries},
     }

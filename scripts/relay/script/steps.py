@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Steps:
-    """Puts printed numbers together. `told` gets each of them, and gives the steps since the command began.
+    """Puts printed numbers together. `total_after` gets each of them, and gives the steps since the command began.
 
     A number that is not higher is one that another rank, or another line, has told again. It begins an epoch where it
     is no higher than the first number of the epoch, and enough came since: ranks are hardly two steps apart. In a later
@@ -19,7 +19,7 @@ class Steps:
         self._between = self._widest = 0  # of two prints: the last distance, and the widest
         self._again = self._later = False
 
-    def told(self, number: int) -> int:
+    def total_after(self, number: int) -> int:
         """The steps since the command began, once it has printed this number."""
         if self._numbers == 0:
             self._total, self._first, self._last, self._numbers = number, number, number, 1

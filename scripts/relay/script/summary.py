@@ -40,7 +40,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         "evaluations": [],
         "losses": thinned([pair for pair in losses if math.isfinite(pair[1])]),
         **({"peak_memory_bytes": figures.get("peak_gpu_memory_bytes")} if run.shape.device == "cuda" else {}),
-        "steps_reached": max((line.get("step", 0) for found in lines for line in found), default=0),
+        "steps_reached": max((line.get("step", 0) for attempt in lines for line in attempt), default=0),
     }
 
 
@@ -55,8 +55,8 @@ def _counted(run: Run, lines: list[Lines]) -> list[tuple[int, list[list[float]]]
     counted: list[tuple[int, list[list[float]]]] = []
     again = of_steps(run)  # else nobody knows which steps were done again
     limit = math.inf
-    for found in reversed([each for each in lines if each]):
-        blocks = [block for line in found for block in line.get("blocks", ())]
+    for attempt in reversed([each for each in lines if each]):
+        blocks = [block for line in attempt for block in line.get("blocks", ())]
         start = int(blocks[0][0]) if blocks else 0
         counted.append((start, [block for block in blocks if block[1] <= limit]))
         limit = min(limit, start) if blocks and again else limit
@@ -67,7 +67,7 @@ def _counted(run: Run, lines: list[Lines]) -> list[tuple[int, list[list[float]]]
 
 def _add_attempts(last: list[list[float]], lines: list[Lines]) -> None:
     """Add to the time of a whole run that of its earlier attempts which have asked to be started again."""
-    more = math.fsum(found[-1].get("seconds", 0.0) for found in lines[:-1] if found[-1].get("asks_again"))
+    more = math.fsum(attempt[-1].get("seconds", 0.0) for attempt in lines[:-1] if attempt[-1].get("asks_again"))
     if last:
         last[-1] = [*last[-1][:2], last[-1][2] + more, *last[-1][3:]]
 
@@ -81,20 +81,20 @@ def _after_warm_up(run: Run, start: int, blocks: list[list[float]]) -> list[list
 
 def _values(lines: list[Lines], name: str) -> list[tuple[int, float]]:
     """What a pattern has found, each with the step at which it was written down, or its number."""
-    told = [(int(line.get("step") or 0), value) for found in lines for line in found for value in _of(line, name)]
-    rising = all(one[0] < other[0] for one, other in pairwise(told))
-    return told if rising else [(number, value) for number, (_, value) in enumerate(told, 1)]
+    pairs = [(int(line.get("step") or 0), value) for attempt in lines for line in attempt for value in _of(line, name)]
+    rising = all(one[0] < other[0] for one, other in pairwise(pairs))
+    return pairs if rising else [(number, value) for number, (_, value) in enumerate(pairs, 1)]
 
 
 def _of(line: dict[str, Any], name: str) -> list[float]:
-    found: list[float] = (line.get("read") or {}).get(name, [])
-    return found
+    values: list[float] = (line.get("read") or {}).get(name, [])
+    return values
 
 
 def _from_first_step(lines: list[Lines]) -> list[Lines]:
     """The lines, whose first one is told at the first step: what comes before that is loading."""
     moved = []
-    for found in lines:
-        first_at = next((line["first_at"] for line in found if line.get("first_at")), None)
-        moved.append([found[0] | {"time": first_at}, *found[1:]] if found and first_at else found)
+    for attempt in lines:
+        first_at = next((line["first_at"] for line in attempt if line.get("first_at")), None)
+        moved.append([attempt[0] | {"time": first_at}, *attempt[1:]] if attempt and first_at else attempt)
     return moved

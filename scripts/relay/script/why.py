@@ -26,9 +26,9 @@ MODULE = re.compile(r"No module named '?([A-Za-z_]\w*)")
 
 def failed(how: str, observed: Observed, script: Script, folder: Path) -> Told:
     """The error of a command that ran in `folder` and ended in that way. Paths are told as from the run's folder."""
-    told, tree = observed.told(), f"{_tree(script, folder)}/"
-    error = error_in(told)
-    first = f"{error.splitlines()[0][:LONGEST]}; {how}" if error else f"{how}: {told[-1][:LONGEST]}" if told else how
+    lines, tree = observed.last_lines(), f"{_tree(script, folder)}/"
+    error = error_in(lines)
+    first = f"{error.splitlines()[0][:LONGEST]}; {how}" if error else f"{how}: {lines[-1][:LONGEST]}" if lines else how
     return Told(f"{first}{observed.shown()}".replace(tree, ""), remedy(error, script, folder))
 
 
@@ -41,15 +41,15 @@ def error_in(lines: Sequence[str]) -> str:
 
     Where ranks lost each other, the error of the one that failed first counts.
     """
-    plain, found, within = [RANK.sub("", line) for line in lines], list[int](), False
+    plain, starts, within = [RANK.sub("", line) for line in lines], list[int](), False
     for number, line in enumerate(plain):
         if line == TRACEBACK:
             within = True
         elif within and line and not line[0].isspace():
-            found.append(number)
+            starts.append(number)
             within = False
-    found = found or [number for number, line in enumerate(plain) if ERROR.match(line)][-1:]
-    messages = [takewhile(lambda line: line != TRACEBACK, plain[number:]) for number in found]
+    starts = starts or [number for number, line in enumerate(plain) if ERROR.match(line)][-1:]
+    messages = [takewhile(lambda line: line != TRACEBACK, plain[number:]) for number in starts]
     errors = ["\n".join(islice(lines, MESSAGE_LINES)) for lines in messages]
     own = [error for error in errors if (row := known(error)) is None or row.kind != Kind.LOST_PEER]
     return (own or errors or [""])[-1]
@@ -84,8 +84,8 @@ def _of_module(name: str, script: Script) -> str:
     """The same for a module of the user's, which lies here or beside the script."""
     near = [Path(), Path(script.folder), Path("..")]
     for place in (*near, *sorted(Path().glob("[A-Za-z]*/"))):
-        for found in (place / f"{name}.py", place / name):
-            if found.exists():
-                link = found if place in near else place  # a folder that the script adds to Python's path
+        for module in (place / f"{name}.py", place / name):
+            if module.exists():
+                link = module if place in near else place  # a folder that the script adds to Python's path
                 return f"it is a file of yours; add to the comparison: links: {{{link}: {link}}}"
     return ""

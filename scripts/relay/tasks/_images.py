@@ -19,9 +19,9 @@ from relay.datasets.statistics import channel_statistics
 STATISTICS = "statistics.json"  # mean and deviation of each channel of the training images, scaled to 0 … 1
 
 
-def save(made: Arrays, folder: Path) -> None:
+def save(images_and_labels: Arrays, folder: Path) -> None:
     """Write images uint8 (N, C, H, W) and labels int64 (N,) of both splits, and the statistics of the channels."""
-    arrays.save(made, folder)
+    arrays.save(images_and_labels, folder)
     write_statistics(folder)
 
 
@@ -39,10 +39,10 @@ class Images(relay.Task):
     classes = 10
 
     def datasets(self, folder: Path) -> tuple[TensorDataset, TensorDataset]:
-        known = json.loads((folder / STATISTICS).read_text(encoding="utf-8"))
+        statistics = json.loads((folder / STATISTICS).read_text(encoding="utf-8"))
         # A tensor: by a number, CUDA would multiply with its reciprocal, and round otherwise than the CPU.
         self.most = torch.full((1, 1, 1), 255.0)
-        self.mean, self.std = (torch.tensor(known[name]).view(-1, 1, 1) for name in ("mean", "std"))
+        self.mean, self.std = (torch.tensor(statistics[name]).view(-1, 1, 1) for name in ("mean", "std"))
         train, test = (self._split(folder, name) for name in arrays.SPLITS)
         return train, test
 
