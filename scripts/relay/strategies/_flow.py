@@ -68,10 +68,10 @@ class Flow(Readings):
             self.ended_in |= sources
 
     def returned(self, outputs: Any) -> None:
-        found = frozenset[str]().union(*map(self._of, tensors_in(outputs)))
-        self.ended_in |= found
-        if isinstance(outputs, torch.Tensor) and len(found) == 1:
-            (name,) = found
+        sources = frozenset[str]().union(*map(self._of, tensors_in(outputs)))
+        self.ended_in |= sources
+        if isinstance(outputs, torch.Tensor) and len(sources) == 1:
+            (name,) = sources
             self.head = name if self.fit(name) and not any(name in group for group in self.groups) else None
 
     def fit(self, name: str) -> bool:
@@ -108,10 +108,10 @@ class Flow(Readings):
 
     def _combined_with(self, name: str) -> frozenset[str]:
         """The matrices whose outputs are combined with this one's, number by number, and itself."""
-        found, before = frozenset({name}), frozenset[str]()
-        while found != before:
-            before, found = found, found.union(*(group for group in self.groups if group & found))
-        return found
+        combined, before = frozenset({name}), frozenset[str]()
+        while combined != before:
+            before, combined = combined, combined.union(*(group for group in self.groups if group & combined))
+        return combined
 
     def _of(self, tensor: torch.Tensor) -> frozenset[str]:
         """The matrices whose numbers a tensor has, each changed by itself at most; none for all other tensors."""

@@ -69,7 +69,7 @@ class Tracer(TorchFunctionMode):
         self.modules = {id(module): name for name, module in model.named_modules()}
         self.names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
         self.held = {name: list(map(id, held_by(module))) for name, module in model.named_modules() if name in leaves}
-        self.known: dict[int, fx.Node] = {}
+        self.node_of: dict[int, fx.Node] = {}
         self.alive: dict[int, torch.Tensor] = {}  # so that no other tensor gets the id of a known one
         self.stack = [""]
         self.inside: tuple[set[int], set[int]] | None = None  # of a leaf: what it was given, what it holds
@@ -107,7 +107,7 @@ class Tracer(TorchFunctionMode):
             moving = node.op == "placeholder" or node.meta.get("uses") or node.meta.get("draws")
             if not moving and same.issuperset(node.all_input_nodes):
                 same.add(node)
-        return {key: node in same for key, node in self.known.items()}
+        return {key: node in same for key, node in self.node_of.items()}
 
     @property
     def ambient(self) -> tuple[bool, torch.dtype | None]:
@@ -135,21 +135,21 @@ class Tracer(TorchFunctionMode):
         """Compute a function, and write it down if it gives tensors or changes one."""
         before, self.watch.drew = self._versions(args, kwargs), False
         try:
-            found = function(*args, **kwargs)
+            result = function(*args, **kwargs)
         except Exception as error:
             self._refuse(f"{named(function)}: {first_line(error)}")
         changed = [tensor for tensor, version in before if tensor._version != version]
-        if not changed and not tensors_in(found):
-            return found
-        if transformed((args, kwargs, found)):
+        if not changed and not tensors_in(result):
+            return result
+        if transformed((args, kwargs, result)):
             self._refuse("computes with a transform of torch.func, which works on one process alone")
         given = self._argument(args), self._argument(kwargs)
         if function is torch.Tensor.__setitem__:
             function = set_item
         plain = self.ambient == self.base and printable(function)
         node = self.graph.call_function(function, *given) if plain else self._under(self._constant(function), *given)
-        self._write(node, found if tensors_in(found) else changed[0], changed)
-        return found
+        self._write(node, result if tensors_in(result) else changed[0], changed)
+        return result
 
     def leaf(self, name: str, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute a module as a whole and write it down as one call."""
@@ -161,15 +161,15 @@ class Tracer(TorchFunctionMode):
         self.stack.append(name)
         self.inside = {id(tensor) for tensor in tensors_in((args, kwargs))}, {id(tensor) for tensor in held}
         try:
-            found = call(module, *args, **kwargs)
+            outputs = call(module, *args, **kwargs)
         except Exception:
-            found = self._really(name, module, args, kwargs)
+            outputs = self._really(name, module, args, kwargs)
         finally:
             self.inside = None
         with torch._C.DisableTorchFunction():
-            self._leaf(name, held, before, found, args, kwargs)
+            self._leaf(name, held, before, outputs, args, kwargs)
         self.stack.pop()
-        return found
+        return outputs
 
     def _really(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
         try:
@@ -178,7 +178,7 @@ class Tracer(TorchFunctionMode):
             reason = first_line(error)
         raise Whole(self.stack[-2], f"{name}: {reason}")
 
-    def _leaf(self, name: str, held: list[torch.Tensor], before: Any, found: Any, args: Any, kwargs: Any) -> None:
+    def _leaf(self, name: str, held: list[torch.Tensor], before: Any, outputs: Any, args: Any, kwargs: Any) -> None:
         """Write down the call of a leaf."""
         changed = [tensor for tensor, version in before if tensor._version != version]
         given = self._argument(args), self._argument(kwargs)
@@ -186,30 +186,30 @@ class Tracer(TorchFunctionMode):
             node = self.graph.call_module(name, *given)
         else:
             node = self._under(self.graph.create_node("get_attr", name), *given)
-        self._write(node, found, changed, [self.names[id(tensor)] for tensor in held])
+        self._write(node, outputs, changed, [self.names[id(tensor)] for tensor in held])
 
     def _under(self, function: fx.Node, args: Any, kwargs: Any) -> fx.Node:
         return self.graph.call_function(under, (*self.ambient, self.device, function, *args), kwargs)
 
-    def _write(self, node: fx.Node, found: Any, changed: list[torch.Tensor], uses: Sequence[str] = ()) -> None:
+    def _write(self, node: fx.Node, outputs: Any, changed: list[torch.Tensor], uses: Sequence[str] = ()) -> None:
         """What is known of a call, and a node for each tensor that it gives."""
         overwritten = {storage_of(tensor) for tensor in changed}
         about = {"call": next(self.calls), "path": self.stack[-1]}
         node.meta |= about | {"draws": self.watch.drew, "uses": list(uses), "overwrites": overwritten}
         node.meta["changes"] = [self.names[id(tensor)] for tensor in changed if id(tensor) in self.names]
-        made = {id(tensor) for tensor in tensors_in(found)}
+        result_ids = {id(tensor) for tensor in tensors_in(outputs)}
         for tensor in [*self.alive.values()]:  # what shares the memory that was changed is read after the change
-            if id(tensor) not in made and storage_of(tensor) in overwritten:
-                later = self.graph.call_function(after, (self.known[id(tensor)], node))
+            if id(tensor) not in result_ids and storage_of(tensor) in overwritten:
+                later = self.graph.call_function(after, (self.node_of[id(tensor)], node))
                 later.meta |= about
                 self._know(tensor, later)
-        if isinstance(found, torch.Tensor):
-            self._know(found, node)
+        if isinstance(outputs, torch.Tensor):
+            self._know(outputs, node)
             return
         leaves = self.graph.call_function(pytree.tree_leaves, (node,))
         leaves.meta |= about
-        opened(found)
-        for place, leaf in enumerate(pytree.tree_leaves(found)):
+        opened(outputs)
+        for place, leaf in enumerate(pytree.tree_leaves(outputs)):
             if isinstance(leaf, torch.Tensor):
                 item = self.graph.call_function(operator.getitem, (leaves, place))
                 item.meta |= about
@@ -217,7 +217,7 @@ class Tracer(TorchFunctionMode):
 
     def _know(self, tensor: torch.Tensor, node: fx.Node) -> None:
         node.meta |= {"like": Like.of(tensor), "storage": storage_of(tensor)}
-        self.known[id(tensor)] = node
+        self.node_of[id(tensor)] = node
         self.alive[id(tensor)] = tensor
 
     def _argument(self, value: Any) -> Any:
@@ -237,8 +237,8 @@ class Tracer(TorchFunctionMode):
             node = self.graph.create_node("get_attr", self.names[id(tensor)])
             node.meta |= {"like": Like.of(tensor), "uses": [self.names[id(tensor)]]}
             return node
-        if id(tensor) in self.known:
-            return self.known[id(tensor)]
+        if id(tensor) in self.node_of:
+            return self.node_of[id(tensor)]
         if self.stale.get(id(tensor)) is False:
             self._refuse("uses a tensor that the batch before has left behind")
         if isinstance(tensor, FakeTensor) and id(tensor) not in self.stale:
@@ -265,7 +265,7 @@ class Tracer(TorchFunctionMode):
         for tensor in tensors_in((args, kwargs)):
             if id(tensor) in given or id(tensor) in held:
                 continue
-            if id(tensor) in self.known or id(tensor) in self.names:
+            if id(tensor) in self.node_of or id(tensor) in self.names:
                 name = self.stack[-1]
                 raise Whole(name.rpartition(".")[0], f"{name} uses tensors of the model that are not its arguments")
 
