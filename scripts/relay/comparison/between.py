@@ -6,10 +6,11 @@ statistics are those of the comparison: the interval of the ratio of two speeds,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from relay.base.errors import UserError
 from relay.base.grouped import gathered
@@ -176,7 +177,4 @@ def made_otherwise(found: Sequence[Changed]) -> Iterator[str]:
 
 def counts(found: Sequence[Changed]) -> Mapping[str, int]:
     """How many settings changed in which way."""
-    told: dict[str, Any] = {}
-    for each in found:
-        told[each.change] = told.get(each.change, 0) + 1
-    return told
+    return Counter(each.change for each in found)

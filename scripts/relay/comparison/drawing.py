@@ -33,6 +33,7 @@ PAPER = "#fdfdfc"
 PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8bdbb")
 ON_PARTS = "#111111"
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+FIGURES = "{x:,.10g}"  # of an axis
 WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -1,4 +1,4 @@
-"""The table of settings in further formats: Markdown for people's notes, Parquet for programs."""
+"""The tables in further formats: Markdown for people's notes, Parquet for programs, CSV for both."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from tabulate import tabulate
 
 from relay.base.errors import UserError
 from relay.base.files import write_bytes, write_text
+from relay.base.grouped import grouped
 from relay.base.printable import printable
+from relay.comparison import scaling
 from relay.comparison.answer import Answer
 from relay.comparison.columns import MEASURED, Row, reason_title, result, told_speed, told_unit
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import quality
+from relay.comparison.scaling import Grid
 from relay.comparison.wording import MISSING, mebibytes, number, percent, small, speed_and_spread
 from relay.comparison.words import in_short, sentence
 from relay.spec.run import setting_fields
@@ -52,11 +55,25 @@ def markdown(settings: Sequence[SettingResult], answers: Sequence[Answer]) -> st
         notes = [f"- {each.name}, {reason_title(each.row)}: {each.row['reason']}" for each in its if each.row["reason"]]
         parts += [
             f"## {_cell(answer.trained)}",
-            tabulate(shown, headers="keys", tablefmt="github", disable_numparse=True),
+            _table(shown),
             _cell(f"{sentence(answer)} {in_short(answer)}"),
             "\n".join(map(_cell, notes)),
         ]
     return "\n\n".join(filter(None, parts or ["Nothing was measured."])) + "\n"
+
+
+def scaling_markdown(rows: Sequence[Row], grids: Sequence[Grid]) -> str:
+    """The scaling table with a heading for each kind of scaling of what is trained; then the grids."""
+    parts = []
+    for (what, kind), alike in grouped(rows, lambda row: (row["trained"], row["scaling"])).items():
+        same = "the same global batch" if kind == "strong" else "the same batch per device"
+        parts.append(f"## {what}: {kind} scaling ({same})\n\n{_table([*map(scaling.shown, alike)])}\n")
+    parts += [f"## {grid.heading}\n\n{_table(grid.rows, grid.columns)}\n" for grid in grids]
+    return "\n".join(parts) or "No setting was measured on several numbers of devices.\n"
+
+
+def _table(rows: Sequence[Any], headers: str | Sequence[str] = "keys") -> str:
+    return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
 
 def _shown(setting: SettingResult, unit: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from statistics import fmean, median, pstdev, variance
 
 from relay.comparison.inputs import Record
 from relay.comparison.statistics import t_quantile
-from relay.comparison.wording import number
+from relay.comparison.wording import number, percent
 from relay.spec.labels import options_text
 
 SPREADS = 5.0  # standard deviations between repeats
@@ -41,7 +41,7 @@ class Scale:
 
     def word(self, value: float) -> str:
         """The value as people read it."""
-        return f"{value:.3g}" if self.logarithmic else f"{100 * value:.1f} %"
+        return f"{value:.3g}" if self.logarithmic else percent(value)
 
 
 ACCURACY = Scale("test_accuracy", floor=0.01, alone=0.1)

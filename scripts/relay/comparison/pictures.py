@@ -12,6 +12,7 @@ from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, told_speed
 from relay.comparison.drawing import (
     ACCENT,
+    FIGURES,
     INK,
     MUTED,
     figure_of,
@@ -97,7 +98,7 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
             for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
                 scale("log")
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+                axis.set_major_formatter(FIGURES)
                 axis.set_minor_locator(NullLocator())
             axes.margins(0.08)
         else:
@@ -172,7 +173,7 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
         axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
         axes.set_xlim(-0.3, len(ticks) - 0.7)
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+        axes.yaxis.set_major_formatter(FIGURES)
         axes.grid(axis="y")
         key_below(figure)
         return svg_of(figure, name)

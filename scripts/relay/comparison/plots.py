@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from relay.comparison.columns import told_speed, told_unit
 from relay.comparison.drawing import (
+    FIGURES,
     MUTED,
     below,
     colour_of,
@@ -64,7 +65,7 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         learnt.set_xlabel(measure.label)
         for axes in (speed, learnt):
             in_rows(axes, len(timed))
-        speed.xaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+        speed.xaxis.set_major_formatter(FIGURES)
         return svg_of(figure, name)
 
 
@@ -187,7 +188,7 @@ def _panels(drawn: Sequence[Drawn], label: str, name: str, most: int, decades: f
             panel.grid(axis="y")
             if decades is not None:
                 panel.set_yscale("log")
-                panel.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+                panel.yaxis.set_major_formatter("{x:g}")
                 panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
                 panel.yaxis.set_minor_locator(NullLocator())
         if len(drawn) % 2 and len(drawn) > 1:

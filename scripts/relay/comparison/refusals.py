@@ -8,6 +8,7 @@ from typing import Any
 
 from relay.base.grouped import gathered
 from relay.comparison.inputs import Record
+from relay.comparison.wording import listing
 from relay.run_folder.proofs import COMPUTING
 
 PROVEN = (*COMPUTING, "dataset")
@@ -58,7 +59,7 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
         return f"all {count} repeats: " if count > 1 else ""
     if len(numbers) == 1:
         return f"repeat {numbers[0]}: "
-    return f"repeats {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}: "
+    return f"repeats {listing([*map(str, numbers)])}: "
 
 
 def made_with(told: Mapping[str, Any]) -> Made:

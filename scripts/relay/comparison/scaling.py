@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tabulate import tabulate
-
 from relay.base.grouped import grouped
 from relay.comparison.columns import Row, eligible, told_speed
 from relay.comparison.inputs import Record
@@ -95,20 +93,6 @@ def shown(row: Row) -> dict[str, str]:
     return {"speed-up" if name == "speed_up" else name.replace("_", " "): text for name, text in texts.items()}
 
 
-def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
-    """The table in Markdown, with a heading for each kind of scaling of what is trained; then the grids."""
-    parts = []
-    for what, kind in dict.fromkeys((row["trained"], row["scaling"]) for row in rows):
-        same = "the same global batch" if kind == "strong" else "the same batch per device"
-        of = [shown(row) for row in rows if (row["trained"], row["scaling"]) == (what, kind)]
-        table = tabulate(of, headers="keys", tablefmt="github", disable_numparse=True)
-        parts.append(f"## {what}: {kind} scaling ({same})\n\n{table}\n")
-    for grid in grids:
-        table = tabulate(grid.rows, headers=grid.columns, tablefmt="github", disable_numparse=True)
-        parts.append(f"## {grid.heading}\n\n{table}\n")
-    return "\n".join(parts) or "No setting was measured on several numbers of devices.\n"
-
-
 _DEVICES = {"cpu": "CPU share", "cuda": "GPU"}
 
 
@@ -157,7 +141,7 @@ def _batch(row: Mapping[str, Any]) -> int | None:
     """The samples of a device in a step; None where they are no whole number."""
     if row["global_batch_size"] is None:  # nobody has told that of a script
         return None
-    batch, rest = divmod(int(row["global_batch_size"]), int(row["nodes"] * row["devices_per_node"]))
+    batch, rest = divmod(int(row["global_batch_size"]), devices(row))
     return None if rest else batch
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from relay.comparison.columns import COMPARISON, MEASURED, Row, category, eligible
 from relay.comparison.inputs import Inputs, Record, Skipped
-from relay.comparison.measured import by_setting, paired, rounds_of, speeds_of
+from relay.comparison.measured import by_setting, paired, rounds_of
 from relay.comparison.no_result import Status, summed_up
 from relay.comparison.outliers import differing, outliers
 from relay.comparison.refusals import by_repeat, mixed, proven, refusals
@@ -94,7 +94,7 @@ def _pooled(group: Sequence[Record]) -> Row:
     run, first = group[0].run, group[0]
     verdict = first.verdict if proven(group) else None  # that of other code is not these runs'
     finished = [record.summary for record in group if record.summary]
-    measured = speeds_of(group)
+    measured = list(rounds_of(group).values())
     row: Row = _setting_columns(run, Path(run.strategy.file)) | {
         "repeats": len(finished),
         "repeats_planned": len(group),

@@ -63,12 +63,11 @@ def speed_and_spread(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (number(told_speed(row)), spread(row))))
 
 
-def standings_mean(margin: float) -> dict[str, str]:
-    """What a setting's standing beside the fastest one says. `margin` is that of a tie."""
-    within = f"{100 * margin:.3g} %"
+def standings_mean(of_a_tie: float) -> dict[str, str]:
+    """What a setting's standing beside the fastest one says, with the margin of a tie."""
     return {
-        "tie": f"as fast as the fastest, within {within}",
-        "slower": f"than the fastest, by more than {within}",
+        "tie": f"as fast as the fastest, within {margin(of_a_tie)}",
+        "slower": f"than the fastest, by more than {margin(of_a_tie)}",
         "unclear": "the 95 % intervals do not tell whether it is a tie or slower",
     }
 
