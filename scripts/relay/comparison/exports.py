@@ -16,7 +16,7 @@ from relay.base.grouped import grouped
 from relay.base.printable import printable
 from relay.comparison import scaling
 from relay.comparison.answer import Answer
-from relay.comparison.columns import MEASURED, Row, reason_title, result, told_speed, told_unit
+from relay.comparison.columns import MEASURED, Row, reason_title, result, speed_in_unit, unit_of
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import quality
 from relay.comparison.scaling import Grid
@@ -50,7 +50,7 @@ def markdown(settings: Sequence[SettingResult], answers: Sequence[Answer]) -> st
     parts = []
     for answer in answers:
         its = [each for each in settings if each.row["trained"] == answer.trained]
-        unit = told_unit(each.row for each in its)
+        unit = unit_of(each.row for each in its)
         shown = [_shown(each, unit) for each in its]
         notes = [f"- {each.name}, {reason_title(each.row)}: {each.row['reason']}" for each in its if each.row["reason"]]
         parts += [
@@ -85,10 +85,10 @@ def _shown(setting: SettingResult, unit: str) -> dict[str, str]:
         f"speed ({unit}/s)": f"~~{speed}~~" if row["equivalent"] is False and speed != MISSING else speed,
         "relative": MISSING if row["relative_speed"] is None else f"{row['relative_speed']:.2f}",
         "result": result(row),
-        "per device": number(told_speed(row, "_per_device")),
+        "per device": number(speed_in_unit(row, "_per_device")),
         "scaling efficiency": percent(row["scaling_efficiency"], 0),
         "peak memory (MiB)": mebibytes(row["peak_memory_bytes"]),
-        f"test {learnt.name}": learnt.told(row),
+        f"test {learnt.name}": learnt.as_text(row),
         "largest loss difference": small(row["max_loss_difference"]),
         "goodput": percent(row["goodput"], 0),
         "repeats": MISSING if row["repeats"] is None else f"{row['repeats']} of {row['repeats_planned']}",
@@ -143,8 +143,8 @@ def about(name: str) -> dict[str, str]:
         unit = "1"
     meanings = {each.name: each.about.means for each in setting_fields()}
     meanings |= {each: measured.means for each, measured in MEASURED.items()}
-    told = meanings.get(name) or part or ("of each device" if per_device else "")
-    return {key: value for key, value in (("unit", unit), ("meaning", told)) if value}
+    meaning = meanings.get(name) or part or ("of each device" if per_device else "")
+    return {key: value for key, value in (("unit", unit), ("meaning", meaning)) if value}
 
 
 def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import Row, reason_title, result, told_speed, told_unit
+from relay.comparison.columns import Row, reason_title, result, speed_in_unit, unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.inputs import Inputs, Record
@@ -55,13 +55,13 @@ def _section(
     place: int, answer: Answer, settings: Sequence[SettingResult], accuracy: float | None, results: Path
 ) -> Section:
     rows, runs = [each.row for each in settings], [each for each in settings if each.records]
-    found, scaled = recommendation(answer, results), scaling_rows(rows)
+    recommended, scaled = recommendation(answer, results), scaling_rows(rows)
     return {
         "answer": answer,
-        "unit": told_unit(rows),
+        "unit": unit_of(rows),
         "quality": quality(rows),
-        "block": pasted(answer, found.script) if found else "",
-        "own_script": "\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
+        "block": pasted(answer, recommended.script) if recommended else "",
+        "own_script": "\n".join(own_script(recommended.run, answer.request)) if recommended and answer.request else "",
         "results": settings,
         "runs": runs,
         "warnings": list(grouped(warnings(runs), lambda each: (each.kind, each.advice)).values()),
@@ -73,13 +73,13 @@ def _section(
     }
 
 
-def render(inputs: Inputs, settings: Sequence[SettingResult], made: Sequence[Section], results: Path) -> str:
+def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
     environment = words.environment().overlay()
-    filters = (told_speed, reason_title, result, coded)
+    filters = (speed_in_unit, reason_title, result, coded)
     environment.filters = environment.filters | {function.__name__: function for function in filters}
     return environment.get_template("comparison.html.j2").render(
-        sections=made,
+        sections=contents,
         in_cpp=in_cpp(results),
         largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
         evidence=evidence(inputs, results),
@@ -93,11 +93,11 @@ def render(inputs: Inputs, settings: Sequence[SettingResult], made: Sequence[Sec
     )
 
 
-def pictures(made: Sequence[Section]) -> dict[str, str]:
+def pictures(contents: Sequence[Section]) -> dict[str, str]:
     """Every picture of the page as an SVG file, by a name such as 'lenet-digits-speed'."""
     return {
         f"{section['answer'].file_name}-{name}": standalone(svg)
-        for section in made
+        for section in contents
         for name, svg in section["plots"].items()
         if svg
     }
@@ -149,9 +149,9 @@ class Gate:
 def _gates(results: Sequence[SettingResult]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
     # Else the verdict would be that of something else.
-    known = [each for each in results if each.records[0].verdict and proven(each.records)]
+    judged = [each for each in results if each.records[0].verdict and proven(each.records)]
     # The verdict has parts of its own for each batch size.
-    alike = grouped(known, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
+    alike = grouped(judged, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
     gates = [
         Gate([each.name for each in members], members[0].records[0].verdict or {},
              any(each.row["equivalent"] is False for each in members))

@@ -131,5 +131,5 @@ def _time(
     in_a_job = max(seconds / each["attempts"] for seconds, each in zip(outside, summaries, strict=True))
     useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
     jobs = math.ceil(trained * (1 + MARGIN) / useful)
-    told = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
-    return limit_minutes, max(2, jobs), trained + once, told
+    chain_why = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
+    return limit_minutes, max(2, jobs), trained + once, chain_why

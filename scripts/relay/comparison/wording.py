@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay.base.clock import duration
-from relay.comparison.columns import told_speed
+from relay.comparison.columns import speed_in_unit
 from relay.comparison.statistics import Estimate
 from relay.run_folder.needed import MEBIBYTE
 from relay.spec.labels import counted
@@ -60,7 +60,7 @@ def spread(row: Mapping[str, Any]) -> str:
 
 def speed_and_spread(row: Mapping[str, Any]) -> str:
     """The speed of a row in the task's unit, with its interval: '20,500 ±2.1 %'; '–' without one."""
-    return " ".join(filter(None, (number(told_speed(row)), spread(row))))
+    return " ".join(filter(None, (number(speed_in_unit(row)), spread(row))))
 
 
 def standings_mean(of_a_tie: float) -> dict[str, str]:
