@@ -20,7 +20,7 @@ from relay.comparison.columns import MEASURED, Row, reason_title, result, speed_
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import quality
 from relay.comparison.scaling import Grid
-from relay.comparison.wording import MISSING, mebibytes, number, percent, small, speed_and_spread
+from relay.comparison.wording import MISSING, mebibytes, number, percent, relative, small, speed_and_spread
 from relay.comparison.words import in_short, sentence
 from relay.spec.run import setting_fields
 
@@ -83,7 +83,7 @@ def _shown(setting: SettingResult, unit: str) -> dict[str, str]:
         "strategy": row["strategy"],
         "setting": setting.label,
         f"speed ({unit}/s)": f"~~{speed}~~" if row["equivalent"] is False and speed != MISSING else speed,
-        "relative": MISSING if row["relative_speed"] is None else f"{row['relative_speed']:.2f}",
+        "relative": relative(row["relative_speed"]),
         "result": result(row),
         "per device": number(speed_in_unit(row, "_per_device")),
         "scaling efficiency": percent(row["scaling_efficiency"], 0),

@@ -50,7 +50,7 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
         speed, learnt = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
         figure.subplots_adjust(wspace=0.1)
-        speeds = [[s * each.run.task.units_per_sample for s in each.speeds] for each in timed]
+        speeds = [[value * each.run.task.units_per_sample for value in each.speeds] for each in timed]
         end = room_for(value for each in speeds for value in each)
         for place, (setting, values) in enumerate(zip(timed, speeds, strict=True)):
             _interval(speed, place, setting, end)

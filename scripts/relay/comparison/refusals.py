@@ -40,7 +40,7 @@ def ran_other_code(group: Sequence[Record]) -> list[Record]:
     """The repeats that ran, or run, other code of the strategy than the gate has judged."""
     verdict = group[0].verdict
     judged = verdict["strategy_source"] if verdict else None  # None: no code at all, as of scripts
-    return [r for r in group if judged and r.strategy_source not in (None, judged)]
+    return [record for record in group if judged and record.strategy_source not in (None, judged)]
 
 
 def proven(group: Sequence[Record]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from relay.base.grouped import grouped
 from relay.comparison.columns import Row, eligible, speed_in_unit
 from relay.comparison.inputs import Record
-from relay.comparison.wording import MISSING, number, percent
+from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
 
@@ -87,7 +87,7 @@ def shown(row: Row) -> dict[str, str]:
     texts = {name: str(row[name] or "") for name in SHOWN} | {
         "seconds_per_epoch": number(row["seconds_per_epoch"]),
         "speed": f"{number(row['speed'])} {row['unit']}/s",
-        "speed_up": f"{row['speed_up']:.2f}",
+        "speed_up": relative(row["speed_up"]),
         "efficiency": percent(row["efficiency"], 0),
     }
     return {"speed-up" if name == "speed_up" else name.replace("_", " "): text for name, text in texts.items()}

@@ -104,7 +104,7 @@ def _pooled(group: Sequence[Record]) -> Row:
         "max_loss_difference": verdict["max_loss_difference"] if verdict else None,
         "goodput": _goodput(finished),
         **_measured(finished),
-        "hosts": " ".join(sorted({host for s in finished for host in s["hosts"]})) or None,
+        "hosts": " ".join(sorted({host for summary in finished for host in summary["hosts"]})) or None,
     }
     if measured:
         speed = geometric_mean(measured)
@@ -161,9 +161,9 @@ def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
 
 def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
     """Time on steps that were kept, divided by the allocated time, over all repeats; longer repeats weigh more."""
-    timed = [s for s in summaries if s["goodput"] is not None and s["allocated_seconds"]]
-    allocated = math.fsum(s["allocated_seconds"] for s in timed)
-    return math.fsum(s["goodput"] * s["allocated_seconds"] for s in timed) / allocated if timed else None
+    timed = [each for each in summaries if each["goodput"] is not None and each["allocated_seconds"]]
+    allocated = math.fsum(each["allocated_seconds"] for each in timed)
+    return math.fsum(each["goodput"] * each["allocated_seconds"] for each in timed) / allocated if timed else None
 
 
 def _skipped(skipped: Skipped) -> Row:

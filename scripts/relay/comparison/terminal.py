@@ -17,7 +17,7 @@ from relay.comparison.columns import Row, category, reason_title, result, speed_
 from relay.comparison.inputs import inputs_of
 from relay.comparison.quality import quality
 from relay.comparison.table import comparison_rows
-from relay.comparison.wording import MISSING, speed_and_spread, spread, standings_mean
+from relay.comparison.wording import MISSING, relative, speed_and_spread, spread, standings_mean
 from relay.spec.labels import counted, setting_labels
 
 _STYLES = {
@@ -102,8 +102,8 @@ def _table(
         yield f"{unit}/s", _FIGURE, Text(speed_and_spread(row), style=struck)
         if width >= _WIDE:
             yield "", {}, Text(marks[2] * round(_BAR * (row["samples_per_second"] or 0) / fastest), style=struck)
-        relative = f"{row['relative_speed']:.2f} " if row["standing"] else ""
-        outcome = Text(relative + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
+        beside_fastest = f"{relative(row['relative_speed'])} " if row["standing"] else ""
+        outcome = Text(beside_fastest + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
         outcome.append("\nrecommended" if row["setting"] in recommended else "", style="bold green")
         yield "relative\nspeed", {"no_wrap": True}, outcome
         if evaluated:

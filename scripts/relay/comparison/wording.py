@@ -45,6 +45,11 @@ def percent(value: float | None, decimals: int = 1) -> str:
     return MISSING if value is None else f"{100 * value:.{decimals}f} %"
 
 
+def relative(value: float | None) -> str:
+    """A speed relative to another one, such as '0.97'; '–' for None."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
 def spread(row: Mapping[str, Any]) -> str:
     """The 95 % interval of the speed beside it: '±2.1 %', or '-52/+110 %' for a wide one; '' for one repeat."""
     low, high = row.get("samples_per_second_low"), row.get("samples_per_second_high")
@@ -127,4 +132,5 @@ def margin(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-FIGURES = (number, small, percent, times, as_fast, between, duration, minutes, listing, some, margin, mebibytes, whole)
+FIGURES = (number, small, percent, relative, times, as_fast, between, duration, minutes, listing, some, margin,
+           mebibytes, whole)  # fmt: skip
