@@ -33,6 +33,7 @@ def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
 def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; [bold]" in full.html
     assert full.html.count("<script") == 1
+    assert full.html.count("<pre ") == full.html.count("data-copy=") > 1, "each block has its button"
     assert "&lt;img src=x&gt;" in full.html
     assert "hook=&lt;b&gt;$x_1$" in full.html
 

@@ -17,9 +17,8 @@ from chain_runs import DROPOUT, Bench, Chain
 from plans import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.comparison import found_beside as page
 from relay.environments import login_node
-from relay.libtorch import program
+from relay.libtorch import program, record
 from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
 from slurm_runs import PARTITIONS, site_in
@@ -53,7 +52,7 @@ def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench) -> None:
     assert told["samples"] % told["batch"], "the last batch is a smaller one"
     assert told["python_samples_per_second"] > 0
     assert told["cpp_samples_per_second"] > 0
-    assert f"{DROPOUT.name} [run-1]: outputs equal" in page.in_cpp_lines(chain.results)
+    assert f"{DROPOUT.name} [run-1]: outputs equal" in record.in_cpp_lines(chain.results)
 
 
 @pytest.mark.long

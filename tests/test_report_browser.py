@@ -90,6 +90,11 @@ def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size:
         assert opened.requests == [report.as_uri()]
         wide = opened.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide[0] <= wide[1]
+        blocks = opened.page.evaluate(
+            "[...document.querySelectorAll('.block')].map(({children: [button, pre]}) =>"
+            " [button.checkVisibility(), pre.scrollWidth <= pre.clientWidth])"
+        )
+        assert blocks == [[True, True]] * 2, "each can be copied, and is read without scrolling"
         answer, bars = (opened.page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
         assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
         assert bars["y"] < size["height"] or size is PHONE

@@ -1,4 +1,4 @@
-// What the report does by itself: copy the block, sort and filter the tables. Without it, everything is shown.
+// What the report does by itself: copy its blocks, sort and filter the tables. Without it, everything is shown.
 "use strict";
 
 for (const button of document.querySelectorAll("[data-copy]")) {

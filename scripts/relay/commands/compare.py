@@ -28,7 +28,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison.exports import write_csv, write_whole
     from relay.comparison.inputs import read_inputs
     from relay.comparison.measured import setting_results
-    from relay.comparison.scaling import COLUMNS, grids, markdown, scaling_rows
+    from relay.comparison.scaling import COLUMNS, grids, scaling_rows
     from relay.comparison.table import comparison_rows, run_rows
 
     inputs = read_inputs(given.plan, given.results, partial=given.partial)
@@ -42,7 +42,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
     write_whole(given.results / "comparison.md", exports.markdown(settings, found))
     write_csv(given.results / "scaling.csv", COLUMNS, scaled)
-    write_whole(given.results / "scaling.md", markdown(scaled, grids(rows)))
+    write_whole(given.results / "scaling.md", exports.scaling_markdown(scaled, grids(rows)))
     answer_files.write(found, given.results, inputs.margin)
     exports.write_pictures(given.results / "pictures", page.pictures(sections))
     write_whole(given.results / "comparison.html", html)

@@ -27,7 +27,7 @@ UNUSED_MB, UNUSED_MINUTES = 1000, 10  # less than that is not worth a warning
 BUSY = 0.5  # mean utilisation of a GPU
 IDLE = 0.3  # of an observed step
 
-Found = tuple[str, str] | None  # the figure that sets a warning off, and the advice
+Finding = tuple[str, str] | None  # the figure that sets a warning off, and the advice
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Warned:
 def warnings(settings: Sequence[SettingResult]) -> list[Warned]:
     """All warnings on the settings that have finished, in the order of the list."""
     done = [each for each in settings if each.category == "done" and each.summaries]
-    found = [(kind, each.name, check(each)) for kind, check in CHECKS.items() for each in done]
-    return [Warned(kind, name, *told) for kind, name, told in found if told]
+    checked = [(kind, each.name, check(each)) for kind, check in CHECKS.items() for each in done]
+    return [Warned(kind, name, *finding) for kind, name, finding in checked if finding]
 
 
-def apart_from_others(each: SettingResult) -> Found:
+def apart_from_others(each: SettingResult) -> Finding:
     """What the table warns of: a result far from the others', or other code, data or libraries."""
     return (each.row["warning"], "see docs/measurement.md") if each.row["warning"] else None
 
 
-def too_few_repeats(each: SettingResult) -> Found:
+def too_few_repeats(each: SettingResult) -> Finding:
     """The spread between jobs is not known, or hardly."""
     count = len(each.speeds)
     if not 0 < count < LEAST_REPEATS:
@@ -61,7 +61,7 @@ def too_few_repeats(each: SettingResult) -> Found:
     return f"{counted(count, 'repeat')}: {what}", f"set repeats: {LEAST_REPEATS} or more"
 
 
-def noisy_node(each: SettingResult) -> Found:
+def noisy_node(each: SettingResult) -> Finding:
     """One repeat is far from the others. It counts all the same."""
     timed = [record for record in each.records if record.speed]
     odd = oddest(each.speeds) if timed else None
@@ -80,7 +80,7 @@ def noisy_node(each: SettingResult) -> Found:
     )
 
 
-def loader_bound(each: SettingResult) -> Found:
+def loader_bound(each: SettingResult) -> Finding:
     """The processes wait for their data."""
     waited, feeding = each.row["data_wait_fraction"], each.run.feeding
     if waited is None or waited <= WAITING:
@@ -94,7 +94,7 @@ def loader_bound(each: SettingResult) -> Found:
     return f"waits for data {percent(waited, 0)} of the measured time", advice
 
 
-def small_batch(each: SettingResult) -> Found:
+def small_batch(each: SettingResult) -> Finding:
     """The batch is divided among so many processes that each has little to do between two exchanges."""
     run, efficiency = each.run, each.row["scaling_efficiency"]
     share = run.batch.global_batch_size / run.shape.world_size
@@ -107,7 +107,7 @@ def small_batch(each: SettingResult) -> Found:
     )
 
 
-def shared_cpus(each: SettingResult) -> Found:
+def shared_cpus(each: SettingResult) -> Finding:
     """More threads than CPUs."""
     for summary in each.summaries:
         threads, cpus = summary.get("threads_on_node", 0), summary.get("cpus_of_node", 0)
@@ -119,7 +119,7 @@ def shared_cpus(each: SettingResult) -> Found:
     return None
 
 
-def idle_gpu(each: SettingResult) -> Found:
+def idle_gpu(each: SettingResult) -> Finding:
     """The GPUs had little to do."""
     busy = each.row["gpu_utilisation"]
     if busy is None or busy >= BUSY:
@@ -130,7 +130,7 @@ def idle_gpu(each: SettingResult) -> Found:
     )
 
 
-def unseen_gpu(each: SettingResult) -> Found:
+def unseen_gpu(each: SettingResult) -> Finding:
     """What the GPUs did was not recorded, though it was to be."""
     if (
         each.row["gpu_utilisation"] is not None
@@ -144,7 +144,7 @@ def unseen_gpu(each: SettingResult) -> Found:
     )
 
 
-def bound_by_launches(each: SettingResult) -> Found:
+def bound_by_launches(each: SettingResult) -> Finding:
     """A GPU waits for the CPU to start its kernels, one by one."""
     idle = each.row["step_idle_fraction"]
     graphs = [summary for summary in each.summaries if "replayed_steps" in summary]
@@ -159,21 +159,21 @@ def bound_by_launches(each: SettingResult) -> Found:
     )
 
 
-def memory_not_used(each: SettingResult) -> Found:
+def memory_not_used(each: SettingResult) -> Finding:
     """The jobs asked for much more memory than they used."""
-    asked = each.job.memory_mb if each.job else None
-    if asked is None or not any(summary.get("peak_main_memory_bytes") for summary in each.summaries):
+    requested_mb = each.job.memory_mb if each.job else None
+    if requested_mb is None or not any(summary.get("peak_main_memory_bytes") for summary in each.summaries):
         return None
     needed = request(each.run, each.summaries, each.job).memory_mb
-    if needed is None or needed >= USED * asked or asked - needed < UNUSED_MB:
+    if needed is None or needed >= USED * requested_mb or requested_mb - needed < UNUSED_MB:
         return None
     return (
-        f"{asked:,} MB of each node, of which {needed:,} MB would do, a margin included",
+        f"{requested_mb:,} MB of each node, of which {needed:,} MB would do, a margin included",
         "set memory_mb_per_node to what the neediest setting needs, for it holds for all",
     )
 
 
-def time_not_used(each: SettingResult) -> Found:
+def time_not_used(each: SettingResult) -> Finding:
     """The jobs asked for much more time than they used."""
     if each.job is None:
         return None
@@ -189,7 +189,7 @@ def time_not_used(each: SettingResult) -> Found:
     )
 
 
-CHECKS: Mapping[str, Callable[[SettingResult], Found]] = {
+CHECKS: Mapping[str, Callable[[SettingResult], Finding]] = {
     "look before you use it": apart_from_others,
     "too few repeats": too_few_repeats,
     "noisy node": noisy_node,

@@ -13,12 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from relay.comparison.candidates import Candidate, Rules, gpus
-from relay.comparison.choice import (
-    Compared,
-    LeftOut,
-    chosen,
-    least_speed_up,
-)
+from relay.comparison.choice import Compared, LeftOut, chosen, least_speed_up
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import Goal
@@ -89,8 +84,8 @@ class Answer:
     @property
     def test_loss(self) -> float:
         """The test loss of the recommended setting; infinity where there is none."""
-        found = self.best.row["test_loss"] if self.best else None
-        return math.inf if found is None else float(found)
+        loss = self.best.row["test_loss"] if self.best else None
+        return math.inf if loss is None else float(loss)
 
     @cached_property
     def request(self) -> Request | None:
@@ -166,21 +161,21 @@ class Answer:
         other = [each for each in self.others if best and each.other.on_gpus != best.on_gpus]
         if not other:
             return None
-        found = chosen([each.other for each in other])
-        return next(each for each in other if each.other is found)
+        best_there = chosen([each.other for each in other])
+        return next(each for each in other if each.other is best_there)
 
     def turning_price(self, gpu: Candidate, cpu: Candidate) -> float:
         """The cost of a GPU's hour, in hours of a CPU core, from which on the choice between the two turns."""
         ratio = gpu.rate / cpu.rate
         return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
 
-    def turns_at(self, found: Compared) -> float:
+    def turns_at(self, compared: Compared) -> float:
         """How many times as fast as the recommended one another candidate would have to be, to be recommended."""
         assert self.best is not None
-        if found.other.cost < self.best.cost:
-            return 1 / least_speed_up(self.best, found.other)
-        beside = found.against.rate / self.best.rate
-        return least_speed_up(found.other, found.against) * beside
+        if compared.other.cost < self.best.cost:
+            return 1 / least_speed_up(self.best, compared.other)
+        beside = compared.against.rate / self.best.rate
+        return least_speed_up(compared.other, compared.against) * beside
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

@@ -50,28 +50,28 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
 
     It is a run of its own, with the seed of the first repeat: it trains the task anew, and stays out of the comparison.
     """
-    best, asked = answer.best, answer.request
-    if best is None or asked is None:
+    best, request = answer.best, answer.request
+    if best is None or request is None:
         return None
     run = replace(best.run, id=f"{RECOMMENDED}-{best.run.setting_id}", repeat=0)
     if answer.rules.epochs:
         steps = round(best.epochs * run.length.steps_per_epoch)
         run = changed(run, id=f"{run.id}-{best.epochs:g}-epochs", epochs=best.epochs, total_steps=max(1, steps))
-    job = replace(answer.job, memory_mb=asked.memory_mb, minutes=asked.minutes) if answer.job else None
+    job = replace(answer.job, memory_mb=request.memory_mb, minutes=request.minutes) if answer.job else None
     results = results.resolve()
     plain = Job(
-        nodes=asked.nodes,
-        tasks_per_node=asked.tasks_per_node,
-        cpus_per_task=asked.cpus_per_task,
-        gpus_per_node=asked.gpus_per_node,
-        memory_mb=asked.memory_mb,
-        minutes=asked.minutes,
+        nodes=request.nodes,
+        tasks_per_node=request.tasks_per_node,
+        cpus_per_task=request.cpus_per_task,
+        gpus_per_node=request.gpus_per_node,
+        memory_mb=request.memory_mb,
+        minutes=request.minutes,
     )
     options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results}
     script = BatchScript(
         name=f"relay-{answer.task}",
         job=job or plain,
-        jobs=asked.jobs,
+        jobs=request.jobs,
         site_flags=answer.site_flags,
         command=[*RELAY, "train", *(str(part) for pair in options.items() for part in pair)],
         folder=Path.cwd(),
@@ -83,24 +83,24 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
 
 def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
     """Write `answer.json`, the batch scripts, and the runs that they train. Raises UserError."""
-    made = [recommendation(answer, results) for answer in answers]
-    told = [as_json(answer, found) for answer, found in zip(answers, made, strict=True)]
-    value = {"format": FORMAT, "confidence": CONFIDENCE, "margin": margin, "answers": told}
+    recommendations = [recommendation(answer, results) for answer in answers]
+    items = [as_json(answer, recommended) for answer, recommended in zip(answers, recommendations, strict=True)]
+    value = {"format": FORMAT, "confidence": CONFIDENCE, "margin": margin, "answers": items}
     write_whole(results / "answer.json", json.dumps(value, indent=1) + "\n")
     remove_old(results, "recommendation*.sbatch")
-    for found, answer in zip(made, answers, strict=True):
-        if found:
-            prepare(found, answer, results)
-            write_whole(results / answer.script, found.script.render())
-    if not any(made):
+    for recommended, answer in zip(recommendations, answers, strict=True):
+        if recommended:
+            prepare(recommended, answer, results)
+            write_whole(results / answer.script, recommended.script.render())
+    if not any(recommendations):
         says_why = words.lines("nothing.sbatch.j2", answers=answers)
         write_whole(results / SCRIPT, "".join(f"{printable(line)}\n" for line in says_why))
 
 
-def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
+def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     """Write what the training reads: its specification, its start, and the gate that proves it."""
-    places = Places(results, found.run.id)
-    found.run.write(places.run / "run.json", found.job)
+    places = Places(results, recommended.run.id)
+    recommended.run.write(places.run / "run.json", recommended.job)
     if not (places.run / CHAIN).exists():
         write_json(places.run / CHAIN, {"generation": RECOMMENDED})
     assert answer.best is not None
@@ -121,7 +121,7 @@ def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
     )
 
 
-def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
+def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any]:
     """The answer for programs: settings, figures with intervals, reasons, what was not measured."""
     return {
         "task": answer.task,
@@ -135,9 +135,9 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "more_repeats_would_tell": answer.repeats,
         "recommended": _setting(answer.best) if answer.best else None,
         "request": asdict(answer.request) if answer.request else None,
-        "sbatch": found.script.block.splitlines() if found else [],
-        "run": found.run.id if found else None,
-        "script": answer.script if found else None,
+        "sbatch": recommended.script.block.splitlines() if recommended else [],
+        "run": recommended.run.id if recommended else None,
+        "script": answer.script if recommended else None,
         "reasons": words.reasons(answer),
         "runner_up": _compared(answer.runner_up) if answer.runner_up else None,
         "others": [_compared(each) for each in answer.others],
@@ -151,8 +151,8 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
 
 
 def _compared(each: Compared) -> dict[str, Any]:
-    told = {"relation": each.relation, "relative_speed": asdict(each.ratio), "repeats_that_would_tell": each.repeats}
-    return {**_setting(each.other), **told}
+    beside = {"relation": each.relation, "relative_speed": asdict(each.ratio), "repeats_that_would_tell": each.repeats}
+    return _setting(each.other) | beside
 
 
 def _setting(candidate: Candidate) -> dict[str, Any]:
@@ -181,8 +181,8 @@ ON_SEVERAL = ("--rdzv-backend=static", "--node-rank={node}", "--master-addr={add
 OF_JOB = {"node": "${SLURM_NODEID}", "address": "${MASTER_ADDR}", "port": "${MASTER_PORT}", "folder": "$(mktemp -d)"}
 
 
-def own_script(run: Run, asked: Request) -> list[str]:
-    """The lines, for a job that asks for what is `asked`. What the script has to do itself stands in comments.
+def own_script(run: Run, request: Request) -> list[str]:
+    """The lines, for a job with this `request`. What the script has to do itself stands in comments.
 
     A command that was measured is started without this project, in the folder of the script.
     """
@@ -193,7 +193,7 @@ def own_script(run: Run, asked: Request) -> list[str]:
         arguments[begin:begin] = _meeting(arguments, begin, run)
     of_job = {**OF_JOB, "seed": str(run.seed), "repeat": "0"}
     command = re.sub("(?m)^$", words.EMPTY, " ".join(_in_shell(word, of_job) for word in arguments))
-    return words.lines("own_script.sh.j2", run=run, asked=asked, command=command, folder=str(Path.cwd()))
+    return words.lines("own_script.sh.j2", run=run, request=request, command=command, folder=str(Path.cwd()))
 
 
 def _meeting(arguments: Sequence[str], begin: int, run: Run) -> list[str]:

@@ -6,10 +6,11 @@ statistics are those of the comparison: the interval of the ratio of two speeds,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from relay.base.errors import UserError
 from relay.base.grouped import gathered
@@ -54,11 +55,11 @@ class Changed:
 
     def as_row(self) -> Row:
         """The row of `COLUMNS`."""
-        found = self.after or self.before
-        assert found is not None
+        either = self.after or self.before
+        assert either is not None
         estimate = self.ratio or Estimate(float("nan"))
         return {
-            "task": found.row["task"],
+            "task": either.row["task"],
             "setting": self.name,
             "change": self.change,
             "ratio": estimate.value if self.ratio else None,
@@ -103,18 +104,18 @@ def _key(run: Run) -> str:
 
 
 def _changed(before: SettingResult | None, after: SettingResult | None, margin: float) -> Changed:
-    known = after or before
-    assert known is not None
+    either = after or before
+    assert either is not None
     if before is None or after is None:
-        return Changed(known.name, "not compared", None, before, after, reason="not planned in the other folder")
+        return Changed(either.name, "not compared", None, before, after, reason="not planned in the other folder")
     if faults := list(_faults(before, after)):
-        return Changed(known.name, "not compared", None, before, after, reason="; ".join(faults))
+        return Changed(either.name, "not compared", None, before, after, reason="; ".join(faults))
     sides = [_days(after), _days(before)]
     one_day = min(map(len, sides)) == 1
     if one_day:
         sides = [_speeds(after), _speeds(before)]
-    found = ratio_of_days(*sides)
-    return Changed(after.name, _judged(found, margin, OF_A_DAY if one_day else 0.0), found, before, after)
+    ratio = ratio_of_days(*sides)
+    return Changed(after.name, _judged(ratio, margin, OF_A_DAY if one_day else 0.0), ratio, before, after)
 
 
 def _faults(before: SettingResult, after: SettingResult) -> Iterator[str]:
@@ -136,17 +137,17 @@ def _days(measured: SettingResult) -> list[float]:
     return [geometric_mean(speeds).value for speeds in days.values()]
 
 
-def _judged(found: Estimate, margin: float, of_a_day: float) -> Change:
+def _judged(ratio: Estimate, margin: float, of_a_day: float) -> Change:
     """The change: the whole interval beyond the band of a tie and of what a day brings, or within it; else unclear."""
-    if found.low is None or found.high is None:
+    if ratio.low is None or ratio.high is None:
         return "unclear"
     least, most = band(max(margin, of_a_day))
-    if found.high < least:
+    if ratio.high < least:
         return "slower"
-    if found.low > most:
+    if ratio.low > most:
         return "faster"
     low, high = band(margin)
-    return "the same" if low <= found.low and found.high <= high else "unclear"
+    return "the same" if low <= ratio.low and ratio.high <= high else "unclear"
 
 
 def _speed(measured: SettingResult | None) -> float | None:
@@ -154,19 +155,19 @@ def _speed(measured: SettingResult | None) -> float | None:
     return geometric_mean(speeds).value if speeds else None
 
 
-def made_otherwise(found: Sequence[Changed]) -> Iterator[str]:
+def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:
     """In what the two folders were measured otherwise, a line for software and one for devices; nothing without."""
-    for what, told in (
+    for what, as_text in (
         ("software", lambda summary: versions_text(summary["versions"])),
         ("devices", lambda summary: str(summary["device_name"])),
     ):
         sides = [
-            sorted({told(summary) for each in measured if each for summary in each.summaries})
-            for measured in ([each.before for each in found], [each.after for each in found])
+            sorted({as_text(summary) for each in measured if each for summary in each.summaries})
+            for measured in ([each.before for each in changes], [each.after for each in changes])
         ]
         if sides[0] != sides[1] and all(sides):
             yield f"{what}: before: {' | '.join(sides[0])}; after: {' | '.join(sides[1])}"
-    compared = [(each.before, each.after) for each in found if each.before and each.after and each.ratio]
+    compared = [(each.before, each.after) for each in changes if each.before and each.after and each.ratio]
     if any(len(_days(side)) == 1 for pair in compared for side in pair):
         yield (
             "days: a side was measured on one day: what differs may be the day. Measure before and after on three days "
@@ -174,9 +175,6 @@ def made_otherwise(found: Sequence[Changed]) -> Iterator[str]:
         )
 
 
-def counts(found: Sequence[Changed]) -> Mapping[str, int]:
+def counts(changes: Sequence[Changed]) -> Mapping[str, int]:
     """How many settings changed in which way."""
-    told: dict[str, Any] = {}
-    for each in found:
-        told[each.change] = told.get(each.change, 0) + 1
-    return told
+    return Counter(each.change for each in changes)

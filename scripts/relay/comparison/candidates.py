@@ -46,15 +46,15 @@ class Rules(Charging):
         return 1.0 if self.deadline_hours else 0.0 if self.budget else self.least_efficiency
 
 
-def rules_of(margin: float, told: Mapping[str, Any], compared: Iterable[Mapping[str, float]] = ()) -> Rules:
+def rules_of(margin: float, planned: Mapping[str, Any], compared: Iterable[Mapping[str, float]] = ()) -> Rules:
     """The rules that the plan has written down; defaults where an older plan has none. `compared`: CPUs and GPUs."""
-    found = charging(Price.model_validate(told.get("price") or {}), told.get("cores_per_gpu"), compared)
+    charges = charging(Price.model_validate(planned.get("price") or {}), planned.get("cores_per_gpu"), compared)
     return Rules(
         margin=margin,
-        least_efficiency=told.get("least_efficiency", 0.7),
-        cores_per_gpu=found.cores_per_gpu,
-        price=found.price,
-        **{name: told.get(name) for name in ("epochs", "deadline_hours", "budget")},
+        least_efficiency=planned.get("least_efficiency", 0.7),
+        cores_per_gpu=charges.cores_per_gpu,
+        price=charges.price,
+        **{name: planned.get(name) for name in ("epochs", "deadline_hours", "budget")},
     )
 
 
@@ -93,8 +93,8 @@ class Candidate(SettingResult):
     @property
     def resolution(self) -> float:
         """How many times as soon a repeat may have reached the goal: evaluations before did not look."""
-        found = [reached for each in self.records if self.goal and (reached := self.goal.reached(each))]
-        return max((step / before if before else UNSEEN for step, before in found), default=1.0)
+        reached_at = [reached for each in self.records if self.goal and (reached := self.goal.reached(each))]
+        return max((step / before if before else UNSEEN for step, before in reached_at), default=1.0)
 
     @cached_property
     def rate(self) -> float:

@@ -67,28 +67,28 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate])
     does not tell.
     """
     among = len(candidates) - 1
-    found = beside(other, best, among)
+    relative = beside(other, best, among)
     against = _hardest(best, other, candidates) if other.cost > best.cost else best
-    relation = _relation(best, other, found, against, among)
+    relation = _relation(best, other, relative, against, among)
     pair = paired(other.rates, other.records, against.rates, against.records)
     repeats = repeats_to_tell(*pair, _edges(against, other), among) if relation == "unclear" else None
-    return Compared(other, found, relation, against, repeats)
+    return Compared(other, relative, relation, against, repeats)
 
 
 def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    found = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
-    if found.low is None or found.high is None:
-        return found
-    return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)
+    relative = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
+    if relative.low is None or relative.high is None:
+        return relative
+    return Estimate(relative.value, relative.low / other.resolution, relative.high * one.resolution)
 
 
-def _relation(best: Candidate, other: Candidate, found: Estimate, against: Candidate, among: int) -> Relation:
-    if found.low is None or found.high is None:
+def _relation(best: Candidate, other: Candidate, relative: Estimate, against: Candidate, among: int) -> Relation:
+    if relative.low is None or relative.high is None:
         return "unclear"
     if other.cost < best.cost:
-        return "cheaper, too slow" if found.high < _edges(best, other)[0] else "unclear"
-    speed = standing(found, best.rules.margin)
+        return "cheaper, too slow" if relative.high < _edges(best, other)[0] else "unclear"
+    speed = standing(relative, best.rules.margin)
     if speed in ("tie", "slower"):
         return "tie" if speed == "tie" else "slower"
     if other.cost > best.cost and _shortfall(other, against, among) > 1:
@@ -109,8 +109,8 @@ def _shortfall(costlier: Candidate, cheaper: Candidate, among: int) -> float:
 
     0 where there is no interval, so that nothing is beyond doubt.
     """
-    found = beside(costlier, cheaper, among)
-    return least_speed_up(costlier, cheaper) / found.high if found.high else 0.0
+    relative = beside(costlier, cheaper, among)
+    return least_speed_up(costlier, cheaper) / relative.high if relative.high else 0.0
 
 
 def _edges(best: Candidate, other: Candidate) -> tuple[float, ...]:
@@ -132,13 +132,13 @@ def may_be_recommended(row: Row) -> bool:
 
 
 def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
-    found = []
+    entries = []
     for each in results:
         if not may_be_recommended(each.row):
             what = "not timed" if each.category == "done" else each.category
             reason = " ".join((each.row["reason"] or "no step after the warm-up").split())  # an item of a list
-            found.append(LeftOut(each.name, what, reason))
-    return found
+            entries.append(LeftOut(each.name, what, reason))
+    return entries
 
 
 def beyond(each: Candidate) -> str:

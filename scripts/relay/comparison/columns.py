@@ -47,9 +47,7 @@ MEASURED: dict[str, Measured] = {
     "step_data_fraction": Measured(float, "part of an observed step spent waiting for data", mean),
     "step_compute_fraction": Measured(float, "part of an observed step spent computing", mean),
     "step_communication_fraction": Measured(
-        float,
-        "part of an observed step spent waiting for other processes, or for what is sent",
-        mean,
+        float, "part of an observed step spent waiting for other processes, or for what is sent", mean
     ),
     "step_optimizer_fraction": Measured(float, "part of an observed step spent updating the parameters", mean),
     "step_no_cpu_fraction": Measured(float, "part of an observed step in which it was ready, and no CPU free", mean),
@@ -168,13 +166,13 @@ RUNS: dict[str, type] = {
 }
 
 
-def told_speed(row: Mapping[str, Any], part: str = "") -> Any:
+def speed_in_unit(row: Mapping[str, Any], part: str = "") -> Any:
     """The speed of a row, or a part of it ("_low", …), as a float in the task's unit; None without a speed."""
     speed = row[f"samples_per_second{part}"]
     return None if speed is None or not row["unit"] else speed * row["units_per_sample"]
 
 
-def told_unit(rows: Iterable[Mapping[str, Any]]) -> str:
+def unit_of(rows: Iterable[Mapping[str, Any]]) -> str:
     """The unit of a task's speeds. Rows of skipped settings have no unit."""
     return next((str(row["unit"]) for row in rows if row["unit"]), "samples")
 

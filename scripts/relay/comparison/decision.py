@@ -26,7 +26,7 @@ from relay.comparison.choice import (
     near_limits,
     only_on_cpu,
 )
-from relay.comparison.columns import Row, told_unit
+from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.quality import learns_more, stated_goal
@@ -48,42 +48,50 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
     """
     results = setting_results(inputs, rows)
     alike = grouped(results, lambda each: each.row["trained"])
-    found = sorted(
+    in_order = sorted(
         (_answer(members, inputs) for members in alike.values()), key=lambda each: (each.task, each.test_loss)
     )
-    first = next((each for each in found if each.best), None)
+    first = next((each for each in in_order if each.best), None)
     return [
-        each if each is first else replace(each, script=f"recommendation-{each.file_name}.sbatch") for each in found
+        each if each is first else replace(each, script=f"recommendation-{each.file_name}.sbatch") for each in in_order
     ]
 
 
 def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
     rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
-    asked = inputs.config.get("target_accuracy")
+    target_accuracy = inputs.config.get("target_accuracy")
     measured = [Candidate(x.row, x.label, x.records, rules) for x in results if may_be_recommended(x.row)]
     several = len({training_of(each.run) for each in measured}) > 1
-    goal = stated_goal(measured, asked) if several else None
+    goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
     candidates = [each for each in measured if not beyond(each)]
     over = [LeftOut(each.name, "beyond a limit", why) for each in measured if (why := beyond(each))]
-    told: dict[str, Any] = {"task": row["task"], "trained": row["trained"], "rules": rules, "goal": goal}
-    told |= {"unit": told_unit(each.row for each in results)}
-    told |= {"left_out": [*left_out(results), *over], "only_on_cpu": only_on_cpu(results)}
+    answer = Answer(
+        task=row["task"],
+        trained=row["trained"],
+        unit=unit_of(each.row for each in results),
+        rules=rules,
+        goal=goal,
+        certainty="none",
+        left_out=[*left_out(results), *over],
+        only_on_cpu=only_on_cpu(results),
+    )
     if not candidates:
-        return Answer(certainty="none", **told)
+        return answer
     best = chosen(candidates)
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, candidates) for each in rest]
     next_best = chosen(rest) if rest else None
-    answer = Answer(
+    answer = replace(
+        answer,
         best=best,
         certainty=_certainty(others),
         neighbours=neighbours(candidates),
         places=places([(beside, each.other) for each in others for beside in (best, each.against)]),
         limits=near_limits(candidates),
         another=ANOTHER if several and not goal else "",
-        learnt=None if goal and asked else learns_more(best, candidates),
+        learnt=None if goal and target_accuracy else learns_more(best, candidates),
         odd=_decisive(best, candidates),
         short=hardly_timed(candidates),
         job=_longest(best, inputs.rules.get("most_minutes") or 0),
@@ -91,7 +99,6 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
-        **told,
     )
     return replace(answer, certainty="likely") if answer.certainty == "winner" and answer.doubts else answer
 
@@ -124,9 +131,9 @@ def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, Re
         if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
             record = [record for record in each.records if record.run.repeat in each.rates][odd.place]
             without = replace(each, records=[other for other in each.records if other is not record])
-            found = chosen([without if other is each else other for other in candidates])
-            if found.run.setting_id != best.run.setting_id:
-                return each.name, record, found.name
+            recommended = chosen([without if other is each else other for other in candidates])
+            if recommended.run.setting_id != best.run.setting_id:
+                return each.name, record, recommended.name
     return None
 
 
@@ -164,8 +171,8 @@ def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[str]:
     Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
     """
     alike = [(a, b) for a, b in pairs if a.run.shape.device == b.run.shape.device]
-    found = (next(filter(None, (apart(*pair) for pair in alike)), "") for apart in (_hardware, _nodes, _days))
-    return [clause for clause in found if clause]
+    clauses = (next(filter(None, (apart(*pair) for pair in alike)), "") for apart in (_hardware, _nodes, _days))
+    return [clause for clause in clauses if clause]
 
 
 def _hardware(one: SettingResult, other: SettingResult) -> str:
@@ -218,7 +225,7 @@ def hardly_timed(settings: Sequence[SettingResult]) -> str:
 def _unsteady(settings: Sequence[SettingResult]) -> str:
     """Which setting was faster or slower in the second half of its timed steps, in the mean of its repeats; else ''."""
     for each in settings:
-        ratios = [found for summary in each.summaries if (found := summary.get("second_half_ratio"))]
+        ratios = [half_ratio for summary in each.summaries if (half_ratio := summary.get("second_half_ratio"))]
         if ratios and not 1 / STEADY < (ratio := geometric_mean(ratios).value) < STEADY:
             return f"{each.name} was {number(ratio, 2)} times as fast in the second half of its timed steps"
     return ""

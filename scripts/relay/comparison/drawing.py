@@ -33,6 +33,7 @@ PAPER = "#fdfdfc"
 PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8bdbb")
 ON_PARTS = "#111111"
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+FIGURES = "{x:,.10g}"  # of an axis
 WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -111,9 +112,9 @@ def titled(axes: Axes, text: str, room: int = PANEL_CHARACTERS) -> None:
 
 def key_below(figure: Figure) -> None:
     """Write what each line of the plots stands for, at the lower edge."""
-    found = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    named = [fitted(str(label), most=7.5, room=NAME_CHARACTERS - 6) for _, label in found]
-    handles, labels, size = [handle for handle, _ in found], [text for text, _ in named], min(size for _, size in named)
+    pairs = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    named = [fitted(str(label), most=7.5, room=NAME_CHARACTERS - 6) for _, label in pairs]
+    handles, labels, size = [handle for handle, _ in pairs], [text for text, _ in named], min(size for _, size in named)
     figure.legend(handles, labels, loc="lower left", fontsize=size, frameon=False, borderaxespad=0.1)
 
 
@@ -191,8 +192,8 @@ def svg_of(figure: Figure, name: str) -> str:
     svg = re.sub(r"<svg ", '<svg aria-hidden="true" focusable="false" ', svg, count=1)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
-    ids = {told: f"{name}-{number}" for number, told in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg)))}
-    svg = re.sub(r'(\bid="|href="#|url\(#)([^")]*)', lambda found: found[1] + ids.get(found[2], found[2]), svg)
+    ids = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg)))}
+    svg = re.sub(r'(\bid="|href="#|url\(#)([^")]*)', lambda match: match[1] + ids.get(match[2], match[2]), svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return _shortened(svg)
@@ -201,8 +202,8 @@ def svg_of(figure: Figure, name: str) -> str:
 def _shortened(svg: str) -> str:
     """The same picture in half of the bytes: a tenth of a point cannot be seen, and matplotlib writes a millionth."""
     # Of lines alone, in which each further point belongs to a line, too. Curves are the small shapes of markers.
-    svg = re.sub(r'(?<= d=")[^"CQ]*(?=")', lambda found: _TENTHS.sub(r"\1", found[0]).replace(" \nL ", " "), svg)
-    svg = re.sub(r'(?<= [xy]=")[^"]*', lambda found: _TENTHS.sub(r"\1", found[0]), svg)
+    svg = re.sub(r'(?<= d=")[^"CQ]*(?=")', lambda match: _TENTHS.sub(r"\1", match[0]).replace(" \nL ", " "), svg)
+    svg = re.sub(r'(?<= [xy]=")[^"]*', lambda match: _TENTHS.sub(r"\1", match[0]), svg)
     return re.sub(r"\n\s+", "\n", _MARKERS.sub(_in_one_style, svg))
 
 

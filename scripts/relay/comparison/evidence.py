@@ -62,15 +62,15 @@ def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def _transports(records: Sequence[Record], looks: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """What several processes communicated by, and whose they were: 'nccl over IB (NET/IB, P2P): ddp, fsdp'."""
-    found: dict[str, set[str]] = {}
+    strategies_by_transport: dict[str, set[str]] = {}
     for record in records:
         shape = record.run.shape
         if shape.world_size > 1:
             backend, way = str(shape.backend), ""
             if backend == "nccl" and record.preflight:
                 way = _way([rank["nccl"] for rank in looks[record.preflight] if rank.get("nccl")])
-            found.setdefault(f"{backend}{way}", set()).add(record.run.strategy.name)
-    for transport, strategies in sorted(found.items()):
+            strategies_by_transport.setdefault(f"{backend}{way}", set()).add(record.run.strategy.name)
+    for transport, strategies in sorted(strategies_by_transport.items()):
         yield f"{transport}: {', '.join(sorted(strategies))}"
 
 
@@ -92,7 +92,7 @@ def _code(code: str, results: Path) -> str:
 
 
 def _range(values: Iterable[int]) -> str:
-    known = sorted(set(values))
-    if not known:
+    counts = sorted(set(values))
+    if not counts:
         return MISSING
-    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

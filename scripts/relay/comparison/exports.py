@@ -1,4 +1,4 @@
-"""The table of settings in further formats: Markdown for people's notes, Parquet for programs."""
+"""The tables in further formats: Markdown for people's notes, Parquet for programs, CSV for both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from tabulate import tabulate
 
 from relay.base.errors import UserError
 from relay.base.files import write_bytes, write_text
+from relay.base.grouped import grouped
 from relay.base.printable import printable
+from relay.comparison import scaling
 from relay.comparison.answer import Answer
-from relay.comparison.columns import MEASURED, Row, reason_title, result, told_speed, told_unit
+from relay.comparison.columns import MEASURED, Row, reason_title, result, speed_in_unit, unit_of
 from relay.comparison.measured import SettingResult
 from relay.comparison.quality import quality
-from relay.comparison.wording import MISSING, mebibytes, number, percent, small, speed_and_spread
+from relay.comparison.scaling import Grid
+from relay.comparison.wording import MISSING, mebibytes, number, percent, relative, small, speed_and_spread
 from relay.comparison.words import in_short, sentence
 from relay.spec.run import setting_fields
 
@@ -47,16 +50,30 @@ def markdown(settings: Sequence[SettingResult], answers: Sequence[Answer]) -> st
     parts = []
     for answer in answers:
         its = [each for each in settings if each.row["trained"] == answer.trained]
-        unit = told_unit(each.row for each in its)
+        unit = unit_of(each.row for each in its)
         shown = [_shown(each, unit) for each in its]
         notes = [f"- {each.name}, {reason_title(each.row)}: {each.row['reason']}" for each in its if each.row["reason"]]
         parts += [
             f"## {_cell(answer.trained)}",
-            tabulate(shown, headers="keys", tablefmt="github", disable_numparse=True),
+            _table(shown),
             _cell(f"{sentence(answer)} {in_short(answer)}"),
             "\n".join(map(_cell, notes)),
         ]
     return "\n\n".join(filter(None, parts or ["Nothing was measured."])) + "\n"
+
+
+def scaling_markdown(rows: Sequence[Row], grids: Sequence[Grid]) -> str:
+    """The scaling table with a heading for each kind of scaling of what is trained; then the grids."""
+    parts = []
+    for (what, kind), alike in grouped(rows, lambda row: (row["trained"], row["scaling"])).items():
+        same = "the same global batch" if kind == "strong" else "the same batch per device"
+        parts.append(f"## {what}: {kind} scaling ({same})\n\n{_table([*map(scaling.shown, alike)])}\n")
+    parts += [f"## {grid.heading}\n\n{_table(grid.rows, grid.columns)}\n" for grid in grids]
+    return "\n".join(parts) or "No setting was measured on several numbers of devices.\n"
+
+
+def _table(rows: Sequence[Any], headers: str | Sequence[str] = "keys") -> str:
+    return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
 
 def _shown(setting: SettingResult, unit: str) -> dict[str, str]:
@@ -66,12 +83,12 @@ def _shown(setting: SettingResult, unit: str) -> dict[str, str]:
         "strategy": row["strategy"],
         "setting": setting.label,
         f"speed ({unit}/s)": f"~~{speed}~~" if row["equivalent"] is False and speed != MISSING else speed,
-        "relative": MISSING if row["relative_speed"] is None else f"{row['relative_speed']:.2f}",
+        "relative": relative(row["relative_speed"]),
         "result": result(row),
-        "per device": number(told_speed(row, "_per_device")),
+        "per device": number(speed_in_unit(row, "_per_device")),
         "scaling efficiency": percent(row["scaling_efficiency"], 0),
         "peak memory (MiB)": mebibytes(row["peak_memory_bytes"]),
-        f"test {learnt.name}": learnt.told(row),
+        f"test {learnt.name}": learnt.as_text(row),
         "largest loss difference": small(row["max_loss_difference"]),
         "goodput": percent(row["goodput"], 0),
         "repeats": MISSING if row["repeats"] is None else f"{row['repeats']} of {row['repeats_planned']}",
@@ -126,8 +143,8 @@ def about(name: str) -> dict[str, str]:
         unit = "1"
     meanings = {each.name: each.about.means for each in setting_fields()}
     meanings |= {each: measured.means for each, measured in MEASURED.items()}
-    told = meanings.get(name) or part or ("of each device" if per_device else "")
-    return {key: value for key, value in (("unit", unit), ("meaning", told)) if value}
+    meaning = meanings.get(name) or part or ("of each device" if per_device else "")
+    return {key: value for key, value in (("unit", unit), ("meaning", meaning)) if value}
 
 
 def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:

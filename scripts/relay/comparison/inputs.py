@@ -119,8 +119,8 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
         of = Skipped(setting=setting, reasons=tuple(f"preflight: {reason}" for reason in stopped))
         if of not in skipped:  # once for all repeats
             skipped.append(of)
-    told = {"rules": plan.get("answer") or {}, "config": plan.get("config") or {}}
-    return Inputs(records=records, skipped=skipped, margin=float(margin), **told)
+    rules, config = plan.get("answer") or {}, plan.get("config") or {}
+    return Inputs(records=records, skipped=skipped, margin=float(margin), rules=rules, config=config)
 
 
 def _skipped(entry: Any, path: Path) -> Skipped:
@@ -170,8 +170,8 @@ def _record(
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     unproven = no_verdict(planned, results)
     summary, error = _summary(run, results, partial, unproven)
-    known = summary or chain.read(results / "checkpoints" / identity) or {}
-    source, inherited = known.get("strategy_source"), proofs.inherited(results, known.get("adopted_from"))
+    recorded = summary or chain.read(results / "checkpoints" / identity) or {}
+    source, inherited = recorded.get("strategy_source"), proofs.inherited(results, recorded.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
@@ -182,7 +182,7 @@ def _record(
         except UserError:
             if not partial:
                 raise
-    asked = plan.get("spot_checks", False)
+    checked = plan.get("spot_checks", False)
     return Record(
         run=run,
         gate=gate,
@@ -192,7 +192,7 @@ def _record(
         verdict=verdict,
         strategy_source=source,
         inherited=tuple(inherited),
-        spot_check=spot_checked(identity, run.setting_id, results, asked=asked, read=shared),
+        spot_check=spot_checked(identity, run.setting_id, results, planned=checked, read=shared),
         job=job,
         preflight=planned.get("preflight"),
         dropped=str((plan.get("dropped") or {}).get(run.setting_id, "")),

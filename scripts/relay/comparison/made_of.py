@@ -32,22 +32,22 @@ def noted(results: Path) -> str | None:
 
 def digest(plan: Mapping[str, Any], results: Path) -> str:
     """SHA-256, in hex, over the plan and the bytes of its runs' summaries and verdicts; a missing file counts, too."""
-    made = hashlib.sha256(json.dumps([FORMAT, str(Path.cwd()), sys.executable, plan], sort_keys=True).encode())
+    sha256 = hashlib.sha256(json.dumps([FORMAT, str(Path.cwd()), sys.executable, plan], sort_keys=True).encode())
     runs = [(run["gate"], run["setting"]) for run in plan["runs"]]
     for run in plan["runs"]:
-        content = _add(made, results, results / "runs" / run["id"] / "summary.json")
+        content = _add(sha256, results, results / "runs" / run["id"] / "summary.json")
         if b'"adopted_from": {' in content:  # it inherits what is found against the runs that it went on from
             runs += _adopted(content)
     for kind, ids in (("gates", {gate for gate, _ in runs}), ("spot_checks", {setting for _, setting in runs})):
         for id in sorted(ids):
-            _add(made, results, results / "equivalence" / kind / id / "verdict.json")
-    return made.hexdigest()
+            _add(sha256, results, results / "equivalence" / kind / id / "verdict.json")
+    return sha256.hexdigest()
 
 
-def _add(made: Any, results: Path, path: Path) -> bytes:
+def _add(sha256: Any, results: Path, path: Path) -> bytes:
     """Add a file to the digest; what it holds, and nothing where it is missing."""
     content = path.read_bytes() if path.is_file() else b""
-    made.update(f"{path.relative_to(results)} {len(content)} ".encode() + content)
+    sha256.update(f"{path.relative_to(results)} {len(content)} ".encode() + content)
     return content
 
 

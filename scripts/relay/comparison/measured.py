@@ -55,7 +55,7 @@ class SettingResult:
     @property
     def speeds(self) -> list[float]:
         """Samples per second of the repeats that were timed."""
-        return speeds_of(self.records)
+        return list(self.rounds.values())
 
     @property
     def rounds(self) -> dict[int, float]:
@@ -83,13 +83,8 @@ def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
     return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
 
 
-def speeds_of(group: Sequence[Record]) -> list[float]:
-    """Samples per second of the repeats that were timed."""
-    return list(rounds_of(group).values())
-
-
 def rounds_of(group: Sequence[Record]) -> dict[int, float]:
-    """The same by repeat."""
+    """Samples per second of the repeats that were timed, by repeat."""
     return {record.run.repeat: record.speed for record in group if record.speed}
 
 

@@ -29,16 +29,16 @@ def fault(run: Run, results: Path, unproven: str) -> str:
     work = results / "checkpoints" / run.id
     if lock.held(work):
         return "it is being trained just now: make the comparison again once it has ended"
-    known = _recorded(work) or _interrupted(work) or _without_environment(run, results)
-    if not known and unproven:
+    cause = _recorded(work) or _interrupted(work) or _without_environment(run, results)
+    if not cause and unproven:
         return f"not trained, because nothing could prove it. {unproven}"
-    return known or f"no result: see {log_of(run.id, results)}"
+    return cause or f"no result: see {log_of(run.id, results)}"
 
 
 def _without_environment(run: Run, results: Path) -> str:
     """Why the environment of the run's stack could not be made; '' where it could."""
-    told = ending.read(results / "logs" / "environment" / f"{run.stack}.log")
-    return f"no environment of stack {run.stack}: {' '.join(told.what.split())}" if told else ""
+    ended = ending.read(results / "logs" / "environment" / f"{run.stack}.log")
+    return f"no environment of stack {run.stack}: {' '.join(ended.what.split())}" if ended else ""
 
 
 def _interrupted(work: Path) -> str:
@@ -58,8 +58,8 @@ def _recorded(work: Path) -> str:
         return ""
     if not isinstance(fault, dict) or not fault.get("error"):
         return ""
-    told = str(fault["error"]).partition(ending.QUOTED)[0]
-    return "; ".join(" ".join(each.split()) for each in (told, str(fault.get("remedy") or "")) if each)
+    error = str(fault["error"]).partition(ending.QUOTED)[0]
+    return "; ".join(" ".join(each.split()) for each in (error, str(fault.get("remedy") or "")) if each)
 
 
 def log_of(identity: str, results: Path) -> Path:
@@ -92,42 +92,42 @@ class SpotChecked:
 
 
 def spot_checked(
-    run: str, setting: str, results: Path, *, asked: bool, read: Callable[[Path], Any] = read_json
+    run: str, setting: str, results: Path, *, planned: bool, read: Callable[[Path], Any] = read_json
 ) -> SpotChecked:
     """What was found of a run. A verdict on an earlier start of the run, or one that cannot be read, is none.
 
     `read` gives a file's JSON: all repeats of a setting ask for the same one.
     """
-    if not asked:
+    if not planned:
         return SpotChecked()
     try:
         verdict = read(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {"runs": []}
-        found = next((each for each in verdict["runs"] if each["run"] == run), None)
-        if found is None or _other_start(found, run, results):
+        entry = next((each for each in verdict["runs"] if each["run"] == run), None)
+        if entry is None or _other_start(entry, run, results):
             return SpotChecked("not checked", "its spot check has not been made")
-        return _read(found)
+        return _read(entry)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return SpotChecked("not checked", f"results/equivalence/spot_checks/{setting}/verdict.json is damaged")
 
 
-def _other_start(found: dict[str, Any], run: str, results: Path) -> bool:
+def _other_start(entry: dict[str, Any], run: str, results: Path) -> bool:
     """Whether the run has been started anew since. Where its checkpoints were deleted, it was not."""
     chain = read_json(results / "checkpoints" / run / "chain.json")
-    return chain is not None and chain["generation"] != found["generation"]
+    return chain is not None and chain["generation"] != entry["generation"]
 
 
-def _read(found: dict[str, Any]) -> SpotChecked:
-    status, spots = found["status"], len(found["spots"])
+def _read(entry: dict[str, Any]) -> SpotChecked:
+    status, spots = entry["status"], len(entry["spots"])
     if status == "failed":
-        return SpotChecked("failed", "; ".join(map(str, found["problems"])), spots)
+        return SpotChecked("failed", "; ".join(map(str, entry["problems"])), spots)
     if status == "passed":
         return SpotChecked("passed", "", spots)
-    return SpotChecked("not checked", "; ".join(map(str, found["unchecked"])) or "nothing could be compared", spots)
+    return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared", spots)
 
 
-def summed_up(found: Iterable[SpotChecked]) -> str | None:
+def summed_up(checks: Iterable[SpotChecked]) -> str | None:
     """All repeats in a few words, such as '4 passed, 1 not checked'; None for runs that are not there."""
-    statuses = [each.status for each in found]
+    statuses = [each.status for each in checks]
     counts = [f"{statuses.count(status)} {status}" for status in _ORDER if status in statuses]
     return None if not statuses else "off" if set(statuses) == {"off"} else ", ".join(counts)
 
@@ -146,9 +146,9 @@ def stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> 
     # Every job that ran has written to its log. For a job that did not, Snakemake makes an empty log.
     if not submitted or (log.is_file() and log.stat().st_size):
         return []
-    told = ending.read(log)
-    reason = " ".join(told.what.split()) if told else "Slurm's reason, if it gave one, stands in Snakemake's log"
-    if told and _NOT_STARTED not in reason:
+    ended = ending.read(log)
+    reason = " ".join(ended.what.split()) if ended else "Slurm's reason, if it gave one, stands in Snakemake's log"
+    if ended and _NOT_STARTED not in reason:
         return [f"its job did not run: {reason}"]
     return [
         f"its job did not run: {reason}; if that names none, {Path.cwd()} or {sys.executable} is not visible on the "

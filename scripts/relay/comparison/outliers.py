@@ -15,7 +15,7 @@ from statistics import fmean, median, pstdev, variance
 
 from relay.comparison.inputs import Record
 from relay.comparison.statistics import t_quantile
-from relay.comparison.wording import number
+from relay.comparison.wording import number, percent
 from relay.spec.labels import options_text
 
 SPREADS = 5.0  # standard deviations between repeats
@@ -41,7 +41,7 @@ class Scale:
 
     def word(self, value: float) -> str:
         """The value as people read it."""
-        return f"{value:.3g}" if self.logarithmic else f"{100 * value:.1f} %"
+        return f"{value:.3g}" if self.logarithmic else percent(value)
 
 
 ACCURACY = Scale("test_accuracy", floor=0.01, alone=0.1)
@@ -72,34 +72,34 @@ def _among(peers: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str]]:
     measured = next(iter(peers.values()))[0].run.task.metrics
     scale = ACCURACY if "accuracy" in measured else LOSS
     values = {setting: _values(group, scale) for setting, group in peers.items()}
-    values = {setting: known for setting, known in values.items() if known}
+    values = {setting: figures for setting, figures in values.items() if figures}
     for setting, own in values.items():
-        others = [known for other, known in values.items() if other != setting]
+        others = [figures for other, figures in values.items() if other != setting]
         if not others:
             continue
-        middle = median(fmean(map(scale.of, known)) for known in others)
+        middle = median(fmean(map(scale.of, figures)) for figures in others)
         distance = abs(fmean(map(scale.of, own)) - middle)
         if not distance <= _allowed(others, scale):  # also where it is no number
             yield setting, _warning(own, others, scale)
 
 
 def _values(group: Sequence[Record], scale: Scale) -> list[float]:
-    found = [record.summary[scale.name] for record in group if record.summary]
-    return [float(value) for value in found if value is not None]
+    figures = [record.summary[scale.name] for record in group if record.summary]
+    return [float(value) for value in figures if value is not None]
 
 
 def _allowed(others: Sequence[Sequence[float]], scale: Scale) -> float:
     """How far a setting may be from the median of the others."""
-    repeated = [[scale.of(value) for value in known] for known in others if len(known) > 1]
-    freedom = sum(len(known) - 1 for known in repeated)
+    repeated = [[scale.of(value) for value in figures] for figures in others if len(figures) > 1]
+    freedom = sum(len(figures) - 1 for figures in repeated)
     if not freedom:
         return scale.alone
-    pooled = math.sqrt(math.fsum((len(known) - 1) * variance(known) for known in repeated) / freedom)
+    pooled = math.sqrt(math.fsum((len(figures) - 1) * variance(figures) for figures in repeated) / freedom)
     return max(scale.floor, max(SPREADS, t_quantile((1 + CONFIDENCE) / 2, freedom)) * pooled)
 
 
 def _warning(own: Sequence[float], others: Sequence[Sequence[float]], scale: Scale) -> str:
-    mine, theirs = scale.word(fmean(own)), scale.word(median(fmean(known) for known in others))
+    mine, theirs = scale.word(fmean(own)), scale.word(median(fmean(figures) for figures in others))
     which = "the other setting" if len(others) == 1 else f"the {len(others)} others"
     return (
         f"its {scale.name.replace('_', ' ')}, {mine}, is far from that of {which} that train the same ({theirs}): "
@@ -115,8 +115,9 @@ def differing(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     alike: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for setting, group in groups.items():
         run = group[0].run
-        known = run.task.unit != "runs"  # else nobody has told the global batch
-        if run.strategy.script and known and (ends := [end for record in group if (end := _end(record)) is not None]):
+        if not run.strategy.script or run.task.unit == "runs":  # of which nobody has told the global batch
+            continue
+        if ends := [end for record in group if (end := _end(record)) is not None]:
             same = run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
             alike.setdefault(same, {})[setting] = ends
     return {setting: text for ends in alike.values() for setting, text in _differing(ends).items()}

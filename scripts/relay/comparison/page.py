@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,16 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from relay.base.files import read_json_or
 from relay.base.grouped import grouped
 from relay.comparison import words
 from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import reason_title, result, told_speed, told_unit
+from relay.comparison.columns import Row, reason_title, result, speed_in_unit, unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
-from relay.comparison.found_beside import in_cpp, largest_models
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.no_result import log_of
@@ -31,6 +32,8 @@ from relay.comparison.refusals import proven
 from relay.comparison.scaling import grids, scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import standings_mean
+from relay.libtorch.record import in_cpp
+from relay.run_folder.largest_model import LargestModel, of_record
 from relay.slurm.batch_script import BatchScript
 from relay.spec.run import OwnBatch, setting_fields
 
@@ -52,31 +55,31 @@ def _section(
     place: int, answer: Answer, settings: Sequence[SettingResult], accuracy: float | None, results: Path
 ) -> Section:
     rows, runs = [each.row for each in settings], [each for each in settings if each.records]
-    found = recommendation(answer, results)
+    recommended, scaled = recommendation(answer, results), scaling_rows(rows)
     return {
         "answer": answer,
-        "unit": told_unit(rows),
+        "unit": unit_of(rows),
         "quality": quality(rows),
-        "block": pasted(answer, found.script) if found else "",
-        "own_script": "\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
+        "block": pasted(answer, recommended.script) if recommended else "",
+        "own_script": "\n".join(own_script(recommended.run, answer.request)) if recommended and answer.request else "",
         "results": settings,
         "runs": runs,
         "warnings": list(grouped(warnings(runs), lambda each: (each.kind, each.advice)).values()),
-        "scaling": [shown(row) for row in scaling_rows(rows)],
+        "scaling": [*map(shown, scaled)],
         "grids": grids(rows),
         "gates": _gates(runs),
         "unobserved": ", ".join(unobserved(runs)),
-        "plots": plots(runs, answer, place, accuracy),
+        "plots": plots(runs, scaled, answer, place, accuracy),
     }
 
 
-def render(inputs: Inputs, settings: Sequence[SettingResult], made: Sequence[Section], results: Path) -> str:
+def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
     environment = words.environment().overlay()
-    filters = (told_speed, reason_title, result, coded)
+    filters = (speed_in_unit, reason_title, result, coded)
     environment.filters = environment.filters | {function.__name__: function for function in filters}
     return environment.get_template("comparison.html.j2").render(
-        sections=made,
+        sections=contents,
         in_cpp=in_cpp(results),
         largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
         evidence=evidence(inputs, results),
@@ -90,11 +93,11 @@ def render(inputs: Inputs, settings: Sequence[SettingResult], made: Sequence[Sec
     )
 
 
-def pictures(made: Sequence[Section]) -> dict[str, str]:
+def pictures(contents: Sequence[Section]) -> dict[str, str]:
     """Every picture of the page as an SVG file, by a name such as 'lenet-digits-speed'."""
     return {
         f"{section['answer'].file_name}-{name}": standalone(svg)
-        for section in made
+        for section in contents
         for name, svg in section["plots"].items()
         if svg
     }
@@ -112,7 +115,7 @@ def pasted(answer: Answer, script: BatchScript) -> str:
 
 
 def plots(
-    results: Sequence[SettingResult], answer: Answer, place: int, accuracy: float | None
+    results: Sequence[SettingResult], scaled: Sequence[Row], answer: Answer, place: int, accuracy: float | None
 ) -> dict[str, Markup | None]:
     """All plots of a section, by their names. `accuracy` is the one to which the config asks for the time."""
     drawn = {
@@ -121,7 +124,7 @@ def plots(
         "quality": quality_plot(results, f"quality-{place}"),
         "memory": memory_plot(results, f"memory-{place}"),
         "cost": cost_plot(answer.candidates, f"cost-{place}"),
-        "scaling": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
+        "scaling": scaling_plot(scaled, f"scaling-{place}"),
         "batch": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
         "workers": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
         "cpus": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
@@ -146,15 +149,25 @@ class Gate:
 def _gates(results: Sequence[SettingResult]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
     # Else the verdict would be that of something else.
-    known = [each for each in results if each.records[0].verdict and proven(each.records)]
+    judged = [each for each in results if each.records[0].verdict and proven(each.records)]
     # The verdict has parts of its own for each batch size.
-    alike = grouped(known, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
+    alike = grouped(judged, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
     gates = [
         Gate([each.name for each in members], members[0].records[0].verdict or {},
              any(each.row["equivalent"] is False for each in members))
         for members in alike.values()
     ]  # fmt: skip
     return sorted(gates, key=lambda gate: not gate.struck_out)
+
+
+def largest_models(results: Path, names: Mapping[str, str]) -> list[LargestModel]:
+    """What was found of the settings with these names, by id, in their order. What cannot be read is left out."""
+    read = []
+    for setting, name in names.items():
+        record = read_json_or(results / "largest_model" / f"{setting}.json", {})
+        with suppress(TypeError, AttributeError, KeyError):
+            read.append(of_record(record, name))
+    return read
 
 
 def verdict_of(setting: SettingResult, results: Path) -> str:

@@ -9,18 +9,8 @@ from typing import Any
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from relay.comparison.candidates import Candidate
-from relay.comparison.columns import Row, told_speed
-from relay.comparison.drawing import (
-    ACCENT,
-    INK,
-    MUTED,
-    figure_of,
-    fitted,
-    key_below,
-    room_for,
-    styled,
-    svg_of,
-)
+from relay.comparison.columns import Row, speed_in_unit
+from relay.comparison.drawing import ACCENT, FIGURES, INK, MUTED, figure_of, fitted, key_below, room_for, styled, svg_of
 from relay.comparison.measured import SettingResult
 
 CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
@@ -66,12 +56,12 @@ def scaling_plot(rows: Sequence[Row], name: str) -> str | None:
 
 def _families(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each family, by the name of its largest member."""
-    found: list[list[Row]] = []
+    families: list[list[Row]] = []
     for row in rows:
         if row["speed_up"] == 1 and row["efficiency"] == 1:  # the fewest devices: a family begins
-            found.append([])
-        found[-1].append(row)
-    return {f"{family[-1]['strategy']}: {family[-1]['setting']}": family for family in found}
+            families.append([])
+        families[-1].append(row)
+    return {f"{family[-1]['strategy']}: {family[-1]['setting']}": family for family in families}
 
 
 def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
@@ -97,7 +87,7 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
             for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
                 scale("log")
                 axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+                axis.set_major_formatter(FIGURES)
                 axis.set_minor_locator(NullLocator())
             axes.margins(0.08)
         else:
@@ -125,7 +115,7 @@ def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]
     In 1/72 inch, as the `points` (x, y) are.
     """
     marks = [(float(x), float(y)) for x, y in points]
-    taken, found = list(marks), []
+    taken, offsets = list(marks), []
     for mark in marks:
         others = [other for other in taken if other != mark]
 
@@ -134,8 +124,8 @@ def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]
 
         offset = next((at for at in BESIDE if clear(at) > CLEAR), max(BESIDE, key=clear))
         taken.append((mark[0] + offset[0], mark[1] + offset[1]))
-        found.append(offset)
-    return found
+        offsets.append(offset)
+    return offsets
 
 
 def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: str, name: str) -> str | None:
@@ -151,7 +141,7 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
     if not lines:
         return None
     ticks = sorted({each.row[column] for members in lines for each in members})
-    speed: Callable[[SettingResult], float] = lambda each: float(told_speed(each.row))  # noqa: E731
+    speed: Callable[[SettingResult], float] = lambda each: float(speed_in_unit(each.row))  # noqa: E731
     with styled(name):
         figure = figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
         axes = figure.subplots()
@@ -163,7 +153,7 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
                 marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
             )  # fmt: skip
             for value, each in zip(values, members, strict=True):
-                low, high = (told_speed(each.row, part) for part in ("_low", "_high"))
+                low, high = (speed_in_unit(each.row, part) for part in ("_low", "_high"))
                 if low is not None:
                     axes.plot([value, value], [low, high], color=colour, linewidth=1)  # cut at the end of the axis
         axes.set_xlabel(label)
@@ -172,7 +162,7 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
         axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
         axes.set_xlim(-0.3, len(ticks) - 0.7)
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+        axes.yaxis.set_major_formatter(FIGURES)
         axes.grid(axis="y")
         key_below(figure)
         return svg_of(figure, name)
@@ -207,5 +197,5 @@ def _lines(settings: Sequence[SettingResult], column: str, left_out: set[str]) -
         key = {name: value for part in ("shape", "computation", "feeding", "batch", "length")
                for name, value in vars(getattr(run, part)).items() if name not in left_out}  # fmt: skip
         groups.setdefault(repr((run.strategy.name, dict(run.strategy.options), key)), []).append(each)
-    found = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
-    return [members for members in found if len({each.row[column] for each in members}) > 1]
+    lines = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
+    return [members for members in lines if len({each.row[column] for each in members}) > 1]

@@ -9,8 +9,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from relay.comparison.columns import told_speed, told_unit
+from relay.comparison.columns import speed_in_unit, unit_of
 from relay.comparison.drawing import (
+    FIGURES,
     MUTED,
     below,
     colour_of,
@@ -49,28 +50,28 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
         speed, learnt = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
         figure.subplots_adjust(wspace=0.1)
-        speeds = [[s * each.run.task.units_per_sample for s in each.speeds] for each in timed]
+        speeds = [[value * each.run.task.units_per_sample for value in each.speeds] for each in timed]
         end = room_for(value for each in speeds for value in each)
         for place, (setting, values) in enumerate(zip(timed, speeds, strict=True)):
             _interval(speed, place, setting, end)
-            _marked(speed, place, setting, values, told_speed(setting.row))
+            _marked(speed, place, setting, values, speed_in_unit(setting.row))
             named(speed, place, setting.name + setting.mark)
         for place, setting in enumerate(timed):
-            found = [summary.get(measure.column) for summary in setting.summaries]
-            known = [measure.factor * value for value in found if value is not None]
-            _marked(learnt, place, setting, known, measure.factor * setting.row[measure.column] if known else None)
+            figures = [summary.get(measure.column) for summary in setting.summaries]
+            repeats = [measure.factor * value for value in figures if value is not None]
+            _marked(learnt, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
         speed.set_xlim(0, end)
-        speed.set_xlabel(f"{told_unit(setting.row for setting in timed)} per second")
+        speed.set_xlabel(f"{unit_of(setting.row for setting in timed)} per second")
         learnt.set_xlabel(measure.label)
         for axes in (speed, learnt):
             in_rows(axes, len(timed))
-        speed.xaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+        speed.xaxis.set_major_formatter(FIGURES)
         return svg_of(figure, name)
 
 
 def _interval(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
     """The speed's interval up to the `end` of the axis, cut there with an arrow."""
-    low, high = (told_speed(setting.row, part) for part in ("_low", "_high"))
+    low, high = (speed_in_unit(setting.row, part) for part in ("_low", "_high"))
     if low is not None:
         colour = colour_of(setting)
         axes.plot([low, min(high, end)], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
@@ -88,18 +89,18 @@ def _marked(axes: Axes, place: float, setting: SettingResult, repeats: Sequence[
 
 def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Peak memory of the process, or device, that used most, as SVG; None where none was recorded."""
-    known = [setting for setting in settings if setting.row["peak_memory_bytes"]]
-    if not known:
+    drawn = [setting for setting in settings if setting.row["peak_memory_bytes"]]
+    if not drawn:
         return None
     with styled(name):
-        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
+        figure = figure_of(0.75 + 0.42 * len(drawn), left=0.1, bottom=0.5, top=0.1)
         axes = figure.subplots()
-        for place, setting in enumerate(known):
+        for place, setting in enumerate(drawn):
             size = setting.row["peak_memory_bytes"] / MEBIBYTE
             axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
             named(axes, place, setting.name + setting.mark)
         axes.set_xlabel("peak memory of a process, or of a GPU (MiB)")
-        in_rows(axes, len(known))
+        in_rows(axes, len(drawn))
         return svg_of(figure, name)
 
 
@@ -110,14 +111,14 @@ def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: s
     goal = Goal("test_accuracy", accuracy)
     done = [each for each in settings if each.category == "done"]
     times = [(each, [time for record in each.records if (time := seconds_to(record, goal))]) for each in done]
-    known = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
-    if not known:
+    drawn = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
+    if not drawn:
         return None
-    length, unit = time_unit(max(max(seconds) for _, seconds in known))
+    length, unit = time_unit(max(max(seconds) for _, seconds in drawn))
     with styled(name):
-        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
+        figure = figure_of(0.75 + 0.42 * len(drawn), left=0.1, bottom=0.5, top=0.1)
         axes = figure.subplots()
-        for place, (setting, seconds) in enumerate(known):
+        for place, (setting, seconds) in enumerate(drawn):
             missing = len(setting.records) - len(seconds)
             note = f" – {missing} of {len(setting.records)} repeats did not reach it" if missing else ""
             values = [value / length for value in seconds]
@@ -127,7 +128,7 @@ def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: s
             named(axes, place, setting.name + note)
         axes.set_xlim(left=0)
         axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
-        in_rows(axes, len(known))
+        in_rows(axes, len(drawn))
         return svg_of(figure, name)
 
 
@@ -149,8 +150,8 @@ def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     measure = quality(each.row for each in settings)
 
     def curve(run: Run, summary: Mapping[str, Any]) -> Curve:
-        known = [(e["step"], value) for e in summary["evaluations"] if (value := measure.evaluated(e)) is not None]
-        return [step / run.length.steps_per_epoch for step, _ in known], [measure.factor * value for _, value in known]
+        pairs = [(e["step"], value) for e in summary["evaluations"] if (value := measure.evaluated(e)) is not None]
+        return [step / run.length.steps_per_epoch for step, _ in pairs], [measure.factor * value for _, value in pairs]
 
     drawn = _curves(settings, curve)
     return _panels(drawn, measure.label, name, repeats_drawn(settings), None, marker=".", markersize=3)
@@ -158,10 +159,12 @@ def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
 
 def _curves(settings: Sequence[SettingResult], curve: Callable[[Run, Mapping[str, Any]], Curve]) -> list[Drawn]:
     """The settings of whose finished repeats there are curves, with these."""
-    found = [(each, [curve(record.run, record.summary) for record in each.records if record.summary])
-             for each in settings]  # fmt: skip
-    known = [(each, [one for one in curves if one[1]]) for each, curves in found]
-    return [(each, curves) for each, curves in known if curves]
+    drawn = []
+    for each in settings:
+        curves = [curve(record.run, record.summary) for record in each.records if record.summary]
+        if filled := [points for points in curves if points[1]]:
+            drawn.append((each, filled))
+    return drawn
 
 
 def _panels(drawn: Sequence[Drawn], label: str, name: str, most: int, decades: float | None, **line: Any) -> str | None:
@@ -187,7 +190,7 @@ def _panels(drawn: Sequence[Drawn], label: str, name: str, most: int, decades: f
             panel.grid(axis="y")
             if decades is not None:
                 panel.set_yscale("log")
-                panel.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+                panel.yaxis.set_major_formatter("{x:g}")
                 panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
                 panel.yaxis.set_minor_locator(NullLocator())
         if len(drawn) % 2 and len(drawn) > 1:
@@ -211,5 +214,5 @@ def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> Setting
 
     alike = [each for each in settings if trains(each) == trains(setting)]
     plain = [each for each in alike if each.run.shape.world_size == 1 and each.run.computation.precision == "fp32"]
-    found = (plain or alike or list(settings))[0]
-    return None if found is setting else found
+    nearest = (plain or alike or list(settings))[0]
+    return None if nearest is setting else nearest

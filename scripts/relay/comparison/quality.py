@@ -34,7 +34,7 @@ class Quality:
         """The label of an axis, with its unit."""
         return f"test {self.name} (%)" if self.name == "accuracy" else f"test {self.name}"
 
-    def told(self, row: Mapping[str, Any]) -> str:
+    def as_text(self, row: Mapping[str, Any]) -> str:
         """The value of a row, or of a summary, in words."""
         value = row.get(self.column)
         return MISSING if value is None else percent(value) if self.name == "accuracy" else number(value)
@@ -42,8 +42,8 @@ class Quality:
     def evaluated(self, evaluation: Mapping[str, Any]) -> float | None:
         """The value that an evaluation of a run's summary has found; None where it has none."""
         if self.column == "test_metric":
-            found: float | None = evaluation.get("test_metrics", {}).get(self.name)
-            return found
+            value: float | None = evaluation.get("test_metrics", {}).get(self.name)
+            return value
         return evaluation.get(self.column)
 
 
@@ -70,50 +70,50 @@ class Goal:
         """The step of the first evaluation that found it, and that of the one before, or 0; None where none did."""
         before = 0
         for evaluation in (record.summary or {}).get("evaluations", []):
-            found = evaluation.get(self.column)
-            if found is not None and (found >= self.value if self.column == "test_accuracy" else found <= self.value):
+            value = evaluation.get(self.column)
+            if value is not None and (value >= self.value if self.column == "test_accuracy" else value <= self.value):
                 return evaluation["step"], before
             before = evaluation["step"]
         return None
 
 
-def stated_accuracy(settings: Sequence[SettingResult], asked: float | None) -> float | None:
-    """The accuracy to which the time is told: `asked`, else the highest whole per cent that all repeats reach.
+def stated_accuracy(settings: Sequence[SettingResult], target: float | None) -> float | None:
+    """The accuracy to which the time is told: `target`, else the highest whole per cent that all repeats reach.
 
     Repeats of settings that are no result do not count. None for a task without classes, or where nothing was learnt.
     """
-    best = [max(found) for found in _evaluated(settings, "test_accuracy")]
-    if asked is not None or not best:
-        return asked if best else None
+    best = [max(values) for values in _evaluated(settings, "test_accuracy")]
+    if target is not None or not best:
+        return target if best else None
     return math.floor(100 * min(best)) / 100 or None
 
 
-def stated_goal(settings: Sequence[SettingResult], asked: float | None) -> Goal | None:
+def stated_goal(settings: Sequence[SettingResult], target: float | None) -> Goal | None:
     """The accuracy or, without classes, the lowest loss that all repeats reach; None where that was not evaluated."""
-    if accuracy := stated_accuracy(settings, asked):
+    if accuracy := stated_accuracy(settings, target):
         return Goal("test_accuracy", accuracy)
-    least = [min(found) for found in _evaluated(settings, "test_loss")]
+    least = [min(values) for values in _evaluated(settings, "test_loss")]
     return Goal("test_loss", max(least)) if least else None
 
 
 def seconds_to(record: Record, goal: Goal) -> float | None:
     """Seconds until an evaluation found it, as a job would do them: start, steps, evaluations; None where none did."""
-    found = goal.reached(record)
-    if found is None or not record.speed or not record.summary:
+    reached = goal.reached(record)
+    if reached is None or not record.speed or not record.summary:
         return None
     whole, once = whole_seconds(record.run, record.summary), once_seconds(record.summary)
-    return once + (whole - once) * found[0] / record.run.length.total_steps
+    return once + (whole - once) * reached[0] / record.run.length.total_steps
 
 
 def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:
     """What the evaluations of each repeat found."""
-    found = [
+    by_repeat = [
         [e[column] for e in (record.summary or {}).get("evaluations", []) if e.get(column) is not None]
         for each in settings
         if each.category == "done"
         for record in each.records
     ]
-    return [values for values in found if values]
+    return [values for values in by_repeat if values]
 
 
 def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
@@ -124,16 +124,16 @@ def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Setti
     """
     by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
     lost = {id(each): _lost(each, by_accuracy=by_accuracy) for each in [best, *settings]}
-    known = [each for each in settings if lost[id(each)]]
-    if not lost[id(best)] or not known:
+    evaluated = [each for each in settings if lost[id(each)]]
+    if not lost[id(best)] or not evaluated:
         return None
-    most = min(known, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
+    most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
     if most is best:
         return None
-    found = ratio(lost[id(best)], lost[id(most)], len(known) - 1)
-    if found.low is None and by_accuracy:
+    relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
+    if relative.low is None and by_accuracy:
         return most if max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS else None
-    return most if found.value > LEARNS_LESS and (found.low is None or found.low > 1) else None
+    return most if relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1) else None
 
 
 def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from relay.base.grouped import gathered
 from relay.comparison.inputs import Record
+from relay.comparison.wording import listing
 from relay.run_folder.proofs import COMPUTING
 
 PROVEN = (*COMPUTING, "dataset")
 ALL = (*PROVEN, "training code")
 DIGITS = 8  # of a digest, shown
 OTHER_CODE = "the code gated is not the code that ran"
-Made = Mapping[str, Any]
+Versions = Mapping[str, Any]
 
 
 def refusals(group: Sequence[Record]) -> list[str]:
@@ -39,7 +40,7 @@ def ran_other_code(group: Sequence[Record]) -> list[Record]:
     """The repeats that ran, or run, other code of the strategy than the gate has judged."""
     verdict = group[0].verdict
     judged = verdict["strategy_source"] if verdict else None  # None: no code at all, as of scripts
-    return [r for r in group if judged and r.strategy_source not in (None, judged)]
+    return [record for record in group if judged and record.strategy_source not in (None, judged)]
 
 
 def proven(group: Sequence[Record]) -> bool:
@@ -58,17 +59,17 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
         return f"all {count} repeats: " if count > 1 else ""
     if len(numbers) == 1:
         return f"repeat {numbers[0]}: "
-    return f"repeats {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}: "
+    return f"repeats {listing([*map(str, numbers)])}: "
 
 
-def made_with(told: Mapping[str, Any]) -> Made:
+def made_with(source: Mapping[str, Any]) -> Versions:
     """What a summary or a verdict says that it was made with; what it does not say is left out."""
-    found = {name: version for name, version in (told.get("versions") or {}).items() if name in COMPUTING}
-    digests = {"dataset": told.get("dataset"), "training code": told.get("training_source")}
-    return found | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
+    versions = {name: version for name, version in (source.get("versions") or {}).items() if name in COMPUTING}
+    digests = {"dataset": source.get("dataset"), "training code": source.get("training_source")}
+    return versions | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
 
 
-def difference(one: Made, other: Made, names: Sequence[str] = ALL) -> str:
+def difference(one: Versions, other: Versions, names: Sequence[str] = ALL) -> str:
     """In what the first differs from the second, such as 'torch 2.12.0, not 2.13.0'; '' where they agree."""
     differing = [name for name in names if name in one and name in other and one[name] != other[name]]
     return ", ".join(f"{name} {one[name]}, not {other[name]}" for name in differing)
@@ -91,22 +92,22 @@ def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     `groups` has the repeats of the settings.
     """
     records = (each for group in groups.values() for each in group)
-    made = gathered((each.run.task.name, made_with(each.summary)) for each in records if each.summary)
-    usual = {task: _most_common(of_task) for task, of_task in made.items()}
-    found = {name: list(_differing(group, usual.get(group[0].run.task.name, {}))) for name, group in groups.items()}
-    return {setting: "; ".join(lines) for setting, lines in found.items() if lines}
+    by_task = gathered((each.run.task.name, made_with(each.summary)) for each in records if each.summary)
+    usual = {task: _most_common(of_task) for task, of_task in by_task.items()}
+    lines = {name: list(_differing(group, usual.get(group[0].run.task.name, {}))) for name, group in groups.items()}
+    return {setting: "; ".join(its) for setting, its in lines.items() if its}
 
 
-def _differing(group: Sequence[Record], usual: Made) -> Iterator[str]:
+def _differing(group: Sequence[Record], usual: Versions) -> Iterator[str]:
     """A text for each way in which repeats differ from what is usual in the table."""
     finished = [(record.run.repeat + 1, made_with(record.summary)) for record in group if record.summary]
-    repeats = gathered((other, repeat) for repeat, made in finished if (other := difference(made, usual)))
+    repeats = gathered((other, repeat) for repeat, versions in finished if (other := difference(versions, usual)))
     for other, numbers in repeats.items():
         which = "" if len(numbers) == len(finished) else f"repeat {', '.join(map(str, numbers))}: "
         yield f"{which}of another version than other rows: {other}"
 
 
-def _most_common(made: Sequence[Made]) -> Made:
+def _most_common(alike: Sequence[Versions]) -> Versions:
     """What most were made with; what none tells is left out."""
-    told = {name: [each[name] for each in made if name in each] for name in ALL}
-    return {name: Counter(values).most_common(1)[0][0] for name, values in told.items() if values}
+    values_by_name = {name: [each[name] for each in alike if name in each] for name in ALL}
+    return {name: Counter(values).most_common(1)[0][0] for name, values in values_by_name.items() if values}

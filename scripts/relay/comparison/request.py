@@ -30,16 +30,18 @@ def training_seconds(run: Run, summary: Mapping[str, Any]) -> float:
 
 def outside_seconds(summary: Mapping[str, Any], times: float = 1) -> float:
     """The seconds beside the steps of a training that is so many times as long as the run."""
-    whole = max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
     once = once_seconds(summary)
-    return once + times * (whole - once)
+    return once + times * (_beside_steps(summary) - once)
 
 
 def once_seconds(summary: Mapping[str, Any]) -> float:
     """The seconds that a longer training does not take again: the start of a single job."""
-    whole = max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
     start = sum(summary.get(part) or 0.0 for part in ("startup_seconds", "loading_seconds"))
-    return min(start, whole) if summary["attempts"] == 1 else 0.0
+    return min(start, _beside_steps(summary)) if summary["attempts"] == 1 else 0.0
+
+
+def _beside_steps(summary: Mapping[str, Any]) -> float:
+    return max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
 
 
 def whole_seconds(run: Run, summary: Mapping[str, Any], times: float = 1) -> float:
@@ -129,5 +131,5 @@ def _time(
     in_a_job = max(seconds / each["attempts"] for seconds, each in zip(outside, summaries, strict=True))
     useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
     jobs = math.ceil(trained * (1 + MARGIN) / useful)
-    told = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
-    return limit_minutes, max(2, jobs), trained + once, told
+    chain_why = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
+    return limit_minutes, max(2, jobs), trained + once, chain_why

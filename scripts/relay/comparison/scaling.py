@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tabulate import tabulate
-
 from relay.base.grouped import grouped
-from relay.comparison.columns import Row, eligible, told_speed
+from relay.comparison.columns import Row, eligible, speed_in_unit
 from relay.comparison.inputs import Record
-from relay.comparison.wording import MISSING, number, percent
+from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
 
@@ -48,12 +46,12 @@ def scaling_rows(rows: Sequence[Row]) -> list[Row]:
     by_id = {row["setting"]: row for row in rows if row["setting"]}
     larger = [row for row in rows if row["scaling_baseline"]]
     families = grouped(larger, lambda row: (row["scaling_baseline"], row["scaling"]))
-    found: list[Row] = []
+    scaled: list[Row] = []
     for (baseline, kind), members in families.items():
         base = by_id[baseline]
         for row in [base, *sorted(members, key=devices)]:
-            found.append(_row(row, base, kind, labels[row["setting"]]))
-    return found
+            scaled.append(_row(row, base, kind, labels[row["setting"]]))
+    return scaled
 
 
 def devices(row: Mapping[str, Any]) -> int:
@@ -69,7 +67,7 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "scaling": kind,
         "devices": devices(row),
         "seconds_per_epoch": _seconds_per_epoch(row),
-        "speed": told_speed(row),
+        "speed": speed_in_unit(row),
         "speed_up": speed_up,
         "efficiency": speed_up * devices(base) / devices(row),
         "hardware": row["device_name"],
@@ -89,24 +87,10 @@ def shown(row: Row) -> dict[str, str]:
     texts = {name: str(row[name] or "") for name in SHOWN} | {
         "seconds_per_epoch": number(row["seconds_per_epoch"]),
         "speed": f"{number(row['speed'])} {row['unit']}/s",
-        "speed_up": f"{row['speed_up']:.2f}",
+        "speed_up": relative(row["speed_up"]),
         "efficiency": percent(row["efficiency"], 0),
     }
     return {"speed-up" if name == "speed_up" else name.replace("_", " "): text for name, text in texts.items()}
-
-
-def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
-    """The table in Markdown, with a heading for each kind of scaling of what is trained; then the grids."""
-    parts = []
-    for what, kind in dict.fromkeys((row["trained"], row["scaling"]) for row in rows):
-        same = "the same global batch" if kind == "strong" else "the same batch per device"
-        of = [shown(row) for row in rows if (row["trained"], row["scaling"]) == (what, kind)]
-        table = tabulate(of, headers="keys", tablefmt="github", disable_numparse=True)
-        parts.append(f"## {what}: {kind} scaling ({same})\n\n{table}\n")
-    for grid in grids:
-        table = tabulate(grid.rows, headers=grid.columns, tablefmt="github", disable_numparse=True)
-        parts.append(f"## {grid.heading}\n\n{table}\n")
-    return "\n".join(parts) or "No setting was measured on several numbers of devices.\n"
 
 
 _DEVICES = {"cpu": "CPU share", "cuda": "GPU"}
@@ -128,18 +112,18 @@ def grids(rows: Sequence[Row]) -> list[Grid]:
         (row for row in timed if row["world_size"] > 1), lambda row: (row["strategy"], row["options"], _alike(row))
     )
     alone = [row for row in timed if row["world_size"] == 1]
-    found = []
+    tables = []
     for (strategy, _, alike), members in several.items():
         members = [*(row for row in alone if _alike(row) == alike), *members]
         sizes = sorted({_size(row) for row in members})
         batches = sorted({_batch(row) or 0 for row in members})
         if len(sizes) > 1 and len(batches) > 1:
-            found.append(_grid(strategy, members, sizes, batches))
-    return found
+            tables.append(_grid(strategy, members, sizes, batches))
+    return tables
 
 
 def _grid(strategy: str, members: Sequence[Row], sizes: Sequence[tuple[int, int]], batches: Sequence[int]) -> Grid:
-    cells = {(_batch(row), _size(row)): number(told_speed(row, "_per_device")) for row in members}
+    cells = {(_batch(row), _size(row)): number(speed_in_unit(row, "_per_device")) for row in members}
     row, device = members[0], _DEVICES[members[0]["device"]]
     kinds = "; ".join(sorted({str(row["device_name"]) for row in members if row["device_name"]}))
     return Grid(
@@ -157,7 +141,7 @@ def _batch(row: Mapping[str, Any]) -> int | None:
     """The samples of a device in a step; None where they are no whole number."""
     if row["global_batch_size"] is None:  # nobody has told that of a script
         return None
-    batch, rest = divmod(int(row["global_batch_size"]), int(row["nodes"] * row["devices_per_node"]))
+    batch, rest = divmod(int(row["global_batch_size"]), devices(row))
     return None if rest else batch
 
 

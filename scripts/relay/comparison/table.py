@@ -9,7 +9,7 @@ from typing import Any
 
 from relay.comparison.columns import COMPARISON, MEASURED, Row, category, eligible
 from relay.comparison.inputs import Inputs, Record, Skipped
-from relay.comparison.measured import by_setting, paired, rounds_of, speeds_of
+from relay.comparison.measured import by_setting, paired, rounds_of
 from relay.comparison.no_result import Status, summed_up
 from relay.comparison.outliers import differing, outliers
 from relay.comparison.refusals import by_repeat, mixed, proven, refusals
@@ -36,9 +36,9 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     _compare(rows, groups, inputs.margin)
     scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
-    found = (outliers(done), mixed(groups), differing(done))
+    warnings_by_kind = (outliers(done), mixed(groups), differing(done))
     for setting, row in rows.items():
-        row["warning"] = "; ".join(warnings[setting] for warnings in found if setting in warnings) or None
+        row["warning"] = "; ".join(warnings[setting] for warnings in warnings_by_kind if setting in warnings) or None
     everything = [*rows.values(), *skipped]
     for row in everything:
         row["margin"] = inputs.margin
@@ -86,15 +86,15 @@ def _remark(record: Record) -> str:
 
 def _spot_check(record: Record, status: Status) -> str:
     """What a finished run's spot check has to tell, where it ended so; else ''."""
-    found, what = record.spot_check, "not spot-checked" if status == "not checked" else "spot check failed"
-    return f"{what}: {found.reason}" if record.summary and found.status == status else ""
+    check, what = record.spot_check, "not spot-checked" if status == "not checked" else "spot check failed"
+    return f"{what}: {check.reason}" if record.summary and check.status == status else ""
 
 
 def _pooled(group: Sequence[Record]) -> Row:
     run, first = group[0].run, group[0]
     verdict = first.verdict if proven(group) else None  # that of other code is not these runs'
     finished = [record.summary for record in group if record.summary]
-    measured = speeds_of(group)
+    measured = list(rounds_of(group).values())
     row: Row = _setting_columns(run, Path(run.strategy.file)) | {
         "repeats": len(finished),
         "repeats_planned": len(group),
@@ -104,7 +104,7 @@ def _pooled(group: Sequence[Record]) -> Row:
         "max_loss_difference": verdict["max_loss_difference"] if verdict else None,
         "goodput": _goodput(finished),
         **_measured(finished),
-        "hosts": " ".join(sorted({host for s in finished for host in s["hosts"]})) or None,
+        "hosts": " ".join(sorted({host for summary in finished for host in summary["hosts"]})) or None,
     }
     if measured:
         speed = geometric_mean(measured)
@@ -142,12 +142,12 @@ def _error(record: Record, refused: Sequence[str]) -> str:
 
 def _setting_columns(setting: Setting, file: Path) -> Row:
     """The columns of a setting's declared fields. `file` is the strategy's, which has the defaults of its options."""
-    known = {name: value for name, value in flat(setting).items() if name in COMPARISON}
+    declared = {name: value for name, value in flat(setting).items() if name in COMPARISON}
     options = setting.strategy.options
     own = {"options": options_text(options), "chosen_options": options_text(requirements.chosen(file, options))}
     task = setting.task
     of_task = {"unit": task.unit, "units_per_sample": task.units_per_sample, "metric": next(iter(task.metrics), None)}
-    return known | own | of_task
+    return declared | own | of_task
 
 
 def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
@@ -161,9 +161,9 @@ def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
 
 def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
     """Time on steps that were kept, divided by the allocated time, over all repeats; longer repeats weigh more."""
-    known = [s for s in summaries if s["goodput"] is not None and s["allocated_seconds"]]
-    allocated = math.fsum(s["allocated_seconds"] for s in known)
-    return math.fsum(s["goodput"] * s["allocated_seconds"] for s in known) / allocated if known else None
+    timed = [each for each in summaries if each["goodput"] is not None and each["allocated_seconds"]]
+    allocated = math.fsum(each["allocated_seconds"] for each in timed)
+    return math.fsum(each["goodput"] * each["allocated_seconds"] for each in timed) / allocated if timed else None
 
 
 def _skipped(skipped: Skipped) -> Row:
@@ -182,14 +182,14 @@ def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], ski
         if len({training_of(groups[each][0].run) for each in alike}) == 1 or any(_evaluated(groups[x]) for x in alike):
             continue
         beside = [*map(rows.__getitem__, alike), *(row for row in skipped if comparable(row) == same)]
-        told = trainings(beside)
-        for row, training in zip(beside, told, strict=True):
-            row["training"] = training if training in told[: len(alike)] else told[0]
+        labels = trainings(beside)
+        for row, training in zip(beside, labels, strict=True):
+            row["training"] = training if training in labels[: len(alike)] else labels[0]
 
 
 def _evaluated(group: Sequence[Record]) -> bool:
-    found = [each for record in group if record.summary for each in record.summary["evaluations"]]
-    return any(each.get("test_loss") is not None or each.get("test_accuracy") for each in found)
+    evaluations = [each for record in group if record.summary for each in record.summary["evaluations"]]
+    return any(each.get("test_loss") is not None or each.get("test_accuracy") for each in evaluations)
 
 
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:

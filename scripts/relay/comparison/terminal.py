@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.comparison import words
-from relay.comparison.columns import Row, category, reason_title, result, told_speed, told_unit
+from relay.comparison.columns import Row, category, reason_title, result, speed_in_unit, unit_of
 from relay.comparison.inputs import inputs_of
 from relay.comparison.quality import quality
 from relay.comparison.table import comparison_rows
-from relay.comparison.wording import MISSING, speed_and_spread, spread, standings_mean
+from relay.comparison.wording import MISSING, relative, speed_and_spread, spread, standings_mean
 from relay.spec.labels import counted, setting_labels
 
 _STYLES = {
@@ -77,7 +77,7 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
         marks=marks,
         spreads=spreads,
         wide_spread=next((each for each in spreads if "/" in each), ""),
-        unit=told_unit(rows),
+        unit=unit_of(rows),
         standings={name: text for name, text in standings_mean(rows[0]["margin"]).items() if name in shown},
         not_proven=UNPROVEN,
     )
@@ -86,7 +86,7 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
 def _table(
     rows: Sequence[tuple[Row, str]], recommended: Collection[str], *, width: int, marks: tuple[str, str, str]
 ) -> Table:
-    unit, learnt = told_unit(row for row, _ in rows), quality(row for row, _ in rows)
+    unit, learnt = unit_of(row for row, _ in rows), quality(row for row, _ in rows)
     fastest = max((row["samples_per_second"] or 0 for row, _ in rows), default=0) or 1
     evaluated = any(row[learnt.column] is not None for row, _ in rows)  # nobody evaluates most scripts
 
@@ -102,13 +102,13 @@ def _table(
         yield f"{unit}/s", _FIGURE, Text(speed_and_spread(row), style=struck)
         if width >= _WIDE:
             yield "", {}, Text(marks[2] * round(_BAR * (row["samples_per_second"] or 0) / fastest), style=struck)
-        relative = f"{row['relative_speed']:.2f} " if row["standing"] else ""
-        told = Text(relative + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
-        told.append("\nrecommended" if row["setting"] in recommended else "", style="bold green")
-        yield "relative\nspeed", {"no_wrap": True}, told
+        beside_fastest = f"{relative(row['relative_speed'])} " if row["standing"] else ""
+        outcome = Text(beside_fastest + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
+        outcome.append("\nrecommended" if row["setting"] in recommended else "", style="bold green")
+        yield "relative\nspeed", {"no_wrap": True}, outcome
         if evaluated:
             heading = "acc. %" if learnt.name == "accuracy" else learnt.name
-            yield f"test\n{heading}", _FIGURE, Text(learnt.told(row).removesuffix(" %"), style=struck)
+            yield f"test\n{heading}", _FIGURE, Text(learnt.as_text(row).removesuffix(" %"), style=struck)
         gate = UNPROVEN if row["unproven"] else {None: MISSING, True: marks[0], False: marks[1]}[row["equivalent"]]
         gate += " lossy" if row["equivalent"] and row["lossy"] else ""
         yield "gate", {"justify": "center", "no_wrap": True}, Text(gate, "green" if row["equivalent"] else "red")
@@ -142,4 +142,4 @@ def _measured(row: Row) -> str:
     speed = f"{speed_and_spread(row)} {row['unit']}/s in {counted(row['repeats'], 'repeat')}"
     against = row["reason"] if row["unproven"] else f"NOT proven: {row['reason']}"
     proof = "proven to train the same as one process" if row["equivalent"] else against
-    return f"{speed if told_speed(row) else 'not timed'}; {proof}"
+    return f"{speed if speed_in_unit(row) else 'not timed'}; {proof}"

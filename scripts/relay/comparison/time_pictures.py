@@ -53,14 +53,14 @@ LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
 
 def best_run(setting: SettingResult, needs: str) -> Record | None:
     """The fastest repeat whose summary has what is needed; None without one."""
-    known = [record for record in setting.records if record.summary and record.summary.get(needs)]
-    return max(known, key=lambda record: record.speed or 0.0, default=None)
+    usable = [record for record in setting.records if record.summary and record.summary.get(needs)]
+    return max(usable, key=lambda record: record.speed or 0.0, default=None)
 
 
 def usage_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """CPU and GPU utilisation, and power, over the time of each setting's best run, as SVG; None without any looks."""
-    found = [(each, run.summary["course"]) for each in settings if (run := best_run(each, "course")) and run.summary]
-    drawn = [(each, course) for each, course in found if len(course["seconds"]) > 1]
+    courses = [(each, run.summary["course"]) for each in settings if (run := best_run(each, "course")) and run.summary]
+    drawn = [(each, course) for each, course in courses if len(course["seconds"]) > 1]
     if not drawn:
         return None
     power = any(course.get("gpu_power_watts") for _, course in drawn)
@@ -120,7 +120,7 @@ def timeline_plot(settings: Sequence[SettingResult], name: str) -> str | None:
                 if job:
                     shares = {part: job["parts"][part] / size for part in parts}
                     _stacked(axes, place, shares, longest / size, OF_A_JOB)
-                    _beside(axes, place, sum(shares.values()), _told(job, number))
+                    _beside(axes, place, sum(shares.values()), _job_label(job, number))
                 else:
                     _beside(axes, place, 0.0, "…")
                 place += 1
@@ -135,9 +135,9 @@ def _shown(jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
     return list(jobs) if len(jobs) <= MOST_JOBS else [*jobs[: MOST_JOBS - 2], None, jobs[-1]]
 
 
-def _told(job: Mapping[str, Any], number: int) -> str:
-    told = f"job {job['attempt']}" + (f", to step {job['last']:,}" if job["last"] is not None else ", killed")
-    return told + (f"; queued {duration(job['queued'])}" if job["queued"] is not None else "")
+def _job_label(job: Mapping[str, Any], number: int) -> str:
+    label = f"job {job['attempt']}" + (f", to step {job['last']:,}" if job["last"] is not None else ", killed")
+    return label + (f"; queued {duration(job['queued'])}" if job["queued"] is not None else "")
 
 
 def _stacked(axes: Axes, place: float, parts: Mapping[str, float], whole: float, order: Mapping[str, str]) -> None:

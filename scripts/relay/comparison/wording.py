@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay.base.clock import duration
-from relay.comparison.columns import told_speed
+from relay.comparison.columns import speed_in_unit
 from relay.comparison.statistics import Estimate
 from relay.run_folder.needed import MEBIBYTE
 from relay.spec.labels import counted
@@ -45,6 +45,11 @@ def percent(value: float | None, decimals: int = 1) -> str:
     return MISSING if value is None else f"{100 * value:.{decimals}f} %"
 
 
+def relative(value: float | None) -> str:
+    """A speed relative to another one, such as '0.97'; '–' for None."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
 def spread(row: Mapping[str, Any]) -> str:
     """The 95 % interval of the speed beside it: '±2.1 %', or '-52/+110 %' for a wide one; '' for one repeat."""
     low, high = row.get("samples_per_second_low"), row.get("samples_per_second_high")
@@ -60,15 +65,14 @@ def spread(row: Mapping[str, Any]) -> str:
 
 def speed_and_spread(row: Mapping[str, Any]) -> str:
     """The speed of a row in the task's unit, with its interval: '20,500 ±2.1 %'; '–' without one."""
-    return " ".join(filter(None, (number(told_speed(row)), spread(row))))
+    return " ".join(filter(None, (number(speed_in_unit(row)), spread(row))))
 
 
-def standings_mean(margin: float) -> dict[str, str]:
-    """What a setting's standing beside the fastest one says. `margin` is that of a tie."""
-    within = f"{100 * margin:.3g} %"
+def standings_mean(of_a_tie: float) -> dict[str, str]:
+    """What a setting's standing beside the fastest one says, with the margin of a tie."""
     return {
-        "tie": f"as fast as the fastest, within {within}",
-        "slower": f"than the fastest, by more than {within}",
+        "tie": f"as fast as the fastest, within {margin(of_a_tie)}",
+        "slower": f"than the fastest, by more than {margin(of_a_tie)}",
         "unclear": "the 95 % intervals do not tell whether it is a tie or slower",
     }
 
@@ -128,4 +132,5 @@ def margin(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-FIGURES = (number, small, percent, times, as_fast, between, duration, minutes, listing, some, margin, mebibytes, whole)
+FIGURES = (number, small, percent, relative, times, as_fast, between, duration, minutes, listing, some, margin,
+           mebibytes, whole)  # fmt: skip

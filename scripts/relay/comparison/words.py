@@ -72,15 +72,15 @@ def ends_first(answer: Answer) -> Iterator[tuple[Candidate, bool, float]]:
 
     Of several, that whose number of epochs is nearest to the one asked for. True stands for more.
     """
-    best, found = answer.best, []
+    best, crossings = answer.best, []
     assert best is not None
     for other in (each.other for each in answer.others):
         for slow_to_start, quick in ((other, best), (best, other)):
             epochs = ends_first_from(slow_to_start, quick, answer.rules.margin)
             if epochs and epochs > 1 and (epochs > best.epochs) is (quick is best):
-                found.append((abs(epochs - best.epochs), epochs, other))
+                crossings.append((abs(epochs - best.epochs), epochs, other))
     for more in (True, False):
-        beyond = [each for each in found if (each[1] > best.epochs) is more]
+        beyond = [each for each in crossings if (each[1] > best.epochs) is more]
         if beyond:
             _, epochs, other = min(beyond, key=lambda each: each[0])
             yield other, more, epochs
@@ -88,8 +88,8 @@ def ends_first(answer: Answer) -> Iterator[tuple[Candidate, bool, float]]:
 
 def beside_itself(best: Candidate, margin: float) -> Mapping[str, Estimate | bool] | None:
     """A/A: the `ratio` of the setting beside itself, and whether it would be called a `tie`; None for one repeat."""
-    found = against_itself(list(best.rates.values()))
-    return {"ratio": found, "tie": standing(found, margin) == "tie"} if found else None
+    ratio = against_itself(list(best.rates.values()))
+    return {"ratio": ratio, "tie": standing(ratio, margin) == "tie"} if ratio else None
 
 
 def first_and_last_day(best: Candidate) -> Iterator[tuple[str, str, Estimate]]:
@@ -190,9 +190,9 @@ def not_measured(answer: Answer) -> list[str]:
     return _paragraphs("words.j2", "not_measured", answer)
 
 
-def not_recommended(answer: Answer, found: Compared) -> str:
+def not_recommended(answer: Answer, compared: Compared) -> str:
     """Why another setting is not recommended, in a few words."""
-    return " ".join(_paragraphs("words.j2", "not_recommended", answer, found))
+    return " ".join(_paragraphs("words.j2", "not_recommended", answer, compared))
 
 
 def jobs(request: Request) -> str:
@@ -215,7 +215,7 @@ def lines(template: str, **about: Any) -> list[str]:
 @cache
 def environment() -> Environment:
     """The templates of the report, with all that they write figures with. What goes into HTML is escaped."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=lambda name: ".html" in (name or ""),
         undefined=StrictUndefined,
@@ -225,11 +225,11 @@ def environment() -> Environment:
     )
     figures = (*wording.FIGURES, counted, size, doubt, ends_first, beside_itself,
                first_and_last_day, slower_by, beside_computing)  # fmt: skip
-    told = (sentence, certainty, in_short, why_not_the_fastest, reasons, not_measured, not_recommended, jobs)
-    made.filters |= {function.__name__: function for function in (*figures, *told)} | {"quote": shlex.quote}
-    made.globals |= {"quality": quality, "most_repeats": MOST_REPEATS}
-    made.globals |= {"most_named": wording.MOST_NAMED, "missing": wording.MISSING}
-    return made
+    sentences = (sentence, certainty, in_short, why_not_the_fastest, reasons, not_measured, not_recommended, jobs)
+    templates.filters |= {function.__name__: function for function in (*figures, *sentences)} | {"quote": shlex.quote}
+    templates.globals |= {"quality": quality, "most_repeats": MOST_REPEATS}
+    templates.globals |= {"most_named": wording.MOST_NAMED, "missing": wording.MISSING}
+    return templates
 
 
 def size(candidate: Candidate) -> str:

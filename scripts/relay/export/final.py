@@ -40,11 +40,11 @@ def read_model(checkpoint: Path) -> dict[str, torch.Tensor]:
 
     Shapes and types are the checkpoint's own, so that nothing is converted.
     """
-    known = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    metadata = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     model = {
-        name.removeprefix(MODEL): torch.empty(found.size, dtype=found.properties.dtype)
-        for name, found in known.items()
-        if name.startswith(MODEL) and isinstance(found, TensorStorageMetadata)
+        name.removeprefix(MODEL): torch.empty(tensor.size, dtype=tensor.properties.dtype)
+        for name, tensor in metadata.items()
+        if name.startswith(MODEL) and isinstance(tensor, TensorStorageMetadata)
     }
     state: dict[str, Any] = {"model": model}
     with warnings.catch_warnings():

@@ -23,7 +23,7 @@ def export(run_id: str, results: Path, output: Path) -> dict[str, str]:
     places = Places(results, run_id)
     run = Run.read(places.run / "run.json")
     place = final_checkpoint(run, places)
-    told = {
+    metadata = {
         "format": "pt",  # of whose tensors they are; Hugging Face's libraries ask for it
         "run": run.id,
         "task": run.task.name,
@@ -36,9 +36,9 @@ def export(run_id: str, results: Path, output: Path) -> dict[str, str]:
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}.partial")
-    save_file(read_model(place / "strategy"), partial, metadata=told)
+    save_file(read_model(place / "strategy"), partial, metadata=metadata)
     umask = os.umask(0)
     os.umask(umask)
     partial.chmod(0o666 & ~umask)  # safetensors keeps its files to their owner
     partial.replace(output)
-    return told
+    return metadata

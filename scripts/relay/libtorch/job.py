@@ -39,13 +39,13 @@ def run_libtorch(
     sources = sources or (SOURCES if run else SOURCES / "example")
     if (ended := faults.begin(work, what, attempt)) is not None:
         return ended
-    found = work / "found.json"
+    findings = work / "found.json"
     arguments = ["--results", str(results), "--sources", str(sources), f"--seconds={seconds}"]
     arguments += ["--run", run] if run else []
-    status = started(spec, "libtorch.process", results, found, arguments, start=start)
-    if found.is_file():
+    status = started(spec, "libtorch.process", results, findings, arguments, start=start)
+    if findings.is_file():
         made_by = {"generation": chain.declared(Places(results, run).run)} if run else {}
-        write_json(output, read_json(found) | made_by)
+        write_json(output, read_json(findings) | made_by)
         shutil.rmtree(work, ignore_errors=True)
         return 0
     return faults.concluded(work, what, status)

@@ -68,10 +68,10 @@ class Example:
     @torch.inference_mode()
     def outputs(self) -> torch.Tensor:
         """Python's outputs for all samples."""
-        found = torch.cat([self.model(part) for part in self.inputs.split(self.batch)])
-        if found.is_cuda:
+        outputs = torch.cat([self.model(part) for part in self.inputs.split(self.batch)])
+        if outputs.is_cuda:
             torch.cuda.synchronize()
-        return found
+        return outputs
 
     def samples_per_second(self, least_seconds: float) -> float:
         """Python's speed, over whole passes."""
@@ -100,18 +100,12 @@ class Program:
         kind, sizes = str(example.inputs.dtype).removeprefix("torch."), "x".join(map(str, example.inputs.shape))
         words = [self.work / "model.pt", self.work / "inputs.bin", kind, sizes, self.work / "outputs.bin"]
         words += [example.inputs.device.type, example.batch, torch.get_num_threads(), least_seconds]
-        told = json.loads(said(self.executable, *words))
-        return float(told["samples"] / told["seconds"])
+        timing = json.loads(said(self.executable, *words))
+        return float(timing["samples"] / timing["seconds"])
 
 
 def compared(
-    run: Run,
-    places: Places,
-    ranks: Ranks,
-    sources: Path,
-    work: Path,
-    seconds: float,
-    environment: Mapping[str, Any],
+    run: Run, places: Places, ranks: Ranks, sources: Path, work: Path, seconds: float, environment: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Run the model in Python and in C++, for so many seconds in each round; what was found.
 
@@ -119,10 +113,10 @@ def compared(
     `environment` that of the job, with the site's flags.
     Raises UserError where the program cannot be built, or fails.
     """
-    told = {"run": run.id, "task": run.task.name, "device": ranks.device.type, "batch": run.batch.global_batch_size}
-    told |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    facts = {"run": run.id, "task": run.task.name, "device": ranks.device.type, "batch": run.batch.global_batch_size}
+    facts |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
     if missing := lacking():
-        return {**told, "status": "skipped", "reason": "; ".join(missing)}
+        return {**facts, "status": "skipped", "reason": "; ".join(missing)}
     example = Example.of(run, places, ranks.device)
     cpp = Program(program(sources, cmake_options(environment)), work)
     example.export(work / "model.pt")
@@ -130,11 +124,11 @@ def compared(
     speeds = [(example.samples_per_second(seconds), cpp.samples_per_second(example, seconds)) for _ in range(ROUNDS)]
     python, cpps = (statistics.median(each) for each in zip(*speeds, strict=True))
     wanted = example.outputs().cpu()
-    found = torch.from_numpy(np.fromfile(work / "outputs.bin", dtype=wanted.numpy().dtype)).reshape(wanted.shape)
-    difference, limit = _difference(found, wanted), LIMITS[example.precision]
+    outputs = torch.from_numpy(np.fromfile(work / "outputs.bin", dtype=wanted.numpy().dtype)).reshape(wanted.shape)
+    difference, limit = _difference(outputs, wanted), LIMITS[example.precision]
     equal = difference <= limit
     return {
-        **told,
+        **facts,
         "status": "equal" if equal else "differs",
         "reason": "" if equal else f"its outputs differ by {difference:.1e}, {limit:.0e} is allowed",
         "samples": len(example.inputs),
@@ -145,10 +139,10 @@ def compared(
     }
 
 
-def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def _difference(outputs: torch.Tensor, wanted: torch.Tensor) -> float:
     """The largest difference, relative to the largest output, or to 1."""
     largest = max(1.0, float(wanted.abs().max()))
-    figure = float((found - wanted).abs().max()) / largest
+    figure = float((outputs - wanted).abs().max()) / largest
     return float("inf") if math.isnan(figure) else figure
 
 
@@ -172,9 +166,9 @@ def main(arguments: list[str]) -> None:
         if given.run:
             places = Places(given.results, given.run)
             run = Run.read(places.run / "run.json")
-            found = compared(run, places, ranks, given.sources, given.output.parent, given.seconds, environment)
+            findings = compared(run, places, ranks, given.sources, given.output.parent, given.seconds, environment)
         elif missing := lacking():
-            found = {"status": "skipped", "reason": "; ".join(missing)}
+            findings = {"status": "skipped", "reason": "; ".join(missing)}
         else:
-            found = {"status": "ran", "said": said(program(given.sources, cmake_options(environment))).strip()}
-        write_json(given.output, found)
+            findings = {"status": "ran", "said": said(program(given.sources, cmake_options(environment))).strip()}
+        write_json(given.output, findings)

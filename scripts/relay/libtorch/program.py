@@ -152,12 +152,12 @@ def _absent(ldd: str, loaded: str) -> str:
 
     `loaded`: the modules of the job, as their system lists them in LOADEDMODULES.
     """
-    told = []
+    absent = []
     for library in dict.fromkeys(re.findall(r"(?m)^\s*(\S+) => not found", ldd)):
         name = next((module for begin, module in MODULES.items() if re.match(begin, library)), None)
         there = name and next((each for each in loaded.split(":") if each.partition("/")[0] == name), None)
         brings = f"{there} is loaded and lacks it, name another version" if there else f"the module {name} brings it"
-        told.append(f"{library} ({brings if name else 'look for its module with `module spider`'})")
-    if not told:
+        absent.append(f"{library} ({brings if name else 'look for its module with `module spider`'})")
+    if not absent:
         return ""
-    return f"not found: {', '.join(told)}; modules of this job: stack_modules.libtorch in the site's file"
+    return f"not found: {', '.join(absent)}; modules of this job: stack_modules.libtorch in the site's file"

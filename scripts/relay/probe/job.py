@@ -77,15 +77,15 @@ def _largest_batch(run: Probe, tries: Tries) -> Outcome:
     search.run(lambda size: tries.fits(size, of_batch(run, size)))
     least = min(search.sizes)
     needed = f"{least} sample{'s' * (least > 1)} on each device, the fewest that it can take,"
-    found = {
+    record = {
         "setting": run.id,
         "batch_per_device": search.largest or None,
         "limited_by": search.limited_by,
         "reason": None if search.largest else tries.why_none(least, needed),
         "too_large": search.too_large,
-        "tried": tries.told(search.sizes, "batch_per_device"),
+        "tried": tries.measurements(search.sizes, "batch_per_device"),
     }
-    return Outcome(search.largest, found)
+    return Outcome(search.largest, record)
 
 
 def search_in_job(

@@ -87,15 +87,15 @@ def _deepest(run: Probe, tries: Tries) -> Outcome:
     limits = tries.limits
     search = DepthSearch(1, limits.first, limits.most, measured=tries.measured, state_bytes=state_bytes(run))
     search.run(lambda depth: tries.fits(depth, of_depth(run, depth)))
-    found: dict[str, Any] = {"setting": run.id, "task": run.task.name, "depth": search.largest or None}
-    found |= {"limited_by": search.limited_by, "too_large": search.too_large, "state_bytes": search.state_bytes}
-    found |= {"reason": None, "tried": tries.told(search.sizes, "depth")}
+    record: dict[str, Any] = {"setting": run.id, "task": run.task.name, "depth": search.largest or None}
+    record |= {"limited_by": search.limited_by, "too_large": search.too_large, "state_bytes": search.state_bytes}
+    record |= {"reason": None, "tried": tries.measurements(search.sizes, "depth")}
     counted = [depth for depth in search.sizes[:2] if "parameters" in tries.measured.get(depth, {})]
     if len(counted) == 2:
         predicted = search.predicted()
-        found |= {"parameters": tries.measured[search.largest]["parameters"], "predicted_depth": predicted}
-        found["predicted_parameters"] = search.parameters(predicted)
+        record |= {"parameters": tries.measured[search.largest]["parameters"], "predicted_depth": predicted}
+        record["predicted_parameters"] = search.parameters(predicted)
     elif not search.largest:
         least = min(search.sizes)
-        found["reason"] = tries.why_none(least, f"{least} block{'s' * (least > 1)}, the fewest that it tried,")
-    return Outcome(search.largest, found)
+        record["reason"] = tries.why_none(least, f"{least} block{'s' * (least > 1)}, the fewest that it tried,")
+    return Outcome(search.largest, record)

@@ -115,6 +115,6 @@ def main(arguments: list[str]) -> None:
             raise NoRoom(f"no room: {str(error).splitlines()[0]}") from error
         peak, least = ranks.largest([machine.peak_memory_bytes(ranks.devices), -budget])
         if ranks.rank == 0:
-            found = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}
-            found["parameters"] = parameters(BoundTask.of(run))
-            write_json(given.output, found)
+            measured = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}
+            measured["parameters"] = parameters(BoundTask.of(run))
+            write_json(given.output, measured)

@@ -60,8 +60,8 @@ class Tries:
         self.longest_seconds = max(self.longest_seconds, time.monotonic() - started)
         self.measured[size] = measured
         peak, budget = measured["peak_memory_bytes"], measured["budget_bytes"]
-        told = self.refusal if peak is None else f"{peak / 2**20:.0f} MB of {budget / 2**20:.0f} MB"
-        print(f"probe {self.run.id}: {size} {self.what}: {told}", flush=True)
+        result = self.refusal if peak is None else f"{peak / 2**20:.0f} MB of {budget / 2**20:.0f} MB"
+        print(f"probe {self.run.id}: {size} {self.what}: {result}", flush=True)
         return peak is not None and peak <= budget
 
     def _try(self, run: Probe) -> dict[str, Any]:
@@ -73,9 +73,9 @@ class Tries:
         memory_mb = self.job.memory_mb if self.job else self.limits.node_memory_mb
         arguments += ["--memory-mb", str(memory_mb)] if memory_mb else []
         status = self.start(spec, "probe.process", self.work, arguments, self.code)
-        found: dict[str, Any] | None = read_json(output)
-        if found:
-            return found
+        measured: dict[str, Any] | None = read_json(output)
+        if measured:
+            return measured
         fault = faults.collect(self.work)
         if fault is None or faults.again(fault):
             raise Interrupted(faults.outcome(fault, f"probe {self.run.id}", status))
@@ -85,7 +85,7 @@ class Tries:
         self.refusal = fault["error"]
         return {"peak_memory_bytes": None, "budget_bytes": None, "samples_per_second": None}
 
-    def told(self, sizes: list[int], name: str) -> list[dict[str, Any]]:
+    def measurements(self, sizes: list[int], name: str) -> list[dict[str, Any]]:
         """What was measured of these sizes, in this order; `name` is the size's."""
         return [self.measured[size] | {name: size} for size in sizes if size in self.measured]
 

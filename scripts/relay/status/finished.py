@@ -49,19 +49,19 @@ def start(run: Path) -> str:
 
 def segment(places: Places, end: int) -> str:
     """The state file of the segment that ends at step `end`."""
-    why, found = _looked_at(places.state(end), run=places.run_id, step=end)
-    return why or _of_start(found, places.run)
+    why, content = _looked_at(places.state(end), run=places.run_id, step=end)
+    return why or _of_start(content, places.run)
 
 
 def summary(places: Places, warmup_steps: int) -> str:
     """A run's summary. Another `warmup_steps` is another reading of the records, as long as these are there."""
-    why, found = _looked_at(places.run / "summary.json", run=places.run_id)
-    if why or "status" not in found:
+    why, content = _looked_at(places.run / "summary.json", run=places.run_id)
+    if why or "status" not in content:
         return why or "lacks 'status'"
-    known = found.get("warmup_steps", warmup_steps)
-    if known != warmup_steps and attempts.numbers(places.work):
-        return f"is for warmup_steps {known}, not {warmup_steps}"
-    return _of_start(found, places.run)
+    warmup_then = content.get("warmup_steps", warmup_steps)
+    if warmup_then != warmup_steps and attempts.numbers(places.work):
+        return f"is for warmup_steps {warmup_then}, not {warmup_steps}"
+    return _of_start(content, places.run)
 
 
 def reference(file: Path) -> str:
@@ -78,11 +78,11 @@ def reference(file: Path) -> str:
 
 def spot_check(file: Path, runs: Collection[Places]) -> str:
     """The verdict of a spot check: of all these runs, and of their present starts."""
-    why, found = _looked_at(file)
+    why, content = _looked_at(file)
     if why:
         return why
-    told = found.get("runs")
-    checked = {each.get("run"): each for each in told if isinstance(each, dict)} if isinstance(told, list) else {}
+    checks = content.get("runs")
+    checked = {each.get("run"): each for each in checks if isinstance(each, dict)} if isinstance(checks, list) else {}
     for places in runs:
         if places.run_id not in checked:
             return f"says nothing of run {places.run_id}"
@@ -95,9 +95,9 @@ def spot_check(file: Path, runs: Collection[Places]) -> str:
 def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]) -> str:
     """The comparison's files: made of just the results that are there, by this plan."""
     answer = read_json_or(results / "answer.json", {})
-    told = (answer.get("answers") or ()) if isinstance(answer, dict) else ()
+    answers = (answer.get("answers") or ()) if isinstance(answer, dict) else ()
     recommended = [
-        results / "runs" / each["run"] / "run.json" for each in told if isinstance(each, dict) and each.get("run")
+        results / "runs" / each["run"] / "run.json" for each in answers if isinstance(each, dict) and each.get("run")
     ]
     if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
         return f"needs {missing[0]}, which {MISSING}"
@@ -106,13 +106,13 @@ def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]
 
 def dataset(folder: Path, spec: DatasetSpec) -> str:
     """A prepared dataset: its files are there, in the size that the manifest names. Jobs look at every byte."""
-    why, found = _looked_at(folder / "manifest.json", name=spec.name, version=spec.version)
+    why, content = _looked_at(folder / "manifest.json", name=spec.name, version=spec.version)
     if why:
         return why
-    files = found.get("files")
-    for name, told in files.items() if isinstance(files, dict) else ():
+    files = content.get("files")
+    for name, entry in files.items() if isinstance(files, dict) else ():
         try:
-            if (folder / name).stat().st_size != told["size_bytes"]:
+            if (folder / name).stat().st_size != entry["size_bytes"]:
                 return f"names another size of {name}"
         except (OSError, TypeError, KeyError):
             return f"names {name}, which {MISSING}"
@@ -133,8 +133,8 @@ def exported(file: Path, run: Path) -> str:
 
 def of_run(file: Path, run: Path) -> str:
     """A result in JSON that was made of one run's trained model: of the run's present start."""
-    why, found = _looked_at(file)
-    return why or _of_start(found, run, noted=True)
+    why, content = _looked_at(file)
+    return why or _of_start(content, run, noted=True)
 
 
 def record(path: Path, **expected: Any) -> str:
@@ -177,26 +177,26 @@ def settle(results: Path) -> None:
 def _looked_at(path: Path, **expected: Any) -> tuple[str, dict[str, Any]]:
     """What `record` says of a file, and what the file holds; nothing where it cannot be used."""
     try:
-        found = read_json(path)
+        content = read_json(path)
     except OSError as error:
         return f"cannot be read ({error.strerror})", {}
     except (ValueError, RecursionError):
         return "is damaged: it is no JSON", {}
-    if found is None:
+    if content is None:
         return MISSING, {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return "is damaged: it is no object", {}
     for name, value in expected.items():
-        if found.get(name, value) != value:
-            return f"is for {name} {found[name]}, not {value}", {}
-    return "", found
+        if content.get(name, value) != value:
+            return f"is for {name} {content[name]}, not {value}", {}
+    return "", content
 
 
-def _of_start(found: Mapping[str, Any], run: Path, *, noted: bool = False) -> str:
+def _of_start(content: Mapping[str, Any], run: Path, *, noted: bool = False) -> str:
     """'' where a result is of the start that its run has declared. Older versions noted none: with `noted`, it has to
     be.
     """
-    made, declared = found.get("generation"), chain.declared(run)
-    if noted and made is None:
+    generation, declared = content.get("generation"), chain.declared(run)
+    if noted and generation is None:
         return "does not say of which start of the run it is"
-    return OLDER_START if None not in (made, declared) and made != declared else ""
+    return OLDER_START if None not in (generation, declared) and generation != declared else ""

@@ -37,19 +37,17 @@ def render(
 
 
 def table(
-    standings: Sequence[Standing],
-    columns: Sequence[str] = COLUMNS,
-    styles: Mapping[State, str] = MappingProxyType({}),
+    standings: Sequence[Standing], columns: Sequence[str] = COLUMNS, styles: Mapping[State, str] = MappingProxyType({})
 ) -> Table:
     """A row for each run, in the order of their states. `styles` are rich's, by state."""
-    made = Table(box=None, pad_edge=False)
-    made.add_column("run", overflow="fold")
+    rows = Table(box=None, pad_edge=False)
+    rows.add_column("run", overflow="fold")
     for name in columns:
-        made.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+        rows.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     for each in sorted(standings, key=lambda each: ORDER.index(each.state)):
         cells = _cells(each)
-        made.add_row(Text(each.words), *(Text(cells[name]) for name in columns), style=styles.get(each.state))
-    return made
+        rows.add_row(Text(each.words), *(Text(cells[name]) for name in columns), style=styles.get(each.state))
+    return rows
 
 
 def _cells(each: Standing) -> dict[str, str]:
@@ -71,9 +69,9 @@ def uses(standings: Iterable[Standing]) -> Iterator[str]:
     """What running trainings use of their nodes, how fast they are and how long they take: a line for each node."""
     for each in standings:
         steps = (each.samples_per_second or 0.0) / each.run.batch.global_batch_size
-        told = [f"{steps:.3g} steps/s"] if steps else []
-        told += [f"{duration(each.seconds_left)} left"] if each.seconds_left is not None else []
-        yield from (f"{each.words}: {', '.join((line, *told))}" for line in each.uses)
+        facts = [f"{steps:.3g} steps/s"] if steps else []
+        facts += [f"{duration(each.seconds_left)} left"] if each.seconds_left is not None else []
+        yield from (f"{each.words}: {', '.join((line, *facts))}" for line in each.uses)
 
 
 def whys(standings: Iterable[Standing]) -> Iterator[str]:
@@ -92,8 +90,8 @@ def verdicts(proofs: Mapping[str, Sequence[str]], results: Path) -> Iterator[str
         verdicts = [verdict if isinstance(verdict, dict) else None for verdict in read]  # damaged: not there
         against = sum(verdict is not None and not _passed(verdict) for verdict in verdicts)
         name = folder.rpartition("/")[2].replace("_", " ")
-        told = f"{name}: {sum(verdict is not None for verdict in verdicts)} of {len(ids)} done"
-        yield f"{told}, {against} against a setting (the report says why)" if against else told
+        line = f"{name}: {sum(verdict is not None for verdict in verdicts)} of {len(ids)} done"
+        yield f"{line}, {against} against a setting (the report says why)" if against else line
 
 
 def driver(who: str, runs: Iterable[Run], results: Path) -> Iterator[str]:
@@ -115,6 +113,6 @@ def _passed(verdict: Mapping[str, object]) -> bool:
 def whole(standings: Sequence[Standing]) -> str:
     """How many runs are in each state, and how much of all training is done."""
     states = Counter(each.state for each in standings)
-    told = ", ".join(f"{states[state]} {state}" for state in ORDER if states[state])
+    counts = ", ".join(f"{states[state]} {state}" for state in ORDER if states[state])
     done = sum(each.step / each.steps for each in standings) / len(standings) if standings else 0.0
-    return f"runs: {told or 'none planned'}; {done:.0%} of the training is done"
+    return f"runs: {counts or 'none planned'}; {done:.0%} of the training is done"

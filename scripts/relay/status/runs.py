@@ -53,25 +53,25 @@ def standing(
     """
     places = Places(results, run.id)
     done = [end for end in ends or () if places.state(end).exists()]
-    known = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
+    progress = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
     state, why = _state(places, run, queue)
     nodes = used.newest(places.work) if state == "running" else []
     if state == "running":
         why = (silent(places) if run.strategy.script else "") or used.idle(nodes)
     if state == "begun" and run.length.total_steps in done:
         state = "trained"
-    left = max(0.0, known.seconds_to(run.length.total_steps)) if known else None
-    if left is not None and known is not None and state == "running":
-        left = max(0.0, left - (time.time() - known.reached))
+    left = max(0.0, progress.seconds_to(run.length.total_steps)) if progress else None
+    if left is not None and progress is not None and state == "running":
+        left = max(0.0, left - (time.time() - progress.reached))
     return Standing(
         run=run,
         words=words,
         state=state,
-        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, _trained(places, known)),
+        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, _trained(places, progress)),
         steps=run.length.total_steps,
         jobs_done=len(done),
         jobs=len(ends) if ends is not None else None,
-        samples_per_second=known.steps_per_second * run.batch.global_batch_size if known else None,
+        samples_per_second=progress.steps_per_second * run.batch.global_batch_size if progress else None,
         seconds_left=None if state in ("done", "trained", "failed") else left,
         why=why,
         uses=tuple(used.lines(nodes)),
@@ -85,9 +85,9 @@ def silent(places: Places) -> str:
     return f"has printed nothing for {duration(seconds)}" if seconds > SILENT_SECONDS else ""
 
 
-def _trained(places: Places, known: pace.Pace | None) -> int:
+def _trained(places: Places, progress: pace.Pace | None) -> int:
     """The step that is trained: what the newest attempt has recorded, else the checkpoint from which it goes on."""
-    return known.step if known else max(sealed.complete(places.work), default=0)
+    return progress.step if progress else max(sealed.complete(places.work), default=0)
 
 
 def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> tuple[State, str]:

@@ -28,15 +28,15 @@ def lines(nodes: Sequence[Node]) -> Iterator[str]:
     for node in nodes:
         recent = _within(node.looks, RECENT_SECONDS)
         first, last = recent[0], recent[-1]
-        told = []
+        facts = []
         if last.time > first.time:
             cpus = (last.cpu_seconds - first.cpu_seconds) / (last.time - first.time)
-            told.append(f"{cpus:.1f} of {node.cpus} CPUs")
-        told.append(f"{last.resident_bytes / 1e9:.1f} GB of memory")
+            facts.append(f"{cpus:.1f} of {node.cpus} CPUs")
+        facts.append(f"{last.resident_bytes / 1e9:.1f} GB of memory")
         busy, full = _busy(recent), last.told("memory_bytes")
-        told += [] if busy is None else [f"GPUs {busy:.0%} busy"]
-        told += [f"{max(full) / 1e9:.1f} GB of GPU memory"] if full else []
-        yield f"{node.host}: {', '.join(told)}"
+        facts += [] if busy is None else [f"GPUs {busy:.0%} busy"]
+        facts += [f"{max(full) / 1e9:.1f} GB of GPU memory"] if full else []
+        yield f"{node.host}: {', '.join(facts)}"
 
 
 def idle(nodes: Sequence[Node]) -> str:

@@ -34,7 +34,7 @@ class Watch:
     tries: int = 1
     news: str = ""
     _queue: dict[str, QueuedJob] | None = None
-    _asked: float | None = None
+    _asked_at: float | None = None
     _over: dict[str, Standing] = field(default_factory=dict)
 
     def look(self) -> list[Standing]:
@@ -45,10 +45,10 @@ class Watch:
     def _standing(self, run: Run) -> Standing:
         if run.id in self._over:
             return self._over[run.id]
-        found = standing(run, self._names[run.id], self.ends(run), self.results, self._queue)
-        if found.state == "done":
-            self._over[run.id] = found
-        return found
+        current = standing(run, self._names[run.id], self.ends(run), self.results, self._queue)
+        if current.state == "done":
+            self._over[run.id] = current
+        return current
 
     @cached_property
     def _names(self) -> Mapping[str, str]:
@@ -56,9 +56,9 @@ class Watch:
 
     def _look_at_queue(self) -> None:
         now = time.monotonic()
-        if not self.on_slurm or (self._asked is not None and now - self._asked < QUEUE_SECONDS):
+        if not self.on_slurm or (self._asked_at is not None and now - self._asked_at < QUEUE_SECONDS):
             return
-        self._asked = now
+        self._asked_at = now
         try:
             jobs = commands.jobs_of(Path.cwd(), tries=self.tries)
             self._queue, self.news = queued(jobs), f"queue: {len(jobs)} jobs of this folder"

@@ -13,10 +13,10 @@ from relay.base import entry
 from relay.base.files import read_json
 from relay.card.looks import Looks
 from relay.card.words import all_in_words
-from relay.comparison import found_beside
 from relay.config.asked import task_options
 from relay.driver import claim, guard, refused, signals
 from relay.driver.view import View
+from relay.libtorch import record
 from relay.planning import chains, handed, requests, searches, table
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
@@ -119,7 +119,7 @@ class Shown(guard.Shows):
 
     def in_cpp(self, log: str) -> None:
         """Print what trained models do in C++. A report that is there gets its section on it."""
-        _say(found_beside.in_cpp_lines(RESULTS))
+        _say(record.in_cpp_lines(RESULTS))
         self.renew_report(log)
 
     def example_in_cpp(self, answer: str) -> None:

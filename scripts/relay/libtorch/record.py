@@ -1,14 +1,11 @@
-"""What other targets have found, for the page: trained models in C++, and the largest models that fit."""
+"""What the jobs of `snakemake libtorch` have found, read from their files: for the terminal, and for the report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from relay.base.files import read_json, read_json_or
-from relay.run_folder.largest_model import LargestModel, of_record
+from relay.base.files import read_json
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,13 @@ class InCpp:
 
 
 def in_cpp(results: Path) -> list[InCpp]:
-    """All that the jobs of `snakemake libtorch` have found, by task. What cannot be read is left out."""
-    known = {each.name for each in fields(InCpp)}
+    """All findings, by task. What cannot be read is left out."""
+    names = {each.name for each in fields(InCpp)}
     read: list[InCpp] = []
     for path in sorted((results / "libtorch").glob("*.json")):
         try:
             values = read_json(path) or {}
-            read.append(InCpp(**{name: value for name, value in values.items() if name in known}))
+            read.append(InCpp(**{name: value for name, value in values.items() if name in names}))
         except (OSError, ValueError, TypeError, AttributeError):
             continue
     return sorted(read, key=lambda each: each.task)
@@ -62,13 +59,3 @@ def _line(each: InCpp) -> str:
     speeds = f"{each.cpp_samples_per_second:,.0f} samples/s in C++, {each.python_samples_per_second:,.0f} in Python"
     outputs = f"outputs {each.status} (largest difference {each.difference:.1e} of {each.limit:.0e} allowed)"
     return f"{each.task} [{each.run}]: {outputs}; {speeds} ({each.ratio:.2f} times as fast)"
-
-
-def largest_models(results: Path, names: Mapping[str, str]) -> list[LargestModel]:
-    """What was found of the settings with these names, by id, in their order. What cannot be read is left out."""
-    read = []
-    for setting, name in names.items():
-        record = read_json_or(results / "largest_model" / f"{setting}.json", {})
-        with suppress(TypeError, AttributeError, KeyError):
-            read.append(of_record(record, name))
-    return read
