@@ -102,8 +102,8 @@ class Stamp:
 
     def packages(self) -> set[str]:
         """Names and versions as the installed packages' folders show them."""
-        found = {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
-        return {name for name in found if not name.startswith("torch_relay-")}  # `add_own` looks after that
+        names = {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
+        return {name for name in names if not name.startswith("torch_relay-")}  # `add_own` looks after that
 
     def write(self, content: dict[str, Any]) -> None:
         content = {**content, "packages": sorted(self.packages())}
@@ -155,9 +155,9 @@ def create(venv: Path) -> None:
         remedy = "on Debian or Ubuntu: apt-get install python3-venv"
         raise InstallError(f"this Python ({sys.executable}) lacks its venv module; {remedy}")
     command = [sys.executable, "-I", "-m", "venv", str(venv)]
-    made = subprocess.run(command, check=False, capture_output=True, text=True, close_fds=False)
-    if made.returncode:
-        raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
+    done = subprocess.run(command, check=False, capture_output=True, text=True, close_fds=False)
+    if done.returncode:
+        raise InstallError(f"the virtual environment could not be made:\n{done.stdout}{done.stderr}".rstrip())
 
 
 def pip_of(venv: Path) -> list[str]:
@@ -186,9 +186,9 @@ def run_pip(
 
 def show_progress(line: str) -> None:
     """Tells what takes long of what pip says: files of a megabyte and more, builds, and the installation."""
-    found = re.match(r"\s*Downloading \S*?([^/\s]+?)-\d\S* \(([\d.]+ [MG]B)\)", line)
-    if found:
-        say(f"      downloading {found[1]} ({found[2]})")
+    match = re.match(r"\s*Downloading \S*?([^/\s]+?)-\d\S* \(([\d.]+ [MG]B)\)", line)
+    if match:
+        say(f"      downloading {match[1]} ({match[2]})")
     elif line.startswith("Installing collected packages: "):
         count = line.count(",") + 1
         say(f"      installing {count} package{'s' * (count > 1)}")
@@ -202,11 +202,11 @@ def add_own(venv: Path) -> None:
     from editable import files  # needs this Python
 
     packages = next(venv.glob("lib/python3*/site-packages"))
-    found = {packages / name: text for name, text in files().items()}
-    record = [*found][-1]  # pip writes it last, with another content
+    text_by_path = {packages / name: text for name, text in files().items()}
+    record = [*text_by_path][-1]  # pip writes it last, with another content
     last = (record, venv / "bin/relay", venv / "bin/relay-chain")
-    del found[record]
-    there = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in found.items())
+    del text_by_path[record]
+    there = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in text_by_path.items())
     if there and all(path.is_file() for path in last):
         return
     # Not by the user's configuration, which may want hashes or another folder.
@@ -258,13 +258,13 @@ def check_network(venv: Path, lock: str, seconds: float) -> None:
     try:
         answer = run_pip(pip, "index", "versions", name, "--retries=0", timeout=seconds)
     except subprocess.TimeoutExpired:
-        found = f"does not answer within {seconds:g} s (a slow one: make install NETWORK_SECONDS=60)"
+        problem = f"does not answer within {seconds:g} s (a slow one: make install NETWORK_SECONDS=60)"
     else:
         if answer.returncode == 0:
             return
-        found = f"cannot be reached, or has no {name} ({answer.stdout.strip().rpartition(chr(10))[2]})"
+        problem = f"cannot be reached, or has no {name} ({answer.stdout.strip().rpartition(chr(10))[2]})"
     remedy = "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
-    raise InstallError(f"pip's package index {found}; {remedy}")
+    raise InstallError(f"pip's package index {problem}; {remedy}")
 
 
 def check_writable(venv: Path) -> None:
@@ -296,7 +296,7 @@ def install_torch(venv: Path, lock: str, device: str, index: str) -> tuple[str, 
         return "registry", exactly(lock)
     torch = exactly(entry(lock, "torch"), "+cpu")
     version = torch.split()[0].removeprefix("torch===")
-    found: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
     try:
         pip_install(venv, torch, "--no-deps")
     except NoSuchBuild:
@@ -307,12 +307,12 @@ def install_torch(venv: Path, lock: str, device: str, index: str) -> tuple[str, 
                 say("      Only the registry's build of torch is left. It brings CUDA: gigabytes to download.")
             return "registry", exactly(lock)
         say(f"      from {index}")
-        found = ("--extra-index-url", index)
-        pip_install(venv, torch, "--no-deps", *found)
+        source = ("--extra-index-url", index)
+        pip_install(venv, torch, "--no-deps", *source)
     rest = lock.replace(entry(lock, "torch"), "")
     # Not every Python has a CPU build of torchvision; the registry's does beside the CPU build of torch.
     with contextlib.suppress(NoSuchBuild):
-        pip_install(venv, exactly(entry(lock, "torchvision"), "+cpu"), "--no-deps", *found)
+        pip_install(venv, exactly(entry(lock, "torchvision"), "+cpu"), "--no-deps", *source)
         rest = rest.replace(entry(lock, "torchvision"), "")
     return "cpu", exactly(rest)
 
@@ -344,10 +344,10 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     wanted: dict[str, Any] = {"locks": lock_hashes(dev), "device": device}
     wanted["python"] = "{}.{}".format(*sys.version_info[:2])
     stamp = Stamp(venv)
-    found = stamp.read()
-    keep = usable(found, wanted, torch)
+    installed = stamp.read()
+    keep = usable(installed, wanted, torch)
     shown = os.path.relpath(venv)
-    if keep and wanted["locks"].keys() <= found["locks"].keys():
+    if keep and wanted["locks"].keys() <= installed["locks"].keys():
         if os.access(venv, os.W_OK):  # somebody else's is used as it is
             add_own(venv)
         say(f"{shown} is up to date")
@@ -359,7 +359,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     check_writable(venv)
     check_network(venv, texts["driver.txt"], network_seconds)
     if keep:
-        build, device = found["build"], found["device"]
+        build, device = installed["build"], installed["device"]
     else:
         say("[1/4] an empty virtual environment")
         clear(stamp)

@@ -36,7 +36,7 @@ def site(mode: str, **given: Any) -> Any:
 
 def test_what_each_mode_asks_for(tmp_path: Path) -> None:
     def asked(*arguments: Any, **options: Any) -> dict[str, Any]:
-        found = login_node.asked(site(*arguments, **options), "torch", ROOT)
+        found = login_node.environment_of(site(*arguments, **options), "torch", ROOT)
         json.dumps(found)
         return found
 
@@ -48,14 +48,14 @@ def test_what_each_mode_asks_for(tmp_path: Path) -> None:
     assert asked("conda", conda={"torch": "envs/torch-cu128.yaml"})["conda"] == str(ROOT / "envs/torch-cu128.yaml")
     assert asked("conda", conda={"torch": str(tmp_path)})["conda"] == str(tmp_path)
     assert asked("apptainer", image="torch.sif")["image"] == "torch.sif"
-    assert login_node.asked(None, "torch", ROOT, device="cuda") | {"lock_sha256": ""} == told(
+    assert login_node.environment_of(None, "torch", ROOT, device="cuda") | {"lock_sha256": ""} == told(
         mode="current", stack="torch", build=None, python=None, wheelhouse=None, conda=None, nvidia=True, lock_sha256=""
     )
 
 
 def test_what_the_site_lacks_is_one_line() -> None:
     with pytest.raises(UserError, match=r"mine\.yaml: environment\.packages: nothing for stack 'torch'; add torch: …"):
-        login_node.asked(site("wheels", wheels_from="site"), "torch", ROOT)
+        login_node.environment_of(site("wheels", wheels_from="site"), "torch", ROOT)
     with pytest.raises(UserError, match=r"mine\.yaml: environment\.conda: nothing for stack 'torch'"):
         login_node.conda_of(site("conda", conda={"lightning": "x"}), "torch", ROOT)
     with pytest.raises(UserError, match=r"environment\.conda\.torch: 'envs/none\.yaml': no such file or folder"):
@@ -93,7 +93,7 @@ def test_a_file_creates_an_environment_once_on_the_login_node(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ours, lock = site("conda", conda={"torch": "envs/torch-cu118.yaml"}), ROOT / "envs/torch.txt"
-    asked = login_node.asked(ours, "torch", ROOT)
+    asked = login_node.environment_of(ours, "torch", ROOT)
     file, folder = ROOT / "envs/torch-cu118.yaml", Path(asked["conda_folder"])
     assert folder.parent == tmp_path / "results/conda"
     assert folder.name == f"torch-cu118-{sha256(file)[:12]}"  # another file is another environment

@@ -18,7 +18,7 @@ from relay.base.files import read_json, write_json
 from relay.equivalence.groups import judged_along
 from relay.equivalence.job import run_gate, settle
 from relay.equivalence.verdict import ALONG
-from relay.launch.job import Start
+from relay.launch.launcher import Start
 from relay.spec.run import changed
 
 ACTS = {

@@ -118,7 +118,7 @@ def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     (tmp_path / "sources" / "main.cpp").write_text("int main() { return STATUS; }")
     flags = {"compile_flags": ["-DSTATUS=7"], "link_flags": ["-Wl,-rpath,$EBROOTCUDA/extras/CUPTI/lib64"]}
     site = site_in(tmp_path, libtorch=flags, environment={}, partitions=[PARTITIONS[1] | {"gpu_name": "a100"}])
-    environment = login_node.asked(site, "torch", ROOT, program="libtorch")
+    environment = login_node.environment_of(site, "torch", ROOT, program="libtorch")
     monkeypatch.setenv("EBROOTCUDA", "/cvmfs/cuda")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -13,7 +13,7 @@ from chain_runs import Bench, Chain
 from checkpointed import Training, filled
 from relay.base.files import read_json
 from relay.datasets import manifest
-from relay.launch.job import started
+from relay.launch.launcher import started
 from relay.planning.handed import freeze_code
 from relay.process.ranks import Ranks
 from relay.run_folder import chain as chains

@@ -91,7 +91,7 @@ def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
 @pytest.mark.slow
 def test_here_it_is_an_environment_above_the_drivers(index: Path, tmp_path: Path) -> None:
     stack, lock = recorded(planned(CPU, record=True, **OWN))
-    asked = login_node.asked(None, stack, ROOT)
+    asked = login_node.environment_of(None, stack, ROOT)
     record = login_node.prepare(asked, lock)
     assert record["differs"] == []
     assert record["installed"]["tiny-codec"] == "2.1"

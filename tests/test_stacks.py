@@ -55,7 +55,7 @@ def test_a_stack_stands_alone_and_agrees_with_torch_and_the_driver(stack: str) -
 
 
 def asked(lock: Path) -> dict[str, object]:
-    return login_node.asked(None, lock.stem, lock.parent.parent)
+    return login_node.environment_of(None, lock.stem, lock.parent.parent)
 
 
 @pytest.mark.slow

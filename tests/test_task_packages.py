@@ -85,5 +85,6 @@ def test_a_task_that_needs_a_package_is_looked_at_proven_and_trained(folder: Pat
 
 
 def test_a_task_without_packages_is_looked_at_by_the_drivers_own_python() -> None:
-    assert task_python.interpreter(login_node.asked(None, "torch", ROOT), lock_of(ROOT, "torch")) == sys.executable
+    environment = login_node.environment_of(None, "torch", ROOT)
+    assert task_python.interpreter(environment, lock_of(ROOT, "torch")) == sys.executable
     assert overlay.place(lock_of(ROOT, "torch")) is None

@@ -11,7 +11,7 @@ import plans
 import preloaded
 from relay.base.files import read_json
 from relay.equivalence.job import run_gate
-from relay.launch.job import Start
+from relay.launch.launcher import Start
 from relay.run_folder import faults
 from relay.spec import requirements
 from relay.spec.looked import Looked

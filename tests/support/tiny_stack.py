@@ -30,8 +30,9 @@ entry.run(lambda: wheelhouse.fetch(wheelhouse.order(Path(sys.argv[1]), "tiny", "
 """
 PREPARE = """
 import json, sys; from pathlib import Path; from relay.base import entry; from relay.environments import node as n
+from relay.environments.node_folder import node_disk
 def main():
-    environment, disk = json.loads(sys.argv[1]), n.node_disk(sys.argv[2])
+    environment, disk = json.loads(sys.argv[1]), node_disk(sys.argv[2])
     n.prepare(environment, disk)
     print(*n.interpreter(environment, disk))
     return 0

@@ -126,7 +126,7 @@ class Looks:
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
-        return login_node.asked(self.site, self.stack, self.root)
+        return login_node.environment_of(self.site, self.stack, self.root)
 
     def _a_job_has(self, lacking: int, python: str) -> bool:
         """Whether a job may have what a look by that Python lacked, by its exit status."""

@@ -29,7 +29,7 @@ def dataset(parser: ArgumentParser, words: list[str]) -> int:
     of = "a JSON file with `task` and `dataset`, such as run.json"
     parser.add_argument("--spec", type=Path, required=True, help=of)
     parser.add_argument("--output", type=Path, required=True, help="the folder to make")
-    stack = "what relay.environments.login_node.asked gave of the stack to run in, and the stack's lock"
+    stack = "what relay.environments.login_node.environment_of gave of the stack to run in, and the stack's lock"
     parser.add_argument("--environment", type=json.loads, metavar="JSON", help=stack)
     parser.add_argument("--root", type=Path, help="a folder with a copy that you have, instead of a download")
     parser.add_argument("--mirror", help="an address to download from, instead of the dataset's own")
@@ -72,11 +72,11 @@ def environment(parser: ArgumentParser, words: list[str]) -> int:
     """Prepare the environment, and write its record last."""
     parser.add_argument("--lock", type=Path, required=True, help="the stack's lock, envs/STACK.txt")
     parser.add_argument("--output", type=Path, required=True, help="where the record goes (.json)")
-    own = "what relay.environments.login_node.asked gave (the driver's own environment)"
+    own = "what relay.environments.login_node.environment_of gave (the driver's own environment)"
     parser.add_argument("--asked", type=json.loads, metavar="JSON", help=own)
     given = parser.parse_args(words)
     # As an exception, so that compilers are ended and half-made folders are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ending.INTERRUPTED))
-    told = given.asked or login_node.asked(None, given.lock.stem, given.lock.resolve().parent.parent)
+    told = given.asked or login_node.environment_of(None, given.lock.stem, given.lock.resolve().parent.parent)
     write_json(given.output, login_node.prepare(told, given.lock))
     return 0

@@ -71,12 +71,12 @@ def entries(lock: str) -> dict[str, str]:
 
 def lacking(recipe: Recipe, build: str) -> list[str]:
     """What this machine lacks for a build, one line for each thing, with the Debian package that brings it."""
-    told = [
+    lines = [
         f"{program}: no such program on PATH (Debian: {package})"
         for program, package in recipe.needed_programs(build).items()
         if shutil.which(program) is None
     ]
-    return told + [
+    return lines + [
         f"{header}: no such header (Debian: {package})"
         for header, package in recipe.headers.items()
         if not has_header(header)
@@ -93,9 +93,9 @@ def has_header(name: str) -> bool:
     if shutil.which("g++") is None:
         folders = [*os.environ.get("CPATH", "").split(os.pathsep), "/usr/include", "/usr/local/include"]
         return any((Path(folder) / name).is_file() for folder in folders if folder)
-    words, asked = ["g++", "-E", "-x", "c++", "-"], f"#include <{name}>\n"
+    words, code = ["g++", "-E", "-x", "c++", "-"], f"#include <{name}>\n"
     try:
-        done = subprocess.run(words, input=asked, check=False, capture_output=True, text=True)
+        done = subprocess.run(words, input=code, check=False, capture_output=True, text=True)
         return done.returncode == 0
     except OSError:
         return False
@@ -119,14 +119,14 @@ def wheel(entry: str, python: Path, build: str, arch_list: str | None = None) ->
         raise UserError(f"{package} has to be compiled here, and {problem}")
     arch_list = arch_list or os.environ.get("TORCH_CUDA_ARCH_LIST") or ";".join(cuda.capabilities([ANY_GPU], build))
     numbers = ",".join(re.findall(r"\d+", arch_list.replace(".", "")))
-    told = {"arch_list": arch_list, "capabilities": numbers, "nccl": torch["nccl"]}
-    variables = recipe.environment(build, told)
+    values = {"arch_list": arch_list, "capabilities": numbers, "nccl": torch["nccl"]}
+    variables = recipe.environment(build, values)
     place = cache() / "built" / f"{package}-{_key(entry, recipe, torch, build, variables)}"
     with in_the_cache(), only_one(place):
-        if not (made := sorted(place.glob("*.whl"))):
+        if not (wheels := sorted(place.glob("*.whl"))):
             _build(entry, recipe, python, variables, place)
-            made = sorted(place.glob("*.whl"))
-    return made[0]
+            wheels = sorted(place.glob("*.whl"))
+    return wheels[0]
 
 
 def _torch_of(python: Path) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def _torch_of(python: Path) -> dict[str, Any]:
     done = subprocess.run([str(python), "-P", "-c", ABOUT], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"{python}: torch cannot be imported: {done.stderr.strip().rpartition(chr(10))[2]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    torch: dict[str, Any] = json.loads(done.stdout)
+    return torch
 
 
 def _key(entry: str, recipe: Recipe, torch: dict[str, Any], build: str, variables: dict[str, str]) -> str:
@@ -144,8 +144,8 @@ def _key(entry: str, recipe: Recipe, torch: dict[str, Any], build: str, variable
     if build != "cpu":  # CUDA's own, of the site's module
         compiler += str(nvcc.version())
     lasting = {name: value for name, value in variables.items() if value != torch["nccl"]}  # a temporary folder's
-    known = [entry, repr(recipe), compiler, torch["about"], platform.machine(), build, optional(recipe), lasting]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+    parts = [entry, repr(recipe), compiler, torch["about"], platform.machine(), build, optional(recipe), lasting]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], place: Path) -> None:
@@ -193,8 +193,8 @@ def _run(command: list[str], environment: dict[str, str], log: Path, said: TextI
     if status:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         said_why = (line.strip() for line in lines if re.search(r"(?i)\berror:(?! subprocess)|THESE PACKAGES", line))
-        told = next(said_why, "no line says why")
-        raise UserError(f"{name} could not be built: {told[:300]}; all that was said is in {log}")
+        reason = next(said_why, "no line says why")
+        raise UserError(f"{name} could not be built: {reason[:300]}; all that was said is in {log}")
 
 
 def _unpacked(archive: Path, folder: Path) -> Path:

@@ -36,8 +36,8 @@ def stacks(root: Path) -> list[str]:
 
 def pinned(lock: str, package: str) -> str | None:
     """The version of a package in a lock's text, with its label; None where the lock has it not."""
-    found = re.search(rf"(?m)^{re.escape(package)}==([^\s;]+)", lock)
-    return found[1] if found else None
+    match = re.search(rf"(?m)^{re.escape(package)}==([^\s;]+)", lock)
+    return match[1] if match else None
 
 
 def without(lock: str, leave_out: Callable[[str, str], bool]) -> str:

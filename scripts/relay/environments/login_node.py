@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.spec.site import Site
 
 
-def asked(
+def environment_of(
     site: Site | None, stack: str, root: Path, *, device: str = "cpu", program: str | None = None
 ) -> dict[str, Any]:
     """The description of the environment that a job's processes run in, ready to be written into `run.json`.
@@ -125,8 +125,8 @@ def undeployed(site: Site | None, methods: Collection[str]) -> list[str]:
     if site is None or needed in methods or not (site.modules or any(site.stack_modules.values())):
         return []
     named = f"modules: {', '.join(site.modules) or 'of stacks'}"
-    told = f"was told to use {', '.join(sorted(methods))} alone" if methods else "was not told to"
-    return [f"{site.file}: {named}: Snakemake has to load them, and {told}; add --software-deployment-method {needed}"]
+    order = f"was told to use {', '.join(sorted(methods))} alone" if methods else "was not told to"
+    return [f"{site.file}: {named}: Snakemake has to load them, and {order}; add --software-deployment-method {needed}"]
 
 
 def modules_of(site: Site | None) -> list[str]:
@@ -145,7 +145,7 @@ def load_command(modules: Sequence[str], environment: Mapping[str, Any] | None =
     """The beginning of a shell's command that loads modules, then activates the conda environment of a job.
 
     It goes on without what cannot be had. The job's processes find out (`relay.environments.node`), and say so in one
-    line. `environment` is that of `asked`.
+    line. `environment` is that of `environment_of`.
     """
     steps = [f"module load {shlex.join(modules)}"] if modules else []
     if environment and environment["mode"] == "conda":
@@ -213,10 +213,10 @@ def _current(lock: Path, own: Path | None) -> dict[str, Any]:
     for name in differs:
         print(f"note: {name} is {installed[name]}, the lock pins {' or '.join(pinned[name])}")
     executable = str(own / "bin" / "python") if own else sys.executable
-    told = {"python": platform.python_version(), "executable": executable}
-    return told | {"pinned": pinned, "installed": installed, "differs": differs}
+    interpreter = {"python": platform.python_version(), "executable": executable}
+    return interpreter | {"pinned": pinned, "installed": installed, "differs": differs}
 
 
 def _installed(name: str, path: list[str]) -> str | None:
     """The version of a package in these folders, or None. The first folder that has it counts, as for an import."""
-    return next((found.version for found in distributions(name=name, path=path)), None)
+    return next((distribution.version for distribution in distributions(name=name, path=path)), None)

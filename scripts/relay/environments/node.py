@@ -1,7 +1,7 @@
 """The Python that a job's processes run with: found on the node, or built on the node's own disk.
 
 `prepare` runs once on each node, in the driver's Python, and needs no network. After that, each rank calls
-`interpreter`. Both read the `environment` of a run's job, made by `relay.environments.login_node.asked`. Its keys used
+`interpreter`. Both read the `environment` of a run's job, as `login_node.environment_of` describes it. Its keys used
 here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `packages`, `conda_folder`, `image`,
 `modules`, `stack_modules` and `nvidia`.
 This module does not import torch, because torch need not be installed where it runs.
@@ -23,10 +23,8 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.environments import installer, overlay, versioned
 from relay.environments.locks import is_recorded, lock_of
-from relay.environments.node_folder import in_one_line, node_disk, own_folder
+from relay.environments.node_folder import in_one_line, own_folder
 from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, version_of
-
-__all__ = ["interpreter", "needs_preparation", "node_disk", "own_folder", "prepare"]
 
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
 

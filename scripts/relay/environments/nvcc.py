@@ -21,8 +21,8 @@ def version() -> str | None:
         said = subprocess.run([program() or "nvcc", "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:
         return None
-    found = re.search(r"release (\d+\.\d+)", said)
-    return found[1] if found else None
+    match = re.search(r"release (\d+\.\d+)", said)
+    return match[1] if match else None
 
 
 def problem(torch_cuda: str | None) -> str | None:
@@ -32,10 +32,10 @@ def problem(torch_cuda: str | None) -> str | None:
     """
     if torch_cuda is None:
         return "torch was built without CUDA there: environment.torch in the site's file names its build"
-    wanted, found = ".".join(torch_cuda.split(".")[:2]), version()
-    if found == wanted:
+    wanted, present = ".".join(torch_cuda.split(".")[:2]), version()
+    if present == wanted:
         return None
     remedy = f"load the module of CUDA {wanted} (`stack_modules` in the site's file), or point CUDA_HOME at it"
-    if found is None:
+    if present is None:
         return f"there is no nvcc on PATH (Debian: nvidia-cuda-toolkit), for torch's CUDA {wanted}: {remedy}"
-    return f"nvcc is of CUDA {found} ({program()}), torch of CUDA {wanted}: {remedy}"
+    return f"nvcc is of CUDA {present} ({program()}), torch of CUDA {wanted}: {remedy}"

@@ -33,8 +33,8 @@ def place(lock: Path) -> Path | None:
         return None
     text = lock.read_text(encoding="utf-8")
     recipes = [repr(RECIPES[name]) for name in built.entries(text)]
-    known = [text, recipes, sys.version, str(Path(sys.prefix).resolve()), version("torch")]
-    digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+    parts = [text, recipes, sys.version, str(Path(sys.prefix).resolve()), version("torch")]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
     return built.cache() / "environments" / f"{lock.stem}-{digest}"
 
 
@@ -102,7 +102,7 @@ def _not_fetched(name: str, pinned: str) -> bool:
     if name in RECIPES:
         return True
     drivers = distributions(name=name, path=[sysconfig.get_path("purelib")])
-    return any(found.version.partition("+")[0] == pinned for found in drivers)
+    return any(distribution.version.partition("+")[0] == pinned for distribution in drivers)
 
 
 def _check(lock: Path, python: Path) -> None:

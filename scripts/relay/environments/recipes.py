@@ -30,11 +30,11 @@ class Recipe:
     cuda_variables: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
-    def environment(self, build: str, told: Mapping[str, str]) -> dict[str, str]:
-        """The variables for a build of torch, which is cpu or a CUDA build. `told` are the values in braces."""
+    def environment(self, build: str, values: Mapping[str, str]) -> dict[str, str]:
+        """The variables for a build of torch, which is cpu or a CUDA build. `values` are the values in braces."""
         if build == "cpu":
             return dict(self.variables)
-        cuda = {name: text.format(**told) for name, text in self.cuda_variables.items()}
+        cuda = {name: text.format(**values) for name, text in self.cuda_variables.items()}
         return {**self.variables, **{name: value for name, value in cuda.items() if value}}
 
     def needed_programs(self, build: str) -> dict[str, str]:

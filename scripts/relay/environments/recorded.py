@@ -28,7 +28,7 @@ LABEL = "locked"  # the local version label of the stand-ins
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LockRequest:
     """What a recorded lock is to hold: `requirements`, as pip takes them, for a Python.
 
     `held` is the text of the stack's own lock. Its packages keep their versions and are in the lock as well. `beside`
@@ -52,8 +52,8 @@ class Asked:
     def name(self) -> str:
         """The recorded stack: the project's stack, and a digest of everything that selects the packages."""
         pins = [sorted(versions(text)) for text in (self.held, self.beside)]
-        known = [self.requirements, self.version, sys.platform, platform.machine(), *pins]
-        return f"{self.stack}-{fingerprint([*known, self.modules, self.only_here, self.site, self.index])}"
+        parts = [self.requirements, self.version, sys.platform, platform.machine(), *pins]
+        return f"{self.stack}-{fingerprint([*parts, self.modules, self.only_here, self.site, self.index])}"
 
     @property
     def lock(self) -> Path:
@@ -61,69 +61,69 @@ class Asked:
         return lock_of(Path(), self.name)
 
 
-def record(asked: Asked) -> None:
+def record(request: LockRequest) -> None:
     """Write the lock unless it is there. Raises UserError with pip's words where there is no solution."""
-    if asked.lock.is_file():
+    lock, what = request.lock, ", ".join(request.requirements)
+    if lock.is_file():
         return
-    what = ", ".join(asked.requirements)
-    print(f"Looking for what stack {asked.stack} needs for {what} (once; {asked.lock})", file=sys.stderr, flush=True)
-    new = [taken for taken in _answered(asked) if not taken.version.endswith(f"+{LABEL}")]
+    print(f"Looking for what stack {request.stack} needs for {what} (once; {lock})", file=sys.stderr, flush=True)
+    new = [taken for taken in _answered(request) if not taken.version.endswith(f"+{LABEL}")]
     head = [
-        f"# Recorded on {time.strftime('%Y-%m-%d')} for {what} (Python {asked.version}, {platform.machine()}).",
+        f"# Recorded on {time.strftime('%Y-%m-%d')} for {what} (Python {request.version}, {platform.machine()}).",
         "# It holds as long as the same is asked for. Delete it to look for today's versions.",
     ]
-    lines = [*head, *(line for line in asked.held.splitlines() if not line.startswith("#"))]
+    lines = [*head, *(line for line in request.held.splitlines() if not line.startswith("#"))]
     for each in new:
-        lines += [f"# {each.url}"] if asked.only_here and each.file else []
+        lines += [f"# {each.url}"] if request.only_here and each.file else []
         lines += [f"{each.name}=={each.version} \\", f"    --hash=sha256:{each.sha256}"]
     # Another driver may have written it meanwhile: then that one's versions hold.
-    asked.lock.parent.mkdir(parents=True, exist_ok=True)
-    fresh = asked.lock.with_name(f".{asked.lock.name}.{os.getpid()}.new")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    fresh = lock.with_name(f".{lock.name}.{os.getpid()}.new")
     write_text(fresh, "\n".join(lines) + "\n")
     try:
-        os.link(fresh, asked.lock)
+        os.link(fresh, lock)
     except FileExistsError:
         pass
     finally:
         fresh.unlink()
 
 
-def _answered(asked: Asked) -> list[pip.Taken]:
+def _answered(request: LockRequest) -> list[pip.Taken]:
     """What pip answers by its own configuration; where it has no solution, with the further index."""
     with tempfile.TemporaryDirectory(prefix="torch-relay-locked-") as text:
         folder = Path(text)
-        options = ["--no-index"] if asked.only_here else []
-        if asked.held or asked.beside:
-            (folder / "constraints.txt").write_text("\n".join(_constraints(asked, folder)) + "\n", encoding="utf-8")
+        options = ["--no-index"] if request.only_here else []
+        if request.held or request.beside:
+            (folder / "constraints.txt").write_text("\n".join(_constraints(request, folder)) + "\n", encoding="utf-8")
             options += ["--constraint", str(folder / "constraints.txt"), "--find-links", str(folder)]
-        ask = partial(pip.would_install, asked.requirements, python=asked.python, modules=asked.modules)
+        ask = partial(pip.would_install, request.requirements, python=request.python, modules=request.modules)
         try:
             return ask(options=options)
         except UserError:
-            if not asked.index:
+            if not request.index:
                 raise
-            return ask(options=[*options, "--extra-index-url", asked.index])
+            return ask(options=[*options, "--extra-index-url", request.index])
 
 
-def _constraints(asked: Asked, folder: Path) -> Iterator[str]:
+def _constraints(request: LockRequest, folder: Path) -> Iterator[str]:
     """The versions that hold. The stack's own packages get stand-ins in `folder`: wheels without files.
 
     So pip fetches none of them (torch and CUDA's libraries would be gigabytes), and needs no wheel of those that have
     none. It takes a stand-in for the package's own version, because `==2.13.0` accepts any label.
     """
-    held = dict(versions(asked.held, asked.version))
+    held = dict(versions(request.held, request.version))
     for name, version in held.items():
         _stand_in(folder, name, version)
         yield f"{name}==={version}+{LABEL}"
-    yield from (f"{name}=={version}" for name, version in versions(asked.beside, asked.version) if name not in held)
+    yield from (f"{name}=={version}" for name, version in versions(request.beside, request.version) if name not in held)
 
 
 def versions(lock: str, python: str | None = None) -> Iterator[tuple[str, str]]:
     """The packages of a lock's text with their versions; with `python` those for that version of Python alone."""
-    known = {"python_version": python, "python_full_version": f"{python}.0"} if python else {}
+    variables = {"python_version": python, "python_full_version": f"{python}.0"} if python else {}
     for name, version, rest in ENTRY.findall(lock):
         marker = re.match(r"\s*;\s*([^\\\n]+)", rest)
-        if python is None or marker is None or Marker(marker[1].strip()).evaluate(dict(known)):
+        if python is None or marker is None or Marker(marker[1].strip()).evaluate(dict(variables)):
             yield name, version
 
 
@@ -156,10 +156,10 @@ def _extras(name: str, version: str) -> Sequence[str]:
     ]
 
 
-def write_conda(asked: Asked, declared: Path) -> None:
+def write_conda(request: LockRequest, declared: Path) -> None:
     """Write the file of the conda environment, beside the lock: the site's own file with the recorded packages."""
-    place, held = asked.lock.with_suffix(".yaml"), dict(versions(asked.held))
-    new = [f"{name}=={version}" for name, version in versions(asked.lock.read_text("utf-8")) if name not in held]
+    place, held = request.lock.with_suffix(".yaml"), dict(versions(request.held))
+    new = [f"{name}=={version}" for name, version in versions(request.lock.read_text("utf-8")) if name not in held]
     content = yaml.safe_load(declared.read_text(encoding="utf-8"))
     dependencies = list(content.get("dependencies") or ["python", "pip"])
     pips = next((each["pip"] for each in dependencies if isinstance(each, dict) and "pip" in each), None)
@@ -171,14 +171,14 @@ def write_conda(asked: Asked, declared: Path) -> None:
         write_text(place, text)
 
 
-def checked(asked: Asked) -> None:
+def checked(request: LockRequest) -> None:
     """Raise UserError where the folder of wheels has no more what a recorded lock holds.
 
     A folder that is not to be seen from here says nothing.
     """
-    text = asked.lock.read_text(encoding="utf-8") if asked.lock.is_file() else ""
+    text = request.lock.read_text(encoding="utf-8") if request.lock.is_file() else ""
     for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", text):
         file = pip.Taken(name, version, "", url).file
         if file and file.parent.is_dir() and not file.exists():
             lacks = f"{name} {version} ({file.name}) is no more in {file.parent}"
-            raise UserError(f"{asked.lock}: {lacks}; delete this lock to begin again with what is there today")
+            raise UserError(f"{request.lock}: {lacks}; delete this lock to begin again with what is there today")

@@ -79,8 +79,8 @@ def other_cuda(site: Site, stack: str) -> Iterator[str]:
 
 def problems(needs: Requirements, strategy: str, torch: str | None, site: Site | None) -> Iterator[str]:
     """Why a strategy cannot run with that torch, or with the Python that the jobs use, where it is known."""
-    found = {"torch": (torch, needs.least_torch), "python": (_python(site), needs.least_python)}
-    for name, (version, least) in found.items():
+    versions = {"torch": (torch, needs.least_torch), "python": (_python(site), needs.least_python)}
+    for name, (version, least) in versions.items():
         if version and (problem := too_old(name, version, least)):
             yield f"{strategy} {problem}"
 
@@ -102,8 +102,8 @@ def missing_packages(needs: Requirements, strategy: str, site: Site | None, stac
     if site is None or not is_recorded(stack) or site.environment.wheels_from != "site":
         return
     text = lock.read_text(encoding="utf-8")
-    found = {name: pinned(text, name) for name in names_in(needs.packages)}
-    for problem in lacking(needs.packages, found):
+    versions = {name: pinned(text, name) for name in names_in(needs.packages)}
+    for problem in lacking(needs.packages, versions):
         yield (
             f"{strategy} {problem} ({lock}); name it under environment.packages.{base(stack)} of {site.file}, if the "
             "cluster has it"

@@ -22,7 +22,7 @@ from relay.environments import login_node, recorded, wheelhouse
 from relay.environments.locks import lock_of, pinned, stacks, without
 from relay.environments.overlay import DRIVERS
 from relay.environments.recipes import RECIPES
-from relay.environments.recorded import Asked
+from relay.environments.recorded import LockRequest
 from relay.spec import cuda
 from relay.spec.messages import show, unknown
 from relay.spec.site import Site
@@ -74,57 +74,57 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
     Raises UserError for packages that are not allowed, and for a lock that is missing or cannot be had.
     """
     check(config, site, root)
-    found = Stacks(source_of(site))
+    chosen = Stacks(source_of(site))
     for stack in sorted({DRIVERS, *needed}, key=lambda each: (each != DRIVERS, each)):
-        asked = None
+        request = None
         try:
-            asked = _asked(config, site, root, stack, found) if lock_of(root, stack).is_file() else None
-            if asked is not None:
-                _provide(asked, site, root, record)
+            request = _lock_request(config, site, root, stack, chosen) if lock_of(root, stack).is_file() else None
+            if request is not None:
+                _provide(request, site, root, record)
         except UserError as error:
-            if found.source != "site":
+            if chosen.source != "site":
                 raise
-            found.unrecorded.append(str(error))
-        if asked is not None and asked.lock.is_file():
-            found.names[stack] = asked.name
-    return found
+            chosen.unrecorded.append(str(error))
+        if request is not None and request.lock.is_file():
+            chosen.names[stack] = request.name
+    return chosen
 
 
-def _provide(asked: Asked, site: Site | None, root: Path, record: bool) -> None:
+def _provide(request: LockRequest, site: Site | None, root: Path, record: bool) -> None:
     """Have the lock of a stack. Raises UserError where it cannot be had."""
     if not record:
-        if not asked.lock.is_file() and not asked.only_here:
-            raise UserError(f"{asked.lock} is missing: start the driver again, which records it")
+        if not request.lock.is_file() and not request.only_here:
+            raise UserError(f"{request.lock} is missing: start the driver again, which records it")
         return
-    recorded.checked(asked)
+    recorded.checked(request)
     try:
-        recorded.record(asked)
+        recorded.record(request)
     except UserError as error:
-        if asked.only_here and site is not None:
-            where = f"{site.file}: environment.packages.{asked.stack}"
+        if request.only_here and site is not None:
+            where = f"{site.file}: environment.packages.{request.stack}"
             remedy = "start Snakemake on the cluster, with its modules"
             raise UserError(f"{where}: this machine's pip cannot tell the versions ({error}); {remedy}") from None
-        if asked.index and site is not None:
+        if request.index and site is not None:
             where = f"{site.file}: environment.torch: {site.torch_build}"
-            raise UserError(f"{where}: its wheels cannot be had here ({error}); {asked.index} must answer") from None
-        what, why = ", ".join(asked.requirements), str(error).replace(f"+{recorded.LABEL}", "")
-        raise UserError(f"config: packages.{asked.stack}: pip has no wheels for {what}: {why}") from None
+            raise UserError(f"{where}: its wheels cannot be had here ({error}); {request.index} must answer") from None
+        what, why = ", ".join(request.requirements), str(error).replace(f"+{recorded.LABEL}", "")
+        raise UserError(f"config: packages.{request.stack}: pip has no wheels for {what}: {why}") from None
     if site is not None and site.environment.mode == "conda":
-        recorded.write_conda(asked, Path(str(login_node.conda_of(site, asked.stack, root))))
+        recorded.write_conda(request, Path(str(login_node.conda_of(site, request.stack, root))))
 
 
-def _asked(config: Config, site: Site | None, root: Path, stack: str, found: Stacks) -> Asked | None:
-    """What a stack's lock is to hold; None where the project's own lock has it all. `found` are the stacks before."""
+def _lock_request(config: Config, site: Site | None, root: Path, stack: str, chosen: Stacks) -> LockRequest | None:
+    """What a stack's lock is to hold; None where the project's own lock has it all. `chosen` are the stacks before."""
     own, source = tuple(config.packages.get(stack, ())), source_of(site)
     if source == "site":
         assert site is not None
-        return _of_the_site(site, stack, own, found)
+        return _of_the_site(site, stack, own, chosen)
     if site is not None and source == "wheels" and cuda.of_an_index(site.torch_build):
         return _of_an_index(site, stack, own, root)
     if not own or (source == "conda" and site is not None and stack not in site.environment.conda):
         return None
     python = login_node.python_of(site) if site is not None and source == "wheels" else sys.executable
-    return Asked(
+    return LockRequest(
         stack=stack,
         requirements=own,
         python=python,
@@ -134,19 +134,19 @@ def _asked(config: Config, site: Site | None, root: Path, stack: str, found: Sta
     )
 
 
-def _of_an_index(site: Site, stack: str, own: tuple[str, ...], root: Path) -> Asked:
+def _of_an_index(site: Site, stack: str, own: tuple[str, ...], root: Path) -> LockRequest:
     """What is asked of PyTorch's own index for a build of torch: its pinned torch, and the lock's other packages.
 
     What torch itself needs, such as CUDA's libraries, follows. Packages that are built here keep their lock's entries.
     """
-    made, python = cuda.BUILDS[site.torch_build], login_node.python_of(site)
+    build, python = cuda.BUILDS[site.torch_build], login_node.python_of(site)
     version = wheelhouse.version_of(Path(python))
     lock = lock_of(root, stack).read_text(encoding="utf-8")
-    label = {"torch": made.torch, "torchvision": made.torchvision}
+    label = {"torch": build.torch, "torchvision": build.torchvision}
     others = {
         name: f"{name}==={pin}" for name, pin in recorded.versions(lock, version) if name not in (*label, *RECIPES)
     }
-    return Asked(
+    return LockRequest(
         stack=stack,
         requirements=(*(f"{name}==={pin}+{site.torch_build}" for name, pin in label.items()), *others.values(), *own),
         python=python,
@@ -156,7 +156,7 @@ def _of_an_index(site: Site, stack: str, own: tuple[str, ...], root: Path) -> As
     )
 
 
-def _of_the_site(site: Site, stack: str, own: tuple[str, ...], found: Stacks) -> Asked | None:
+def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -> LockRequest | None:
     """What is asked of a cluster's own wheels; None where its file names none for the stack.
 
     Further stacks have the torch of the stack `torch`, because their strategies are compared with its.
@@ -165,7 +165,7 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], found: Stacks) ->
     if not offered:
         return None
     python = login_node.python_of(site)
-    return Asked(
+    return LockRequest(
         stack=stack,
         requirements=(*offered, *own),
         python=python,
@@ -173,7 +173,7 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], found: Stacks) ->
         modules=tuple(site.modules),
         only_here=True,
         site=site.name,
-        beside="" if stack == DRIVERS else _lines_of_torch(found.names.get(DRIVERS)),
+        beside="" if stack == DRIVERS else _lines_of_torch(chosen.names.get(DRIVERS)),
     )
 
 
@@ -194,11 +194,11 @@ def check(config: Config, site: Site | None, root: Path) -> None:
 
 def _unknown_stacks(site: Site, root: Path) -> Iterator[str]:
     """What a cluster's file says of stacks that there are not: without this, it would have no effect."""
-    known, declared = stacks(root), site.environment
+    names, declared = stacks(root), site.environment
     places = (
-        ("environment.packages", declared.packages, known),
-        ("environment.conda", declared.conda, known),
-        ("stack_modules", site.stack_modules, [*known, LIBTORCH]),
+        ("environment.packages", declared.packages, names),
+        ("environment.conda", declared.conda, names),
+        ("stack_modules", site.stack_modules, [*names, LIBTORCH]),
     )
     for key, named, allowed in places:
         for name in named:

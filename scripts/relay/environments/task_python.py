@@ -19,8 +19,8 @@ from relay.environments.locks import is_recorded, pinned
 def interpreter(environment: Mapping[str, Any], lock: Path, *, create: bool = True) -> str:
     """The path of a Python on this machine that has a stack's packages; the driver's own where there is none.
 
-    `environment` is that of `login_node.asked`, `lock` the stack's. Packages of the user's that can be had here are
-    fetched into an environment above the driver's own. With `create`, conda makes what a file declares.
+    `environment` is that of `login_node.environment_of`, `lock` the stack's. Packages of the user's that can be had
+    here are fetched into an environment above the driver's own. With `create`, conda makes what a file declares.
     The driver's own Python has torch, but not what only the nodes have: what modules, a container or a named conda
     environment give, a cluster's own wheels, and packages beside another build of torch.
     Raises UserError where an environment cannot be made.

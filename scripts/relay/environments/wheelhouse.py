@@ -203,36 +203,36 @@ def _download(wanted: Order, partial: Path) -> None:
 
 def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *options: str) -> str:
     """Download the wheels; of the packages `labelled`, their CPU builds. Returns '' or pip's error on one line."""
-    asked = folder / "asked.txt"
-    asked.write_text(wanted.requirements(labelled), encoding="utf-8")
-    what = ["--require-hashes", "--only-binary=:all:", "--dest", str(folder), "--requirement", str(asked)]
+    file = folder / "asked.txt"
+    file.write_text(wanted.requirements(labelled), encoding="utf-8")
+    what = ["--require-hashes", "--only-binary=:all:", "--dest", str(folder), "--requirement", str(file)]
     words = pip.run(wanted.python, "download", *what, *options)
-    asked.unlink()
+    file.unlink()
     return words
 
 
 def _build(wanted: Order, partial: Path) -> set[str]:
     """Add the wheels that have to be built, in an environment of the others; their names. Raises UserError."""
-    made = set()
+    names = set()
     with tempfile.TemporaryDirectory(prefix="torch-relay-environment-") as folder:
         environment = Path(folder) / "environment"
         installer.install(partial, partial / REQUIREMENTS, wanted.python, environment)
         for entry in wanted.built.values():
             wheel = built.wheel(entry, environment / "bin" / "python", wanted.build, wanted.arch_list)
             shutil.copy2(wheel, partial)
-            made.add(wheel.name)
-    return made
+            names.add(wheel.name)
+    return names
 
 
-def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None:
-    """Write `requirements.txt`, with each wheel's version and hash, and `SHA256SUMS`. `made` are those built here.
+def _describe(wanted: Order, folder: Path, built_here: Set[str] = frozenset()) -> None:
+    """Write `requirements.txt`, with each wheel's version and hash, and `SHA256SUMS`.
 
-    Raises UserError for another wheel whose hash is in no lock.
+    `built_here` are the names of wheels that no lock has. Raises UserError for another one whose hash is in no lock.
     """
     lines = [f"{MADE_WITH} {version_of(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
     for name, digest in digests.items():
-        if name not in made and f"sha256:{digest}" not in wanted.locked:
+        if name not in built_here and f"sha256:{digest}" not in wanted.locked:
             raise UserError(f"{folder / name}: its hash is in none of the stack's locks")
         package, version = name.split("-")[:2]
         lines.append(f"{package}=={version} --hash=sha256:{digest}")

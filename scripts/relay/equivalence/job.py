@@ -16,8 +16,7 @@ from relay.base.files import read_json, read_json_or, write_json
 from relay.chain.signals import SIGNALS
 from relay.datasets import verified
 from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, all_problems, failed_at
-from relay.launch.job import Start, started
-from relay.launch.launcher import launch
+from relay.launch.launcher import Start, launch, started
 from relay.run_folder import faults
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder

@@ -17,7 +17,7 @@ from relay.process import meeting
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     lifeline.lead()
-    with Supervisor() as supervisor, meeting.made():
+    with Supervisor() as supervisor, meeting.private_folder():
         port, words = free_port(), [sys.executable, "-u", "-m", "relay.launch.worker", *program]
         for rank in range(count):
             supervisor.start(words, {**os.environ, **one_node_variables(rank, count, port)})

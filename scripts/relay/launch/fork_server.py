@@ -122,8 +122,8 @@ def _name() -> str:
     """The address: a name that is no file. It tells the driver, the interpreter, and what an import may read."""
     read = {name: value for name, value in os.environ.items() if name.startswith(AT_IMPORT)}
     read = {name: value for name, value in read.items() if not name.startswith(LATER)}
-    told = json.dumps([PROTOCOL, os.environ[OWNER], sys.executable, read], sort_keys=True)
-    return f"\0torch-relay-{os.getuid()}-{sha256(told.encode()).hexdigest()[:32]}"
+    key = json.dumps([PROTOCOL, os.environ[OWNER], sys.executable, read], sort_keys=True)
+    return f"\0torch-relay-{os.getuid()}-{sha256(key.encode()).hexdigest()[:32]}"
 
 
 def _is_own(connection: socket.socket) -> bool:
@@ -136,14 +136,14 @@ def _is_own(connection: socket.socket) -> bool:
 
 def _started(connection: socket.socket, program: list[str]) -> int:
     """The process that does the work; 0 where the server ended before it had started one."""
-    told = {
+    worker = {
         "program": program,
         "path": sys.path,
         "environment": {**os.environ},
         "folder": str(Path.cwd()),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
-    message = json.dumps(told).encode()
+    message = json.dumps(worker).encode()
     files = array.array("i", STANDARD_FILES)
     with suppress(OSError):
         connection.sendmsg([HEAD.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
@@ -206,8 +206,8 @@ class Server:
         while driven or self.forks:
             for key, _ in self.selector.select():
                 if key.fileobj is self.listener:
-                    if told := self._accept():
-                        return told
+                    if worker := self._accept():
+                        return worker
                 elif key.fileobj is self.awake:
                     self._reap()
                 elif key.fileobj is self.driver:
@@ -223,7 +223,7 @@ class Server:
         try:
             if not _is_own(connection):  # who could keep all others waiting
                 raise ValueError("another user")
-            told, files = _received(connection)
+            worker, files = _received(connection)
         except (OSError, ValueError):  # not a worker, or one that was killed
             connection.close()
             return None
@@ -236,7 +236,7 @@ class Server:
         for file in files:
             os.close(file)
         if pid == 0:
-            return told
+            return worker
         self.forks[pid] = connection
         self.selector.register(connection, selectors.EVENT_READ, pid)
         with suppress(OSError):
@@ -273,16 +273,16 @@ class Server:
                 connection.close()
 
 
-def _be(told: dict[str, Any]) -> None:
+def _be(worker: dict[str, Any]) -> None:
     """Be the worker that has told this, as if this process had imported torch itself."""
     os.environ.clear()
-    os.environ.update(told["environment"] | {lifeline.LAUNCHER: str(os.getppid())})
+    os.environ.update(worker["environment"] | {lifeline.LAUNCHER: str(os.getppid())})
     os.environ.pop(OWNER)
-    os.chdir(told["folder"])
-    os.sched_setaffinity(0, told["cpus"])
+    os.chdir(worker["folder"])
+    os.sched_setaffinity(0, worker["cpus"])
     for name in [name for name in sys.modules if name.partition(".")[0] == "relay"]:
         del sys.modules[name]  # the worker's code may be another one
-    sys.path[:], sys.argv[1:] = told["path"], told["program"]
+    sys.path[:], sys.argv[1:] = worker["path"], worker["program"]
     random.seed()
     sys.modules["numpy"].random.seed()
     runpy.run_module(WORKER, run_name="__main__", alter_sys=True)
@@ -318,10 +318,10 @@ def main() -> int:
         import_module(name)
     gc.enable()
     gc.freeze()
-    told = Server(listener, driver).serve()
-    if told is None:
+    worker = Server(listener, driver).serve()
+    if worker is None:
         os._exit(0)  # at once: nothing is left to be saved
-    _be(told)
+    _be(worker)
     return 0
 
 

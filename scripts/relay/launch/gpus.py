@@ -64,7 +64,7 @@ def count_gpus() -> int:
 def usable() -> tuple[int, str]:
     """How many GPUs CUDA shows here; where there are none, why."""
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _DRIVER_ASKED],
             check=False,
             capture_output=True,
@@ -73,10 +73,10 @@ def usable() -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         return 0, f"NVIDIA's driver did not answer within {DRIVER_SECONDS:g} s"
-    if asked.returncode:
-        missing = "libcuda.so.1: cannot open" in asked.stderr
+    if answer.returncode:
+        missing = "libcuda.so.1: cannot open" in answer.stderr
         return 0, "it has no driver for one (libcuda.so.1)" if missing else "NVIDIA's driver cannot be asked"
-    count, _, said = asked.stdout.strip().partition(" ")
+    count, _, said = answer.stdout.strip().partition(" ")
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = "" if shown is None else f" (CUDA_VISIBLE_DEVICES is {shown!r})"
     return int(count), f"NVIDIA's driver says: {said}{limited}" if said else ""
@@ -95,13 +95,13 @@ def _decided() -> Sharing:
     preload = {"LD_PRELOAD": ":".join(filter(None, [_library(), os.environ.get("LD_PRELOAD")]))}
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     environment = os.environ | preload | {"PYTHONPATH": path}
-    asked = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-P", "-c", _NCCL_ASKED], env=environment, capture_output=True, text=True, check=False
     )
-    if asked.returncode:
-        last = (asked.stderr.strip().splitlines() or ["without a word"])[-1]
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["without a word"])[-1]
         return Sharing(why_not=f"torch could not be asked for its NCCL: {last}")
-    nccl, cuda = json.loads(asked.stdout.splitlines()[-1])
+    nccl, cuda = json.loads(answer.stdout.splitlines()[-1])
     if nccl is None or cuda is None:
         return Sharing(why_not="this torch has no NCCL")
     if tuple(nccl) < LEAST:
@@ -119,10 +119,10 @@ def _library() -> str:
     folder = os.environ.get(NCCL)
     if not folder:
         return ""
-    found = next(Path(folder).expanduser().resolve().rglob(LIBRARY), None)
-    if found is None:
+    library = next(Path(folder).expanduser().resolve().rglob(LIBRARY), None)
+    if library is None:
         raise UserError(f"{NCCL}: {folder!r} has no {LIBRARY}; allowed: a folder with an unpacked nvidia-nccl wheel")
-    return str(found)
+    return str(library)
 
 
 def begin_mps() -> None:
@@ -136,7 +136,7 @@ def begin_mps() -> None:
         folder = own_folder(Path(tempfile.gettempdir())) / f"mps-{os.getpid()}"
         _daemon.extend(filter(None, [mps_daemon.keep(folder)]))
         mps_daemon.wait_for(folder)
-        found = mps_daemon.variables(folder) | mps_daemon.renumbered()
-        os.environ[VARIABLES] = json.dumps(json.loads(os.environ[VARIABLES]) | found)
+        variables = mps_daemon.variables(folder) | mps_daemon.renumbered()
+        os.environ[VARIABLES] = json.dumps(json.loads(os.environ[VARIABLES]) | variables)
     except (UserError, OSError) as error:
         print(f"note: no MPS: {error}; the ranks on the GPU take turns", file=sys.stderr, flush=True)

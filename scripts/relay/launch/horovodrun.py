@@ -44,20 +44,20 @@ class Past(Supervisor):
         """The processes; between them and this one are shells, and processes of horovodrun's own."""
         import psutil
 
-        found: list[int] = []
+        pids: list[int] = []
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 # A data worker, which is a fork of one, ignores signals only once it has begun.
-                if process.cmdline()[3:5] == [MODULE, PROCESS] and process.ppid() not in found:
-                    found.append(process.pid)
-        return found
+                if process.cmdline()[3:5] == [MODULE, PROCESS] and process.ppid() not in pids:
+                    pids.append(process.pid)
+        return pids
 
 
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     lifeline.lead()
     words = [sys.executable, "-u", "-m", MODULE, RUNNER, str(count), *program]
-    with Past() as supervisor, meeting.made():
+    with Past() as supervisor, meeting.private_folder():
         supervisor.start(words, os.environ, begin=partial(end_with_parent, signal.SIGKILL))
         return int(supervisor.wait() != 0)
 
@@ -79,15 +79,15 @@ def runner(count: int, program: list[str]) -> int:
         meeting.horovod_listens_at("127.0.0.1")
         launch.run_commandline()
     except RuntimeError as error:
-        told = " ".join(str(error).split()).partition("The first process to do so was: ")[2] or str(error)
-        print(f"horovodrun: a process ended early: {told}", file=sys.stderr)
+        reason = " ".join(str(error).split()).partition("The first process to do so was: ")[2] or str(error)
+        print(f"horovodrun: a process ended early: {reason}", file=sys.stderr)
         return 1
     return 0
 
 
 def process(program: list[str]) -> None:
     """Do the work of one process, with the environment variables that torchrun would set."""
-    os.environ.update({name: os.environ[its] for name, its in VARIABLES.items()})
+    os.environ.update({name: os.environ[variable] for name, variable in VARIABLES.items()})
     os.environ[LAUNCHER] = str(os.getppid())
     worker.work(program)
 

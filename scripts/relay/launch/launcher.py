@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,16 +15,18 @@ from relay.base.entry import SAFE_PATH
 from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER
 from relay.chain.supervisor import Supervisor
-from relay.environments.login_node import asked
-from relay.environments.node import interpreter, needs_preparation, own_folder
+from relay.environments.login_node import environment_of
+from relay.environments.node import interpreter, needs_preparation
+from relay.environments.node_folder import own_folder
 from relay.launch import fork_server
 from relay.launch.command_lines import COMPILED, PORT, command, free_port
 from relay.process import meeting, one_gpu, system
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
+from relay.run_folder.snapshot import freeze, planned
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
-from relay.spec.run import Specification
+from relay.spec.run import Specification, Training
 
 ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
 # For processes that save a large model after a signal. torchrun and `direct` end theirs after 600 s.
@@ -32,6 +34,9 @@ PATIENCE_SECONDS = 630.0
 #: What a job's log says when the kernel has counted a process that it killed: `logs` in the known faults.
 KILLED = "killed for memory: the kernel has killed {count} of this job's processes (oom_kill)"
 USAGE = 2  # what programs exit with that do not understand their arguments
+
+# Starts the processes of a specification, a role, in a folder, with arguments, on that code; returns their status.
+Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 
 
 def launch(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
@@ -54,7 +59,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     try:
         if job is not None:
             one_node = run.shape.launcher == "srun" and run.shape.nodes == 1  # this one
-            with meeting.made() if one_node else nullcontext() as folder:
+            with meeting.private_folder() if one_node else nullcontext() as folder:
                 environment |= {PORT: str(free_port("")), **({meeting.VARIABLE: str(folder)} if folder else {})}
                 return _understood(_launch_steps(specification, job, program, work, environment), work)
         if COMPILED not in environment:
@@ -62,7 +67,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
         environment |= {LAUNCHER: str(os.getpid())}  # those that start several name theirs
         environment |= {LAUNCHED: str(time.time())}
         environment |= fork_server.owner(role, run.shape)
-        python = interpreter(asked(None, run.stack, ROOT), Path())
+        python = interpreter(environment_of(None, run.stack, ROOT), Path())
         return _understood(_wait_for(command(run, python, program), environment), work)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
         print(error, file=sys.stderr)
@@ -73,6 +78,28 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     finally:
         if killed_before is not None and (count := (system.memory_kills() or 0) - killed_before) > 0:
             print(KILLED.format(count=count), file=sys.stderr, flush=True)
+
+
+def started(
+    spec: Path,
+    role: str,
+    results: Path,
+    output: Path,
+    arguments: Sequence[str],
+    *,
+    strategy_file: Path | None = None,
+    start: Start = launch,
+) -> int:
+    """Start a proof's processes on the plan's code, which write `output`, in its folder; returns their status.
+
+    What an earlier attempt wrote is removed. Raises UserError where the strategy's file cannot be read.
+    """
+    output.unlink(missing_ok=True)
+    proof, folder = Specification.read(spec), results / "code"
+    assert isinstance(proof, Training)
+    name = planned(folder, proof).get("code")
+    code = folder / name if name else freeze(strategy_file, proof.task.file, folder=folder)
+    return start(spec, role, output.parent, ["--spec", str(spec), "--output", str(output), *arguments], code)
 
 
 def _understood(status: int, work: Path) -> int:

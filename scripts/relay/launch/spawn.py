@@ -28,7 +28,7 @@ def _process(local_rank: int, count: int, port: int, program: list[str]) -> None
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     lifeline.lead()
-    with Supervisor() as supervisor, meeting.made():
+    with Supervisor() as supervisor, meeting.private_folder():
         context = mp.start_processes(_process, (count, free_port(), program), count, join=False, start_method="spawn")
         assert context is not None  # it is None only with join=True
         supervisor.processes += [Process(each.pid, partial(getattr, each, "exitcode")) for each in context.processes]

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relay.base.lifeline import LAUNCHER
-from relay.environments.node import interpreter, node_disk, own_folder, prepare
+from relay.environments.node import interpreter, prepare
+from relay.environments.node_folder import node_disk, own_folder
 from relay.launch.command_lines import COMPILED, Meeting, command, is_script, rank_variables
 from relay.process.cpus import BINDING, SHARE, VEILED
 from relay.run_folder import faults

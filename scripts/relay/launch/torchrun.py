@@ -41,13 +41,13 @@ def main(arguments: list[str]) -> int:
     lifeline.lead()
     os.environ |= {**SHUTDOWN, **NO_PORT}
     if refusal := _refusal(arguments, run.parse_args):
-        told = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"
-        faults.record(Path(arguments[_program(arguments) + 1]), UserError(told))
-        print(told, file=sys.stderr)
+        message = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"
+        faults.record(Path(arguments[_program(arguments) + 1]), UserError(message))
+        print(message, file=sys.stderr)
         return 1
     try:
         if {*meeting.TORCHRUN} <= {*arguments}:
-            with meeting.made() as folder:
+            with meeting.private_folder() as folder:
                 run.main([f"--rdzv-endpoint={folder / 'agent'}", *arguments])
         else:
             run.main(arguments)

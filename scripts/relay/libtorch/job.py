@@ -7,8 +7,7 @@ from pathlib import Path
 
 from relay.base.entry import ROOT
 from relay.base.files import read_json, write_json
-from relay.launch.job import Start, started
-from relay.launch.launcher import launch
+from relay.launch.launcher import Start, launch, started
 from relay.run_folder import chain, faults
 from relay.run_folder.places import Places
 

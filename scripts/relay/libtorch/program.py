@@ -50,7 +50,7 @@ def lacking() -> list[str]:
 
 
 def cmake_options(environment: Mapping[str, Any]) -> list[str]:
-    """What a site adds to CMake's command line. `environment` is that of a job (`relay.environments.login_node.asked`).
+    """What a site adds to CMake's command line. `environment` is a job's (`login_node.environment_of`).
 
     Raises UserError for a flag with a variable that is not set on this node, or whose value no flag may have.
     """

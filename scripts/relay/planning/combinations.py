@@ -118,7 +118,7 @@ class Combinations:
         if partition is not None:
             yield from software.unfit(site, partition, torch, setting.computation.precision)
         try:
-            login_node.asked(site, setting.strategy.stack, self.root, device=setting.shape.device)
+            login_node.environment_of(site, setting.strategy.stack, self.root, device=setting.shape.device)
         except UserError as error:
             yield str(error)
 
@@ -147,7 +147,7 @@ class Combinations:
             place = replace(setting.place, variables=variables, torch_version=self.arithmetic.torch)
             return replace(setting, place=place)
         partition, _ = shapes.partition_for(setting.shape, site, self.config)
-        asked = login_node.asked(site, setting.strategy.stack, self.root)
+        asked = login_node.environment_of(site, setting.strategy.stack, self.root)
         software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
         software |= {"stack_modules": asked["stack_modules"]} if asked["stack_modules"] else {}
         place = replace(

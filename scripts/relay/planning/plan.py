@@ -154,7 +154,9 @@ class Plan:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
         known = (stack, device, program)
         if known not in self._environments:
-            self._environments[known] = login_node.asked(self.site, stack, self.root, device=device, program=program)
+            self._environments[known] = login_node.environment_of(
+                self.site, stack, self.root, device=device, program=program
+            )
         return self._environments[known]
 
     @cached_property

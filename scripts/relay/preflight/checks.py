@@ -15,25 +15,25 @@ for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
     import_module(f"{__package__}.{_path.stem}")
 
 
-def check_all(facts: Mapping[str, Any]) -> list[Finding]:
+def check_all(collected: Mapping[str, Any]) -> list[Finding]:
     """What every check that applies finds, the worst first; for partial facts only what these can tell."""
-    known = Facts(facts)
-    if not known.ranks:
+    facts = Facts(collected)
+    if not facts.ranks:
         return []
-    found = [finding for registered in REGISTER if (finding := _judged(registered, known))]
-    return sorted(found, key=lambda finding: (finding.ok, ("stop", "warn", "note").index(finding.severity)))
+    findings = [finding for registered in REGISTER if (finding := _judged(registered, facts))]
+    return sorted(findings, key=lambda finding: (finding.ok, ("stop", "warn", "note").index(finding.severity)))
 
 
-def prevent_joining(facts: Mapping[str, Any]) -> list[Finding]:
+def prevent_joining(collected: Mapping[str, Any]) -> list[Finding]:
     """What would keep a rank with these facts waiting for the others in vain."""
-    known = Facts(facts)
-    found = [_judged(registered, known) for registered in REGISTER if registered.prevents_joining]
-    return [finding for finding in found if finding and finding.severity == "stop"]
+    facts = Facts(collected)
+    findings = [_judged(registered, facts) for registered in REGISTER if registered.prevents_joining]
+    return [finding for finding in findings if finding and finding.severity == "stop"]
 
 
 def _judged(registered: Registered, facts: Facts) -> Finding | None:
     try:
-        found = registered.function(facts)
+        finding = registered.function(facts)
     except Exception as error:  # facts that nobody has met yet must not keep anybody from training
-        found = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
-    return found and replace(found, check=registered.name)
+        finding = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
+    return finding and replace(finding, check=registered.name)

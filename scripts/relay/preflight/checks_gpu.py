@@ -59,21 +59,21 @@ def driver(facts: Facts) -> Finding | None:
     """No driver, or one that is too old for torch's CUDA, unless torch itself can use it."""
     works = ""
     for rank in _on_gpus(facts):
-        found, cuda = rank["driver"]["version"], rank["torch"]["cuda"]
+        version, cuda = rank["driver"]["version"], rank["torch"]["cuda"]
         if cuda is None:
             continue
-        if found is None:
+        if version is None:
             if rank["cuda"]["available"]:
                 continue
             return stop(
                 f"no NVIDIA driver is loaded on {rank['node']}",
                 "ask for a partition with GPUs (config/sites), or tell your site: the node may be broken",
             )
-        oldest = OLDEST_DRIVER.get(int(cuda.split(".")[0]))
-        if oldest and int(found.split(".")[0]) < oldest:
-            fitting = max((major for major, d in OLDEST_DRIVER.items() if d <= int(found.split(".")[0])), default=None)
+        major, least = int(version.split(".")[0]), OLDEST_DRIVER.get(int(cuda.split(".")[0]))
+        if least and major < least:
+            fitting = max((each for each, lowest in OLDEST_DRIVER.items() if lowest <= major), default=None)
             build = f"for CUDA {fitting}" if fitting else "for an older CUDA"
-            old = f"driver {found} on {rank['node']} is too old for torch's CUDA {cuda}, which needs {oldest} or newer"
+            old = f"driver {version} on {rank['node']} is too old for torch's CUDA {cuda}, which needs {least} or newer"
             if rank["cuda"]["available"]:
                 works = f"{old}, yet torch can use its GPUs: forward compatibility (cuda-compat, a container)"
                 continue
@@ -83,8 +83,8 @@ def driver(facts: Facts) -> Finding | None:
             )
     if works:
         return note(works, "where CUDA fails later: a newer driver, or a build of torch for an older CUDA")
-    told = {rank["driver"]["version"] or "one whose version is not told" for rank in _on_gpus(facts)}
-    return fine(listed(sorted(told))) if told else None
+    versions = {rank["driver"]["version"] or "one whose version is not told" for rank in _on_gpus(facts)}
+    return fine(listed(sorted(versions))) if versions else None
 
 
 @check("CUDA", prevents_joining=True)
@@ -93,10 +93,10 @@ def cuda(facts: Facts) -> Finding | None:
     for rank in _on_gpus(facts):
         if rank["torch"]["cuda"] is None or rank["cuda"]["available"]:
             continue
-        told = f": {rank['cuda']['messages'][0]}" if rank["cuda"]["messages"] else ""
+        reason = f": {rank['cuda']['messages'][0]}" if rank["cuda"]["messages"] else ""
         visible = rank["environment"].get("CUDA_VISIBLE_DEVICES", "not set")
         return stop(
-            f"torch sees no GPU from {who(rank)} (CUDA_VISIBLE_DEVICES {visible or 'empty'}){told}",
+            f"torch sees no GPU from {who(rank)} (CUDA_VISIBLE_DEVICES {visible or 'empty'}){reason}",
             "ask for GPUs with --gpus-per-node; an empty CUDA_VISIBLE_DEVICES means that this step was given none",
         )
     return fine("torch sees GPUs") if _on_gpus(facts) else None
@@ -123,16 +123,16 @@ def architecture(facts: Facts) -> Finding | None:
     """A GPU for which torch has no machine code, nor intermediate code that the driver could translate."""
     slow = ""
     for rank in _on_gpus(facts):
-        known = rank["cuda"]["architectures"]
+        built_for = rank["cuda"]["architectures"]
         for device in _devices(rank):
             major, minor = device["capability"]
-            if not known or any(_runs(name, major, minor) for name in known):
+            if not built_for or any(_runs(name, major, minor) for name in built_for):
                 continue
-            if any(_translated(name, major, minor) for name in known):
+            if any(_translated(name, major, minor) for name in built_for):
                 slow = f"{device['name']} (sm_{major}{minor}) runs by translation: its first start is slow"
                 continue
             return stop(
-                f"{device['name']} is sm_{major}{minor}, torch {rank['torch']['version']} has {listed(known, 12)}",
+                f"{device['name']} is sm_{major}{minor}, torch {rank['torch']['version']} has {listed(built_for, 12)}",
                 f"install a build of torch that lists sm_{major}{minor} (new GPUs need newer builds: an H100, sm_90, "
                 "torch 2.3 on the Alliance's clusters; old GPUs need older ones)",
             )
@@ -143,28 +143,28 @@ def architecture(facts: Facts) -> Finding | None:
 
 def _runs(name: str, major: int, minor: int) -> bool:
     """Whether machine code `sm_90` runs there: within its major version, on the same minor one or a later."""
-    found = re.fullmatch(r"sm_(\d+)(\d)([af]?)", name)
-    if not found:
+    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", name)
+    if not match:
         return False
-    exact = (int(found[1]), int(found[2])) == (major, minor)
-    return exact or (not found[3] and int(found[1]) == major and int(found[2]) <= minor)
+    exact = (int(match[1]), int(match[2])) == (major, minor)
+    return exact or (not match[3] and int(match[1]) == major and int(match[2]) <= minor)
 
 
 def _translated(name: str, major: int, minor: int) -> bool:
     """Whether intermediate code `compute_80` can be translated for it."""
-    found = re.fullmatch(r"compute_(\d+)(\d)", name)
-    return found is not None and (int(found[1]), int(found[2])) <= (major, minor)
+    match = re.fullmatch(r"compute_(\d+)(\d)", name)
+    return match is not None and (int(match[1]), int(match[2])) <= (major, minor)
 
 
 @check("GPUs", prevents_joining=True)
 def count(facts: Facts) -> Finding | None:
     """Fewer visible GPUs than the run declares."""
     for rank in _on_gpus(facts):
-        found = len(_devices(rank))
+        seen = len(_devices(rank))
         needed = facts.run["devices_per_node"] if facts.run["processes_per_node"] == 1 else 1
-        if rank["cuda"]["available"] and found < needed:
+        if rank["cuda"]["available"] and seen < needed:
             return stop(
-                f"{who(rank)} sees {found} GPUs, the run declares {needed} for one process",
+                f"{who(rank)} sees {seen} GPUs, the run declares {needed} for one process",
                 f"ask for --gpus-per-node={needed}, not --gpus-per-task=1, and bind no GPUs to tasks",
             )
     models = {device["name"] for rank in _on_gpus(facts) for device in _devices(rank)}
@@ -182,14 +182,14 @@ def visibility(facts: Facts) -> Finding | None:
     alone = [rank for rank in _on_gpus(facts) if len(_devices(rank)) == 1 and not _shared(rank)]
     if facts.run["processes_per_node"] == 1 or facts.run["devices_per_node"] == 1 or not alone:
         return None
-    found = f"each rank sees one GPU only ({who(alone[0])}), of {facts.run['devices_per_node']} on the node"
+    fault = f"each rank sees one GPU only ({who(alone[0])}), of {facts.run['devices_per_node']} on the node"
     remedy = (
         "ask for --gpus-per-node, bound to no task, instead of --gpus-per-task=1; a program that takes its local "
         "rank as the device fails with `invalid device ordinal` (this one takes the remainder)"
     )
     if facts.run["backend"] != "nccl":
-        return note(found, remedy)
-    return (warn if facts.allreduce else stop)(f"{found}: NCCL cannot reach the others' GPUs directly", remedy)
+        return note(fault, remedy)
+    return (warn if facts.allreduce else stop)(f"{fault}: NCCL cannot reach the others' GPUs directly", remedy)
 
 
 @check("one GPU for each rank")
@@ -199,20 +199,20 @@ def sharing(facts: Facts) -> Finding | None:
     for (one, uuid), (other, same) in combinations(used, 2):
         if uuid != same or one["node"] != other["node"]:
             continue
-        found = f"{who(one)} and rank {other['rank']} are on one GPU ({uuid})"
+        observation = f"{who(one)} and rank {other['rank']} are on one GPU ({uuid})"
         if _shared(one):
-            return note(f"{found}, which {SHARED} allows", "trust no speed that is measured so")
+            return note(f"{observation}, which {SHARED} allows", "trust no speed that is measured so")
         if facts.run["backend"] == "nccl":
             return stop(
-                f"{found}: NCCL refuses that, also with MPS",
+                f"{observation}: NCCL refuses that, also with MPS",
                 "take backend gloo for several processes on one GPU, or ask for a GPU for each",
             )
         if not one["mps"]["program"] and not one["mps"]["active"]:
             return warn(
-                f"{found}, and there is no nvidia-cuda-mps-control",
+                f"{observation}, and there is no nvidia-cuda-mps-control",
                 "they take turns: ask your site for NVIDIA's MPS; strategy mps then starts a daemon of its own",
             )
-        return fine(f"{found}; strategy mps starts an MPS daemon of its own")
+        return fine(f"{observation}; strategy mps starts an MPS daemon of its own")
     return fine("no GPU has two ranks") if used else None
 
 
@@ -231,15 +231,15 @@ def kernel(facts: Facts) -> Finding | None:
 @check("GPU name")
 def name(facts: Facts) -> Finding | None:
     """Another GPU than the one that was asked for."""
-    asked = facts.job.get("gpu_name")
+    requested = facts.job.get("gpu_name")
     names = sorted({device["name"] for rank in _on_gpus(facts) for device in _devices(rank)})
-    if not asked or not names:
+    if not requested or not names:
         return None
-    model = re.split(r"[-_ .]", asked)[0].lower()
+    model = re.split(r"[-_ .]", requested)[0].lower()
     model = next((part for part in re.findall(r"[a-z]+\d+", model)), model)  # h100sxm and v100l are h100 and v100
     if all(model in name.lower() for name in names):
-        return fine(f"{listed(names)}, asked for as {asked}")
-    return note(f"{listed(names)} where {asked} was asked for", "compare the results of one model of GPU only")
+        return fine(f"{listed(names)}, asked for as {requested}")
+    return note(f"{listed(names)} where {requested} was asked for", "compare the results of one model of GPU only")
 
 
 @check("MIG")

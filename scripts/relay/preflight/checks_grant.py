@@ -14,12 +14,12 @@ def nodes(facts: Facts) -> Finding | None:
     """All ranks on one host although several nodes were asked for, and the like."""
     if not facts.complete:
         return None
-    asked, found = facts.run["nodes"], list(facts.nodes)
-    if len(found) == asked:
-        return fine(f"{asked} as declared: {listed(found)}")
+    declared, names = facts.run["nodes"], list(facts.nodes)
+    if len(names) == declared:
+        return fine(f"{declared} as declared: {listed(names)}")
     return stop(
-        f"{len(facts.ranks)} processes are on {len(found)} nodes ({listed(found)}), the run declares {asked}",
-        f"start them with `srun --nodes={asked} --ntasks-per-node=…`; a plain command, or a torchrun without a "
+        f"{len(facts.ranks)} processes are on {len(names)} nodes ({listed(names)}), the run declares {declared}",
+        f"start them with `srun --nodes={declared} --ntasks-per-node=…`; a plain command, or a torchrun without a "
         "rendezvous, stays on the first node",
     )
 
@@ -51,15 +51,15 @@ def cpus(facts: Facts) -> Finding | None:
     short = [rank for rank in facts.ranks if len(rank["affinity"]) < least]
     if not short:
         return fine(f"{min(map(len, masks))} or more for each process, {least} needed")
-    found, bound = short[0]["affinity"], short[0]["environment"].get("OMP_PROC_BIND", "false")
-    if len(found) == 1 and bound.lower() != "false":
+    allowed, binding = short[0]["affinity"], short[0]["environment"].get("OMP_PROC_BIND", "false")
+    if len(allowed) == 1 and binding.lower() != "false":
         remedy = (
-            f"OMP_PROC_BIND={bound} was set for the launcher too, and binds what loads torch first, with all its "
+            f"OMP_PROC_BIND={binding} was set for the launcher too, and binds what loads torch first, with all its "
             "children, to one core: set it for the training processes alone"
         )
     else:
         remedy = f"srun does not inherit --cpus-per-task (since Slurm 22.05): give `srun --cpus-per-task={least}`"
-    return stop(f"{who(short[0])} may use {len(found)} CPUs ({listed(found)}), it needs {least}", remedy)
+    return stop(f"{who(short[0])} may use {len(allowed)} CPUs ({listed(allowed)}), it needs {least}", remedy)
 
 
 @check("shared CPUs")
@@ -93,16 +93,16 @@ def openmp_threads(facts: Facts) -> Finding | None:
     """More OpenMP threads than CPUs, or others than declared."""
     for rank in facts.ranks:
         text = rank["environment"].get("OMP_NUM_THREADS", "")
-        told = int(text) if text.isdigit() else None
-        found = f"OMP_NUM_THREADS is '{text}' for {who(rank)}"
-        if told and rank["affinity"] is not None and told > len(rank["affinity"]):
+        threads = int(text) if text.isdigit() else None
+        observation = f"OMP_NUM_THREADS is '{text}' for {who(rank)}"
+        if threads and rank["affinity"] is not None and threads > len(rank["affinity"]):
             return stop(
-                f"{found}, which may use {len(rank['affinity'])} CPUs",
+                f"{observation}, which may use {len(rank['affinity'])} CPUs",
                 f"set it to the CPUs of one process ({facts.run['threads']}), not to those of the node or the job",
             )
-        if told != facts.run["threads"]:
+        if threads != facts.run["threads"]:
             return warn(
-                f"{found}, the run declares {facts.run['threads']} threads",
+                f"{observation}, the run declares {facts.run['threads']} threads",
                 "libraries beside torch follow the variable: set it to the run's threads",
             )
     return fine(f"{facts.run['threads']} for each process")
@@ -127,31 +127,31 @@ def openmp_binding(facts: Facts) -> Finding | None:
                 "OpenMP binds within the mask, and theirs is the same: give each process a mask of its own, or leave "
                 "`openmp` out of the site's file (OMP_PROC_BIND=false)",
             )
-    found = f"loading torch left {who(first)} {len(first['bound_affinity'])} of {len(first['affinity'])} CPUs"
+    fault = f"loading torch left {who(first)} {len(first['bound_affinity'])} of {len(first['affinity'])} CPUs"
     if facts.run["data_workers"]:
-        return warn(f"{found}, which its {facts.run['data_workers']} data workers share", "set OMP_PROC_BIND=false")
-    return note(f"{found} for its first thread (OMP_PROC_BIND={binding})", "children of the process inherit that")
+        return warn(f"{fault}, which its {facts.run['data_workers']} data workers share", "set OMP_PROC_BIND=false")
+    return note(f"{fault} for its first thread (OMP_PROC_BIND={binding})", "children of the process inherit that")
 
 
 @check("memory")
 def memory(facts: Facts) -> Finding | None:
     """Less memory on a node than the job declares."""
-    asked = facts.job.get("memory_mb")
-    if asked is None:
+    declared_mb = facts.job.get("memory_mb")
+    if declared_mb is None:
         return None
     for rank in facts.ranks:
         limit = rank.get("memory_limit_mb")
-        if facts.confined and limit is not None and limit < asked:
+        if facts.confined and limit is not None and limit < declared_mb:
             return stop(
-                f"the control group allows {who(rank)} {limit} MB, the job declares {asked} MB for each node",
-                f"ask Slurm for --mem={asked}M, and give srun no smaller --mem or --mem-per-cpu",
+                f"the control group allows {who(rank)} {limit} MB, the job declares {declared_mb} MB for each node",
+                f"ask Slurm for --mem={declared_mb}M, and give srun no smaller --mem or --mem-per-cpu",
             )
-        if rank["node_memory_mb"] < asked:
+        if rank["node_memory_mb"] < declared_mb:
             return note(
-                f"{rank['node']} has {rank['node_memory_mb']} MB, the job declares {asked} MB",
+                f"{rank['node']} has {rank['node_memory_mb']} MB, the job declares {declared_mb} MB",
                 "ask for less, or correct the site's file: Slurm counts memory that is not there",
             )
-    return fine(f"{asked} MB for each node")
+    return fine(f"{declared_mb} MB for each node")
 
 
 # What the job declares, and Slurm's variable that says what was granted.
@@ -163,18 +163,18 @@ def grant(facts: Facts) -> Finding | None:
     """What Slurm says it granted, beside what the job declares."""
     if not facts.job or not any(rank["slurm"] for rank in facts.ranks):
         return None
-    asked = {name: variable for name, variable in GRANTED.items() if facts.job[name] is not None}
+    variables = {name: variable for name, variable in GRANTED.items() if facts.job[name] is not None}
     for rank in facts.ranks:
         wrong = [
-            f"{name} {found} ({variable})"
-            for name, variable in asked.items()
-            if (found := rank["slurm"].get(variable, "")).isdigit() and int(found) < facts.job[name]
+            f"{name} {granted} ({variable})"
+            for name, variable in variables.items()
+            if (granted := rank["slurm"].get(variable, "")).isdigit() and int(granted) < facts.job[name]
         ]
         gpus = visible_gpus(rank)
         if facts.job["gpus_per_node"] and gpus is not None and gpus < facts.job["gpus_per_node"]:
             wrong.append(f"gpus_per_node {gpus} (CUDA_VISIBLE_DEVICES)")
         if wrong:
-            declared = ", ".join(f"{name} {facts.job[name]}" for name in (*asked, "gpus_per_node"))
+            declared = ", ".join(f"{name} {facts.job[name]}" for name in (*variables, "gpus_per_node"))
             return stop(
                 f"{who(rank)} got {', '.join(wrong)}; the job declares {declared}",
                 "look for --resources, --cores or --set-resources on Snakemake's command line: they shrink jobs",

@@ -70,20 +70,20 @@ def rendezvous(facts: Facts) -> Finding | None:
 @check("network interface", prevents_joining=True)
 def interface(facts: Facts) -> Finding | None:
     """An interface that gloo or NCCL is told to use, and that this node does not have."""
-    told = False
+    named = False
     for rank in facts.ranks:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             text = rank["environment"].get(variable, "")
             if not text or (variable.startswith("NCCL") and facts.run["backend"] != "nccl"):
                 continue
-            told = True
+            named = True
             missing = _missing(variable, text, rank["interfaces"])
             if missing:
                 return stop(
                     f"{variable} is '{text}', {rank['node']} has {listed(rank['interfaces'], 12)}",
                     "name one of these (`network_interface` in the site's file), or unset it",
                 )
-    return fine("there on all nodes") if told else None
+    return fine("there on all nodes") if named else None
 
 
 def _missing(variable: str, text: str, interfaces: list[str]) -> bool:
@@ -106,9 +106,9 @@ def host_name(facts: Facts) -> Finding | None:
         if rank["environment"].get("GLOO_SOCKET_IFNAME"):
             continue
         if _loopback(rank["addresses"]) or not rank["addresses"]:
-            told = f"is {listed(rank['addresses'])}" if rank["addresses"] else "does not resolve"
+            resolution = f"is {listed(rank['addresses'])}" if rank["addresses"] else "does not resolve"
             return stop(
-                f"the name '{rank['host']}' {told} on {rank['node']}: gloo would listen on loopback alone",
+                f"the name '{rank['host']}' {resolution} on {rank['node']}: gloo would listen on loopback alone",
                 "set GLOO_SOCKET_IFNAME (`network_interface` in the site's file) to the interface between the nodes: "
                 f"one of {listed([name for name in rank['interfaces'] if name != 'lo'], 12)}",
             )
@@ -158,10 +158,10 @@ def transport(facts: Facts) -> Finding | None:
 def nccl_warnings(facts: Facts) -> Finding | None:
     """What NCCL itself warns of; where the ranks got no further, that is why: its watchdog ends them without a word."""
     for rank in facts.ranks:
-        told = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not known(line, "nccl")]
-        if told:
+        warnings = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not known(line, "nccl")]
+        if warnings:
             return (warn if facts.complete else stop)(
-                f"{who(rank)}: {told[0]}",
+                f"{who(rank)}: {warnings[0]}",
                 "look it up in NCCL's documentation (Troubleshooting); nccl-*.log has the rest",
             )
     return None

@@ -44,11 +44,11 @@ def node_disk(facts: Facts) -> Finding | None:
     for rank in facts.ranks:
         disk = rank["node_disk"]
         if disk["error"]:
-            asked = f" (node_disk '{disk['declared']}')" if disk["declared"] else ""
-            found = f"{disk['path']}{asked} cannot be used on {rank['node']}: {disk['error']}"
+            declared = f" (node_disk '{disk['declared']}')" if disk["declared"] else ""
+            fault = f"{disk['path']}{declared} cannot be used on {rank['node']}: {disk['error']}"
             # Where nothing was declared, nothing relies on it.
             return (stop if needed or disk["declared"] else note)(
-                found, "correct `node_disk` in the site's file: a folder on the node's own disk, writable in a job"
+                fault, "correct `node_disk` in the site's file: a folder on the node's own disk, writable in a job"
             )
         if on_network(disk["filesystem"]) or _seen_elsewhere(facts, rank["rank"]):
             return warn(
@@ -84,11 +84,11 @@ def caches(facts: Facts) -> Finding | None:
     for rank in facts.ranks:
         for name, at in rank["caches"].items():
             if on_network(at["filesystem"]):
-                found = f"{name} is {at['path']} on {rank['node']}, on {at['filesystem']}"
-                return tell(found, f"builds wait for each other there: set it to the node's own disk; {own}")
+                fault = f"{name} is {at['path']} on {rank['node']}, on {at['filesystem']}"
+                return tell(fault, f"builds wait for each other there: set it to the node's own disk; {own}")
             if at["open"]:
-                found = f"{name} is {at['path']} on {rank['node']}, and others can write to {at['open']}"
-                return tell(found, f"what they put there would be run: set it to a folder of your own; {own}")
+                fault = f"{name} is {at['path']} on {rank['node']}, and others can write to {at['open']}"
+                return tell(fault, f"what they put there would be run: set it to a folder of your own; {own}")
     return fine("on no network filesystem, and nobody else's")
 
 
@@ -145,14 +145,14 @@ def libaio(facts: Facts) -> Finding | None:
 def torchvision(facts: Facts) -> Finding | None:
     """A torchvision that was built for another torch (`operator torchvision::nms does not exist`)."""
     for rank in facts.ranks:
-        found = rank.get("torchvision")
-        if not found or not found["error"]:
+        package = rank.get("torchvision")
+        if not package or not package["error"]:
             continue
-        what = f"torchvision {found['version']} does not fit torch {rank['torch']['version']}: {found['error']}"
+        mismatch = f"torchvision {package['version']} does not fit torch {rank['torch']['version']}: {package['error']}"
         remedy = "install both from one index, in the versions that belong together (envs/ pins them)"
-        if found["mended"]:
-            return note(f"{what}; tasks work around it", "nothing is to be done for this project")
-        return warn(f"{what}; a task that imports it fails", remedy)
+        if package["mended"]:
+            return note(f"{mismatch}; tasks work around it", "nothing is to be done for this project")
+        return warn(f"{mismatch}; a task that imports it fails", remedy)
     versions = {str(r["torchvision"]["version"]) for r in facts.ranks if r.get("torchvision")} - {"None"}
     return fine(listed(sorted(versions))) if versions else None
 
@@ -161,8 +161,8 @@ def torchvision(facts: Facts) -> Finding | None:
 def least_versions(facts: Facts) -> Finding | None:
     """A torch or a Python that is older than a strategy needs."""
     for rank in facts.ranks:
-        found = {"torch": rank.get("torch", {}).get("version"), "python": rank.get("python_version")}
-        for name, version in found.items():
+        installed = {"torch": rank.get("torch", {}).get("version"), "python": rank.get("python_version")}
+        for name, version in installed.items():
             least = least_of(facts.needs, name)
             if version and (problem := too_old(name, version, least)):
                 return stop(
@@ -184,8 +184,8 @@ def packages(facts: Facts) -> Finding | None:
                 f"install it into the environment of stack {base(facts.run['stack'])}, or name another one in the "
                 "site's file (`environment`), or leave out the strategy that needs it",
             )
-    found = facts.ranks[0].get("packages", {}) if facts.ranks else {}
-    there = [f"{name} {found[name]}" for name in names_in(wanted) if found.get(name)]
+    installed = facts.ranks[0].get("packages", {}) if facts.ranks else {}
+    there = [f"{name} {installed[name]}" for name in names_in(wanted) if installed.get(name)]
     return fine(listed(there)) if there else None
 
 
@@ -208,11 +208,11 @@ def gpu_figures(facts: Facts) -> Finding | None:
 @check("torch on all nodes")
 def versions(facts: Facts) -> Finding | None:
     """Different versions of torch in one job."""
-    found = {rank["torch"]["version"]: rank for rank in facts.ranks if "torch" in rank}
-    if len(found) > 1:
-        told = [f"{version} ({who(rank)})" for version, rank in sorted(found.items())]
-        return stop(f"the ranks have different versions: {listed(told)}", "remove half-built environments on the nodes")
-    return fine(next(iter(found))) if found else None
+    rank_by_version = {rank["torch"]["version"]: rank for rank in facts.ranks if "torch" in rank}
+    if len(rank_by_version) > 1:
+        shown = listed([f"{version} ({who(rank)})" for version, rank in sorted(rank_by_version.items())])
+        return stop(f"the ranks have different versions: {shown}", "remove half-built environments on the nodes")
+    return fine(next(iter(rank_by_version))) if rank_by_version else None
 
 
 @check("home folder's packages")

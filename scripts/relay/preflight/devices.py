@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from relay.datasets import vision
-from relay.process.gpus import nccl_version
+from relay.process.gpus import nccl
 from relay.process.machine import set_precision, tf32
 from relay.process.ranks import backends
 from relay.spec.versions import installed
@@ -29,7 +29,7 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
             "folder": str(Path(torch.__file__).parent),
             "cuda": torch.version.cuda,
             "hip": getattr(torch.version, "hip", None),
-            "nccl": ".".join(map(str, nccl_version() or ())) or None if dist.is_nccl_available() else None,
+            "nccl": nccl() if dist.is_nccl_available() else None,
             "backends": backends(),
             "threads": torch.get_num_threads(),
             "tf32": tf32(),
@@ -42,17 +42,17 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
 
 def gpus() -> dict[str, Any]:
     """The visible GPUs, and why there are none: torch tells a driver that is too old only in a warning."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
-    messages = [" ".join(str(warning.message).split()) for warning in told]
-    found: dict[str, Any] = {"available": available, "messages": messages, "architectures": [], "devices": []}
+    messages = [" ".join(str(warning.message).split()) for warning in caught]
+    seen: dict[str, Any] = {"available": available, "messages": messages, "architectures": [], "devices": []}
     if not available:
-        return found
-    found["architectures"] = torch.cuda.get_arch_list()
+        return seen
+    seen["architectures"] = torch.cuda.get_arch_list()
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        found["devices"].append(
+        seen["devices"].append(
             {
                 "name": properties.name,
                 "capability": [properties.major, properties.minor],
@@ -60,7 +60,7 @@ def gpus() -> dict[str, Any]:
                 "memory_mb": properties.total_memory // 2**20,
             }
         )
-    return found
+    return seen
 
 
 def kernel(device: torch.device) -> str | None:
@@ -74,15 +74,15 @@ def kernel(device: torch.device) -> str | None:
 
 def torchvision() -> dict[str, Any]:
     """Whether torchvision can be imported: by itself (`error` is None), or else as this project does it (`mended`)."""
-    found: dict[str, Any] = {"version": installed("torchvision"), "error": None, "mended": False}
-    if found["version"] is None:
-        return found
+    package: dict[str, Any] = {"version": installed("torchvision"), "error": None, "mended": False}
+    if package["version"] is None:
+        return package
     try:
         import_module("torchvision")
     except Exception as error:  # whatever a broken package raises
-        found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        package["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
         vision.importable()
         with suppress(Exception):
             import_module("torchvision")
-            found["mended"] = True
-    return found
+            package["mended"] = True
+    return package

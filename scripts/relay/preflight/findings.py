@@ -31,24 +31,24 @@ class Finding:
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def fine(found: str) -> Finding:
+def fine(observation: str) -> Finding:
     """Nothing is wrong."""
-    return Finding("", True, "note", found)
+    return Finding("", True, "note", observation)
 
 
-def stop(found: str, remedy: str) -> Finding:
+def stop(observation: str, remedy: str) -> Finding:
     """A fault with which nothing can be trained, or not what was declared."""
-    return Finding("", False, "stop", found, remedy)
+    return Finding("", False, "stop", observation, remedy)
 
 
-def warn(found: str, remedy: str) -> Finding:
+def warn(observation: str, remedy: str) -> Finding:
     """A fault with which training works, slower or less safely."""
-    return Finding("", False, "warn", found, remedy)
+    return Finding("", False, "warn", observation, remedy)
 
 
-def note(found: str, remedy: str) -> Finding:
+def note(observation: str, remedy: str) -> Finding:
     """Worth knowing."""
-    return Finding("", False, "note", found, remedy)
+    return Finding("", False, "note", observation, remedy)
 
 
 class Facts:

@@ -28,8 +28,8 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     output has a line for each, which a retry (`attempt` > 1) only repeats; 75: interrupted, worth a retry.
     """
     folder = output.parent
-    if attempt > 1 and (known := read_json(folder / PROBLEMS)):
-        return ending.fault("\n".join(known))
+    if attempt > 1 and (earlier := read_json(folder / PROBLEMS)):
+        return ending.fault("\n".join(earlier))
     _forget(output)
     status = _launch(spec, results, folder)
     run, job = specification(spec)
@@ -39,7 +39,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     facts = read_json(folder / COLLECTED)
     complete = facts is not None
     if facts is None:
-        facts = gathered(run, job, [known for rank in range(run.shape.world_size) if (known := _alone(folder, rank))])
+        facts = gathered(run, job, [alone for rank in range(run.shape.world_size) if (alone := _alone(folder, rank))])
     facts["pinned"] = (read_json(results / "environments" / f"{run.stack}.json") or {}).get("pinned", {})
     findings = check_all(facts) + _from_faults(folder, facts, run.shape.world_size)
     facts["findings"] = [asdict(finding) for finding in findings]
@@ -68,8 +68,8 @@ def _launch(spec: Path, results: Path, folder: Path) -> int:
 
 def _alone(folder: Path, rank: int) -> dict[str, Any] | None:
     """What a rank knew before the ranks could tell each other; None where it came to nothing."""
-    known: dict[str, Any] | None = read_json(rank_file(folder, rank))
-    return known and known | {"nccl": nccl_log.read(folder / f"nccl-{rank}.log")}
+    facts: dict[str, Any] | None = read_json(rank_file(folder, rank))
+    return facts and facts | {"nccl": nccl_log.read(folder / f"nccl-{rank}.log")}
 
 
 def _forget(output: Path) -> None:
@@ -83,15 +83,15 @@ def _forget(output: Path) -> None:
 
 def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
     """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
-    told = faults.told(folder)
-    for error in (fault["error"] for fault in told):
+    recorded = faults.told(folder)
+    for error in (fault["error"] for fault in recorded):
         if (row := known(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
             return [Finding(row.name, False, "stop", error, row.remedy)]
     if fault := faults.collect(folder):
         remedy = "" if fault["mistake"] else "the job's log has the traceback"  # a mistake's line has its own
         return [Finding("error", False, "stop", fault["error"], remedy)]
     ranks = facts["ranks"]
-    if not told or len(ranks) < world_size or any(rank.get("joined") for rank in ranks):
+    if not recorded or len(ranks) < world_size or any(rank.get("joined") for rank in ranks):
         return []
     meetings = sorted({f"{m['name']}:{m['port']}" for rank in ranks if (m := rank["rendezvous"])})
     return [
@@ -99,7 +99,7 @@ def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[F
             "rendezvous",
             False,
             "stop",
-            f"the processes could not join each other at {', '.join(meetings)}: {told[0]['error']}",
+            f"the processes could not join each other at {', '.join(meetings)}: {recorded[0]['error']}",
             "see that the nodes reach each other at that address and port: name the interface between them "
             "(`network_interface` in the site's file), and ask your site about firewalls",
         )

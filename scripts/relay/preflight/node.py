@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.process import cpus, recorded, system
+from relay.process import cpus, mps_daemon, recorded, system
 
 # Where compiled extensions go unless their variable says otherwise.
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
@@ -56,7 +56,7 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "environment": recorded.variables(),
         "affinity": sorted(cpus.granted()) if hasattr(os, "sched_getaffinity") else None,
         "node_cpus": os.cpu_count(),
-        "node_memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        "node_memory_mb": system.machine_memory_bytes() // 2**20,
         "folder": str(Path.cwd()),
         "python": sys.executable,
         "python_version": platform.python_version(),
@@ -76,7 +76,7 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
 def addresses(name: str | None) -> list[str]:
     """The addresses that a name resolves to; none where it does not."""
     try:
-        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
+        return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
     except OSError:
         return []
 
@@ -92,15 +92,15 @@ def infiniband(folder: Path) -> list[str]:
 
 def filesystem(path: Path) -> str | None:
     """The type of the filesystem that a path is on, or would be on (nfs4, lustre, ext4, …)."""
-    path, found, deepest = path.resolve(), None, -1
+    path, kind, deepest = path.resolve(), None, -1
     for line in system.text(Path("/proc/self/mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
         # Blanks and the like are written as octal numbers there.
         place = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]))
         if path.is_relative_to(place) and len(place.parts) >= deepest:  # of mounts on one place, the last is seen
-            found, deepest = after.split()[0], len(place.parts)
-    return found
+            kind, deepest = after.split()[0], len(place.parts)
+    return kind
 
 
 def located(path: Path) -> dict[str, Any]:
@@ -114,24 +114,24 @@ def cache(path: Path) -> dict[str, Any]:
 
     Of a path that is not there yet, whoever can write to the folder above may make it first.
     """
-    found = located(path)
-    for there in (at := Path(found["path"]).absolute(), *at.parents):
+    location = located(path)
+    for there in (at := Path(location["path"]).absolute(), *at.parents):
         try:
             status = there.stat()
         except OSError:
             continue
         others = status.st_uid not in (0, os.getuid()) or status.st_mode & 0o002
-        return found | {"open": str(there) if others else None}
-    return found | {"open": None}
+        return location | {"open": str(there) if others else None}
+    return location | {"open": None}
 
 
 def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
     """The node's own disk as the site declares it, expanded here; `error` says why it cannot be used, or is None."""
     declared = (job or {}).get("node_disk")
     text = os.path.expandvars(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
-    found: dict[str, Any] = {"declared": declared, "path": text, "filesystem": None, "free_bytes": None, "error": None}
+    disk: dict[str, Any] = {"declared": declared, "path": text, "filesystem": None, "free_bytes": None, "error": None}
     if "$" in text:
-        return found | {"error": f"{text} is not set"}
+        return disk | {"error": f"{text} is not set"}
     path = Path(text)
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix="relay-preflight-") as stream:
@@ -144,23 +144,23 @@ def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
             seconds = time.perf_counter() - started
         free_bytes = shutil.disk_usage(path).free
     except OSError as error:
-        return found | {"error": error.strerror or str(error)}
-    found |= {"filesystem": filesystem(path), "free_bytes": free_bytes}
-    return found | {"written_bytes_per_second": round(WRITTEN_BYTES / seconds) if first else None}
+        return disk | {"error": error.strerror or str(error)}
+    disk |= {"filesystem": filesystem(path), "free_bytes": free_bytes}
+    return disk | {"written_bytes_per_second": round(WRITTEN_BYTES / seconds) if first else None}
 
 
 def include_folders() -> list[str]:
     """Where a C compiler looks for headers, as far as the environment tells."""
-    told = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
+    named = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
     prefixes = [sys.prefix, os.environ.get("CONDA_PREFIX", ""), "/usr", "/usr/local"]
-    return [f for f in ":".join(told).split(":") if f] + [f"{prefix}/include" for prefix in prefixes if prefix]
+    return [f for f in ":".join(named).split(":") if f] + [f"{prefix}/include" for prefix in prefixes if prefix]
 
 
 def mps() -> dict[str, Any]:
     """NVIDIA's MPS: whether its control program is there, and whether a daemon listens in the pipe directory."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     return {
-        "program": shutil.which("nvidia-cuda-mps-control"),
+        "program": shutil.which(mps_daemon.CONTROL),
         "active": (folder / "control").exists(),
     }
 
@@ -184,8 +184,8 @@ def compiling(variable: str) -> str | None:
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{program}: {error}"
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    told = next((line for line in lines if "error" in line), lines[0] if lines else f"status {done.returncode}")
-    return told[:300] if done.returncode else None
+    message = next((line for line in lines if "error" in line), lines[0] if lines else f"status {done.returncode}")
+    return message[:300] if done.returncode else None
 
 
 def driver() -> dict[str, Any]:

@@ -41,10 +41,11 @@ def page(folder: Path, only: Sequence[str] | None = None) -> str:
         "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks.",
     ]
     for severity in SEVERITIES:
-        for (kind, check, found, remedy), names in findings.items():
+        for (kind, check, observation, remedy), names in findings.items():
             if kind != severity:
                 continue
-            text = f"{severity}: {check}: {found}" + ("" if len(names) == len(places) else f" [{', '.join(names)}]")
+            text = f"{severity}: {check}: {observation}"
+            text += "" if len(names) == len(places) else f" [{', '.join(names)}]"
             lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="      ")]
             if remedy:
                 lines += textwrap.wrap(f"→ {remedy}", WIDTH, initial_indent="      ", subsequent_indent="        ")

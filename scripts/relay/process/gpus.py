@@ -27,12 +27,12 @@ def uuids(devices: Sequence[torch.device]) -> list[str]:
 
     from relay.process.devices import is_gpu
 
-    found: list[str] = []
+    identifiers: list[str] = []
     for device in devices:
         if is_gpu(device):
             with suppress(Exception):  # old versions of torch do not tell it
-                found.append(str(torch.cuda.get_device_properties(device).uuid))
-    return found
+                identifiers.append(str(torch.cuda.get_device_properties(device).uuid))
+    return identifiers
 
 
 def nccl_version() -> tuple[int, int, int] | None:
@@ -56,6 +56,11 @@ def nccl_version() -> tuple[int, int, int] | None:
     return None
 
 
+def nccl() -> str | None:
+    """The version of the NCCL that torch calls in this process, such as 2.27.5; None where torch has none."""
+    return ".".join(map(str, nccl_version() or ())) or None
+
+
 def visible() -> dict[str, str]:
     """The GPUs that CUDA shows to this process's programs, without asking torch: the kind of each, by its UUID.
 
@@ -75,9 +80,9 @@ def visible() -> dict[str, str]:
     shown = os.environ.get(VISIBLE)
     if shown is None:
         return kinds
-    names, found = [name.strip() for name in shown.split(",")], [*kinds]
-    by_number = [found[int(name)] for name in names if name.isdecimal() and int(name) < len(found)]
-    by_uuid = [uuid for uuid in found if any(name and uuid.startswith(name) for name in names)]
+    names, numbered = [name.strip() for name in shown.split(",")], [*kinds]
+    by_number = [numbered[int(name)] for name in names if name.isdecimal() and int(name) < len(numbered)]
+    by_uuid = [uuid for uuid in numbered if any(name and uuid.startswith(name) for name in names)]
     return {uuid: kinds[uuid] for uuid in (*by_number, *by_uuid)}
 
 
@@ -94,10 +99,10 @@ class Gpus:
     `unknown` says why none can be asked; '' where they can.
     """
 
-    def __init__(self, known: Sequence[str]) -> None:
+    def __init__(self, gpu_uuids: Sequence[str]) -> None:
         self._nvml: Any
-        self._nvml, self.unknown = _started() if known else (None, "")
-        opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(known)] if self._nvml else []
+        self._nvml, self.unknown = _started() if gpu_uuids else (None, "")
+        opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(gpu_uuids)] if self._nvml else []
         self._gpus = [gpu for gpu in opened if gpu is not None]
 
     def look(self) -> list[Reading]:
@@ -132,7 +137,7 @@ class _Gpu:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._activity = nvml, _Activity.of(nvml, handle)
         # NVML tells percent, milliwatts and millijoules.
-        self._asked: dict[str, Callable[[], float] | None] = {
+        self._readers: dict[str, Callable[[], float] | None] = {
             "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
             "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
             "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
@@ -151,13 +156,13 @@ class _Gpu:
 
     def look(self) -> Reading:
         """The values of `READINGS`."""
-        found: Reading = []
-        for name, ask in self._asked.items():
+        reading: Reading = []
+        for name, ask in self._readers.items():
             value = self._tried(ask) if ask else None
             if value is None:
-                self._asked[name] = None
-            found.append(value)
-        return [*found, *(self._activity.look() if self._activity else (None, None))]
+                self._readers[name] = None
+            reading.append(value)
+        return [*reading, *(self._activity.look() if self._activity else (None, None))]
 
     def close(self) -> None:
         if self._activity:
@@ -193,16 +198,16 @@ class _Activity:
         nvml = self._nvml
         try:
             nvml.nvmlGpmSampleGet(self._handle, self._now)
-            asked = nvml.c_nvmlGpmMetricsGet_t()
-            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
-            asked.sample1, asked.sample2 = self._before, self._now
-            asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-            asked.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
-            nvml.nvmlGpmMetricsGet(asked)
+            request = nvml.c_nvmlGpmMetricsGet_t()
+            request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+            request.sample1, request.sample2 = self._before, self._now
+            request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            request.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+            nvml.nvmlGpmMetricsGet(request)
         except nvml.NVMLError:
             return None, None
         self._before, self._now = self._now, self._before
-        return asked.metrics[0].value / 100, asked.metrics[1].value / 100
+        return request.metrics[0].value / 100, request.metrics[1].value / 100
 
     def close(self) -> None:
         for sample in (self._before, self._now):

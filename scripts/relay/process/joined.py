@@ -55,18 +55,18 @@ def _not_ended_within() -> Iterator[None]:
 
     Raises EndedItself in place of `sys.exit` and `os._exit`. Children of this process, and other threads, end as ever.
     """
-    really, process = os._exit, os.getpid()
+    exit_process, process = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
         if os.getpid() != process or threading.current_thread() is not threading.main_thread():
-            really(status)
+            exit_process(status)
         raise EndedItself(f"os._exit({status}) was called in the middle of the work; return, or raise an error")
 
     os._exit = refuse
     try:
         yield
     except SystemExit as error:
-        told = f"sys.exit({error.code!r}) was called in the middle of the work; return, or raise an error"
-        raise EndedItself(told) from error
+        message = f"sys.exit({error.code!r}) was called in the middle of the work; return, or raise an error"
+        raise EndedItself(message) from error
     finally:
-        os._exit = really
+        os._exit = exit_process

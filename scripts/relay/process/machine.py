@@ -78,11 +78,11 @@ def check_precision(run: Specification, precision: str, device: torch.device) ->
     if not is_gpu(device):
         return
     problem = without_tensor_cores(precision, torch.cuda.get_device_capability(device))
-    told = f"{run.kind} {run.id}: {torch.cuda.get_device_name(device)}: {problem}"
+    message = f"{run.kind} {run.id}: {torch.cuda.get_device_name(device)}: {problem}"
     if problem and precision in TF32:
-        raise UserError(f"{told}; use fp32")
+        raise UserError(f"{message}; use fp32")
     if problem:
-        print(f"note: {told}", flush=True)
+        print(f"note: {message}", flush=True)
 
 
 def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> None:
@@ -120,11 +120,11 @@ def _check_gpus(run: Specification, ranks: Ranks, *, confined: bool) -> None:
     own from 0. So what the ranks of a node see is put together, by the GPUs' UUIDs.
     """
     all_visible = [gpu(index) for index in range(torch.cuda.device_count())]
-    told = ranks.gather((socket.gethostname(), gpus.uuids(all_visible), gpus.uuids(ranks.devices)))
-    if not all(seen and len({*seen}) == len(seen) for _, seen, _ in told):  # a torch that tells no UUIDs
+    gathered = ranks.gather((socket.gethostname(), gpus.uuids(all_visible), gpus.uuids(ranks.devices)))
+    if not all(seen and len({*seen}) == len(seen) for _, seen, _ in gathered):  # a torch that tells no UUIDs
         visible = used_here = len(all_visible)
     else:
-        here = [(seen, used) for host, seen, used in told if host == socket.gethostname()]
+        here = [(seen, used) for host, seen, used in gathered if host == socket.gethostname()]
         visible, used_here = (len({uuid for of_rank in kind for uuid in of_rank}) for kind in zip(*here, strict=True))
     needed = 1 if one_gpu.variables(run.shape) else run.shape.devices_per_node
     node = f"on node {socket.gethostname()}"
@@ -139,9 +139,9 @@ def _check_gpus(run: Specification, ranks: Ranks, *, confined: bool) -> None:
 
 def check_threads(what: str, declared: int) -> None:
     """Raise UserError where this process computes in more threads than are declared: its speed would not be theirs."""
-    if (found := torch.get_num_threads()) > declared:
+    if (threads := torch.get_num_threads()) > declared:
         raise UserError(
-            f"{what}: it computes in {found} threads, and threads is {declared}; leave torch.set_num_threads out of "
+            f"{what}: it computes in {threads} threads, and threads is {declared}; leave torch.set_num_threads out of "
             "the strategy, and set `threads` in the config"
         )
 
@@ -159,7 +159,7 @@ def versions(device: torch.device) -> dict[str, str | None]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # its own class of strings is refused by `weights_only`
         "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, gpus.nccl_version() or ())) or None if is_gpu(device) else None,
+        "nccl": gpus.nccl() if is_gpu(device) else None,
         "driver": system.driver() if is_gpu(device) else None,
     }
 

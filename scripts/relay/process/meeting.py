@@ -21,7 +21,7 @@ TORCHRUN = ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file", 
 
 
 @contextmanager
-def made() -> Iterator[Path]:
+def private_folder() -> Iterator[Path]:
     """A folder that only this user can enter, as long as processes run. The environment tells it to them."""
     where = MEMORY if os.access(MEMORY, os.W_OK) else None
     with TemporaryDirectory(prefix="relay-meeting-", dir=where, ignore_cleanup_errors=True) as folder:

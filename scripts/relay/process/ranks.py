@@ -41,16 +41,16 @@ _BY_DEVICE = {
 
 def backends() -> list[str]:
     """The backends with which this torch was built."""
-    known = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available, "mpi": dist.is_mpi_available}
-    return [name for name, available in known.items() if available()]
+    checks = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available, "mpi": dist.is_mpi_available}
+    return [name for name, is_available in checks.items() if is_available()]
 
 
 def _check_numbered_alike(rank: int, world_size: int, device: torch.device) -> None:
     """Raise UserError where MPI counts the processes otherwise than Slurm, such as each of them as the only one."""
-    known = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]  # there is one
-    if (known.rank(), known.size()) != (rank, world_size):
+    mpi = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]  # there is one
+    if (mpi.rank(), mpi.size()) != (rank, world_size):
         raise UserError(
-            f"backend: 'mpi': this process is {known.rank()} of {known.size()} for MPI, {rank} of {world_size} for us; "
+            f"backend: 'mpi': this process is {mpi.rank()} of {mpi.size()} for MPI, {rank} of {world_size} for us; "
             "srun has to start MPI's processes: set SLURM_MPI_TYPE to what `srun --mpi=list` offers, such as pmix"
         )
 

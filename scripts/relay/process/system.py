@@ -19,21 +19,26 @@ _UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no lim
 
 def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     """The memory limit of this process in MB of 2**20 bytes: the least of its control groups'; None without a limit."""
-    told = [*_told(groups, "", "memory.max"), *_told(groups, "memory", "memory.limit_in_bytes")]
-    least = min((int(text) for text in told if text != "max"), default=_UNLIMITED)
+    limits = [*_in_groups(groups, "", "memory.max"), *_in_groups(groups, "memory", "memory.limit_in_bytes")]
+    least = min((int(text) for text in limits if text != "max"), default=_UNLIMITED)
     return None if least >= _UNLIMITED else least // 2**20
 
 
 def memory_bytes() -> int:
     """The main memory that this process and those beside it may use: the limit, or the machine's."""
-    limit_mb, machine = memory_limit_mb(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return machine if limit_mb is None else min(machine, limit_mb * 2**20)
+    limit_mb = memory_limit_mb()
+    return machine_memory_bytes() if limit_mb is None else min(machine_memory_bytes(), limit_mb * 2**20)
+
+
+def machine_memory_bytes() -> int:
+    """The main memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> float | None:
     """The CPUs whose time this process may use: the least of its control groups' quotas; None without a quota."""
-    quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
-    pairs = [*(text.split() for text in _told(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=False)]
+    quotas, periods = (_in_groups(groups, "cpu", f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
+    pairs = [*(text.split() for text in _in_groups(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=False)]
     return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
 
 
@@ -42,13 +47,15 @@ def memory_kills(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_
 
     Processes that this one has started are in the same group, or in one below it.
     """
-    own = _told(groups, "", "memory.events", root, above=False)
-    own += _told(groups, "memory", "memory.oom_control", root, above=False)
-    found = re.search(r"^oom_kill (\d+)$", "\n".join(own), re.MULTILINE)
-    return int(found[1]) if found else None
+    own = _in_groups(groups, "", "memory.events", root, above=False)
+    own += _in_groups(groups, "memory", "memory.oom_control", root, above=False)
+    match = re.search(r"^oom_kill (\d+)$", "\n".join(own), re.MULTILINE)
+    return int(match[1]) if match else None
 
 
-def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS, *, above: bool = True) -> list[str]:
+def _in_groups(
+    groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS, *, above: bool = True
+) -> list[str]:
     """What a file says in each of this process's control groups that has it; `controller` is '' in version 2.
 
     `above`: also in the groups around these.
@@ -61,7 +68,7 @@ def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS,
         for folder in (place, *(place.parents if above else ()))
         if folder.is_relative_to(root)
     ]
-    return [told for file in files if (told := text(file).strip())]
+    return [content for file in files if (content := text(file).strip())]
 
 
 def facts() -> dict[str, Any]:
@@ -110,7 +117,7 @@ def processor() -> str:
     )
 
 
-def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+def driver(module: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text(told))
-    return found[1] if found else None
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text(module))
+    return match[1] if match else None

@@ -43,10 +43,10 @@ class _Process(NamedTuple):
 def _process(pid: int | str) -> _Process | None:
     """What the kernel tells of a process; None where it is over, and of one that is dead and not waited for."""
     try:
-        told = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = told.rpartition(")")[2].split()  # the name before it may have blanks; the third field is the first here
+    fields = stat.rpartition(")")[2].split()  # the name before it may have blanks; the third field is the first here
     if fields[0] in "ZX":
         return None
     ticks = int(fields[11]) + int(fields[12])
@@ -104,9 +104,9 @@ class Usage:
 
     def _find_workers(self) -> None:
         searched = [root for root, missing in self._workers.items() if missing > 0]
-        known = parents() if searched else {}
+        parent_of = parents() if searched else {}
         for root in searched:
-            new = {*descendants(root, known)} - self._spent.keys() - self._held
+            new = {*descendants(root, parent_of)} - self._spent.keys() - self._held
             self._held |= new
             self._workers[root] -= len(new)
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    with exclusive(work) if first else nullcontext(), nullcontext() if here.per_process else meeting.made():
+    with exclusive(work) if first else nullcontext(), nullcontext() if here.per_process else meeting.private_folder():
         (work / "records").mkdir(exist_ok=True)
         folder = folder_of(work, script)
         environment = variables(run, here, work, given.attempt, os.environ)
@@ -68,13 +68,14 @@ def main(arguments: list[str]) -> None:
         batch, warmup_steps = run.batch.global_batch_size, run.length.warmup_steps
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
+        shown_gpus = gpus.visible() if run.shape.device == "cuda" and not here.local_rank else {}
         if records:
-            record_begin(work, given.attempt, 0, [_facts(run, here)])
+            record_begin(work, given.attempt, 0, [_facts(run, here, shown_gpus)])
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
             child.begin(line, folder, environment)
-            with _watched(run, here, child, work, given.attempt):
+            with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
                 child.wait()
             if outside:
                 outside.warn()
@@ -213,21 +214,22 @@ def _conclude(
         records.end(child.seconds)
 
 
-def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> AbstractContextManager[None]:
-    """While this lasts, look at what the command, or all processes of this node, use."""
+def _watched(
+    run: Training, here: Here, child: Child, work: Path, attempt: int, uuids: list[str]
+) -> AbstractContextManager[None]:
+    """While this lasts, look at what the command, or all processes of this node, use. `uuids` are the GPUs'."""
     seconds = run.length.monitor_seconds
     if not seconds or not KNOWN or here.local_rank:
         return nullcontext()
     # Of a command for each process, all have one parent.
     usage = Usage([os.getppid() if here.per_process else child.process.pid], MANY)
-    shown = [*gpus.visible()] if run.shape.device == "cuda" else []
-    return watched(samples_path(work, attempt, here.rank), usage, shown, cpus=run.shape.cpus_per_node, seconds=seconds)
+    return watched(samples_path(work, attempt, here.rank), usage, uuids, cpus=run.shape.cpus_per_node, seconds=seconds)
 
 
-def _facts(run: Training, here: Here) -> dict[str, Any]:
-    """What the command runs on, without importing torch."""
+def _facts(run: Training, here: Here, shown_gpus: Mapping[str, str]) -> dict[str, Any]:
+    """What the command runs on, without importing torch. `shown_gpus` are the kinds of the GPUs, by their UUIDs."""
     libraries = {name: version for name in LIBRARIES if (version := installed(name))}
-    names = sorted({*gpus.visible().values()}) if run.shape.device == "cuda" else []
+    names = sorted({*shown_gpus.values()})
     return {
         **system.facts(),
         "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),

@@ -51,9 +51,9 @@ def run_part(part: str, spec: Path, results: Path, output: Path) -> int:
         raise UserError(f"--part: {unknown(f'{part!r} is unknown', part, PARTS)}")
     started = time.monotonic()
     with without_mps():
-        ok, told = _resumed(spec, results, output) if part == RESUME else _planted(part, spec, results, output)
-    write_json(output, {"ok": ok, "told": told, "seconds": round(time.monotonic() - started, 1)})
-    print(f"{part}: {'as it should be' if ok else 'NOT as it should be'}: {told}")
+        ok, message = _resumed(spec, results, output) if part == RESUME else _planted(part, spec, results, output)
+    write_json(output, {"ok": ok, "told": message, "seconds": round(time.monotonic() - started, 1)})
+    print(f"{part}: {'as it should be' if ok else 'NOT as it should be'}: {message}")
     return 0
 
 
@@ -99,29 +99,29 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     steps = run.length.total_steps
     first = run_segment(places, 0, steps, attempt=1)
     if first != INTERRUPTED or not killed:
-        told = "it ended before it was killed" if first == 0 else "its end was taken for a fault of its own"
-        return False, f"{told} (status {first})"
+        message = "it ended before it was killed" if first == 0 else "its end was taken for a fault of its own"
+        return False, f"{message} (status {first})"
     if status := run_segment(places, 0, steps, attempt=2):
         return False, f"killed after step {killed[0]}, it did not go on (status {status})"
-    uncut, found = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
+    uncut, resumed = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
     if uncut is None:
         raise UserError(f"run {run.id}: {results / 'runs' / run.id}/summary.json is missing; it is trained first")
     began, theirs = killed[0], kept_losses(Places(results, run.id).work)
     mine = kept_losses(places.work)
     apart = max(abs(mine[step] - theirs[step]) for step in range(began + 1, min(began + FOLLOWED, steps) + 1))
-    ok, told = compared(uncut, found, f"killed after step {began} of {steps}, it went on", run.shape.device, apart)
+    ok, message = compared(uncut, resumed, f"killed after step {began} of {steps}, it went on", run.shape.device, apart)
     if ok:  # its files would explain what went wrong
         shutil.rmtree(places.results)
-    return ok, told
+    return ok, message
 
 
-def compared(uncut: dict[str, Any], found: dict[str, Any], began: str, device: str, apart: float) -> tuple[bool, str]:
+def compared(uncut: dict[str, Any], resumed: dict[str, Any], began: str, device: str, apart: float) -> tuple[bool, str]:
     """Whether a run that was killed has the result of the same run that was not: on CPUs bit for bit.
 
     Runs do not ask for deterministic kernels, and some of a GPU's add in another order each time: there the losses of
     the first steps after the kill are compared, which are `apart` at most.
     """
-    other = [name for name in SAME if uncut[name] != found[name]]
+    other = [name for name in SAME if uncut[name] != resumed[name]]
     if not other:
         return True, f"{began}, to the same result, bit for bit"
     if device == "cuda":
@@ -129,7 +129,7 @@ def compared(uncut: dict[str, Any], found: dict[str, Any], began: str, device: s
             apart <= NEAR,
             f"{began}: the losses of the next {FOLLOWED} steps are within {apart:.1e} of the uncut run's",
         )
-    first, then = uncut["test_loss"], found["test_loss"]
+    first, then = uncut["test_loss"], resumed["test_loss"]
     return False, f"{began}, to another result: {', '.join(other)}; test loss {first!r}, then {then!r}"
 
 
@@ -137,12 +137,12 @@ def _kill_one(work: Path, killed: list[int]) -> None:
     """Kill the youngest of the processes that train in `work` as soon as there is a checkpoint; note the step."""
     while not (steps := complete(work)):
         time.sleep(0.01)
-    found = []
+    trainers = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
             if str(work) in words and any(word.endswith("training.trainer") for word in words):
-                found.append((process.create_time(), process.pid))
-    if found:
+                trainers.append((process.create_time(), process.pid))
+    if trainers:
         killed.append(steps[0])
-        os.kill(max(found)[1], signal.SIGKILL)
+        os.kill(max(trainers)[1], signal.SIGKILL)

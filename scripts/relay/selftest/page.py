@@ -21,8 +21,8 @@ INTRODUCTION = (
 
 def counted(rows: Sequence[Row]) -> str:
     """How many rows came to what, such as '60 worked, 1 failed'."""
-    found = Counter(row.outcome for row in rows)
-    return ", ".join(f"{found[outcome]} {outcome}" for outcome in OUTCOMES if found[outcome] or outcome == "worked")
+    counts = Counter(row.outcome for row in rows)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome] or outcome == "worked")
 
 
 def wrong(rows: Sequence[Row]) -> list[Row]:
@@ -54,12 +54,12 @@ def _versions(results: Path) -> Iterator[str]:
     yield f"- Written: {datetime.now(UTC).isoformat(timespec='minutes')}"
     facts = [read_json_or(path, {}) for path in sorted(results.glob("preflight/*/facts.json"))]
     ranks = [rank for each in facts for rank in each.get("ranks", ())]
-    known: dict[str, Iterable[str]] = {
+    seen: dict[str, Iterable[str]] = {
         "Nodes": (rank["node"] for rank in ranks),
         "Devices": (name for rank in ranks for name in _devices(rank)),
         "Versions": (_named(rank) for rank in ranks),
     }
-    for name, values in known.items():
+    for name, values in seen.items():
         yield f"- {name}: {'; '.join(sorted(set(values))) or 'not known, because no preflight has ended'}"
 
 
@@ -84,6 +84,6 @@ def _table(rows: Sequence[Row], *, part: bool = False) -> list[str]:
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for row in rows:
         seconds = "" if row.seconds is None else f"{row.seconds:.0f}"
-        cells = [row.part, row.what, row.outcome, row.told, seconds] if part else [row.what, row.told, seconds]
+        cells = [row.part, row.what, row.outcome, row.text, seconds] if part else [row.what, row.text, seconds]
         lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
     return lines

@@ -36,12 +36,12 @@ CPUS = "CPUs"
 
 @dataclass(frozen=True)
 class Row:
-    """What was tried, and what came of it. `told` has the figures, or the reason; `seconds` are its job's."""
+    """What was tried, and what came of it. `text` has the figures, or the reason; `seconds` are its job's."""
 
     part: str
     what: str
     outcome: Outcome
-    told: str
+    text: str
     seconds: float | None = None
 
 
@@ -66,28 +66,28 @@ class Records:
         if verdict is None:
             return self._without(row, f"gate/{gate.id}", *before)
         if problems := all_problems(verdict):
-            return self._timed(replace(row, outcome="failed", told="; ".join(problems)), f"gate/{gate.id}")
+            return self._timed(replace(row, outcome="failed", text="; ".join(problems)), f"gate/{gate.id}")
         nearest = max(verdict["parts"], key=lambda each: each["figure"] / each["limit"])
-        told = f"{nearest['name']} {nearest['figure']:.1e} of {nearest['limit']:.0e} allowed"
-        return self._timed(replace(row, told=told), f"gate/{gate.id}")
+        text = f"{nearest['name']} {nearest['figure']:.1e} of {nearest['limit']:.0e} allowed"
+        return self._timed(replace(row, text=text), f"gate/{gate.id}")
 
     def of_run(self, run: Run) -> Iterable[Row]:
         """How fast a run trained, what it used of its node, and what its steps' time went to."""
         log = f"segment/{run.id}/step-{run.length.total_steps}"
         row = Row(TIMING, f"{self._words(run)}, a run", "worked", "")
-        found = self._read(f"runs/{run.id}/summary.json")
-        if found is None or found["status"] != "done":
-            if found is not None:
-                return [replace(row, outcome="failed", told=found["reason"])]
+        summary = self._read(f"runs/{run.id}/summary.json")
+        if summary is None or summary["status"] != "done":
+            if summary is not None:
+                return [replace(row, outcome="failed", text=summary["reason"])]
             ended = sorted(self.results.glob(f"logs/segment/{run.id}/*.ending.json"))
             jobs = (f"segment/{run.id}/{path.name.removesuffix('.ending.json')}" for path in ended)
             return [self._without(row, next(jobs, log))]  # the job that failed, which may be an earlier one
-        speed, median = found["samples_per_second"], found["step_seconds_median"]
-        told = f"{speed:,.0f} samples/s, {1e3 * median:.2f} ms a step, test accuracy {found['test_accuracy']:.1%}"
+        speed, median = summary["samples_per_second"], summary["step_seconds_median"]
+        text = f"{speed:,.0f} samples/s, {1e3 * median:.2f} ms a step, test accuracy {summary['test_accuracy']:.1%}"
         return [
-            self._timed(replace(row, told=told), log),
-            _with_figures(replace(row, part=USES), found, _uses(run)),
-            _with_figures(replace(row, part=SPLIT), found, COLUMNS),
+            self._timed(replace(row, text=text), log),
+            _with_figures(replace(row, part=USES), summary, _uses(run)),
+            _with_figures(replace(row, part=SPLIT), summary, COLUMNS),
         ]
 
     def of_spot_check(self, setting: str, *before: str) -> Row:
@@ -98,7 +98,7 @@ class Records:
             return self._without(row, log, *before)
         problems = [problem for each in verdict["runs"] for problem in each["problems"]]
         spots = sum(len(each["spots"]) for each in verdict["runs"])
-        row = replace(row, outcome="failed" if problems else "worked", told="; ".join(problems) or f"{spots} stretches")
+        row = replace(row, outcome="failed" if problems else "worked", text="; ".join(problems) or f"{spots} stretches")
         return self._timed(row, log)
 
     def of_own_part(self, part: str, place: str, pair: Preflight | None) -> Row:
@@ -108,45 +108,46 @@ class Records:
         else:
             nodes = f"{pair.shape.nodes} node{'s' * (pair.shape.nodes > 1)}"
             row = Row(COMMUNICATION, f"{FAULTS[part].means} ({pair.shape.backend}, {nodes})", "worked", "")
-        found = self._read(f"selftest/{part}/{place}.json")
-        if found is None:
+        record = self._read(f"selftest/{part}/{place}.json")
+        if record is None:
             return self._without(row, f"selftest/{part}/{place}")
-        return replace(row, outcome="worked" if found["ok"] else "failed", told=found["told"], seconds=found["seconds"])
+        outcome: Outcome = "worked" if record["ok"] else "failed"
+        return replace(row, outcome=outcome, text=record["told"], seconds=record["seconds"])
 
     def of_probe(self, probe: Training) -> Row:
         """The largest batch that fits."""
         row = Row(PROBE, self.words[probe.id], "worked", "")
-        found = self._read(f"probe/{probe.id}.json")
-        if found is None:
+        record = self._read(f"probe/{probe.id}.json")
+        if record is None:
             return self._without(row, f"probe/{probe.id}")
-        told = found["reason"] or f"{found['batch_per_device']} samples per device, limited by {found['limited_by']}"
-        row = replace(row, outcome="failed" if found["reason"] else "worked", told=told)
+        text = record["reason"] or f"{record['batch_per_device']} samples per device, limited by {record['limited_by']}"
+        row = replace(row, outcome="failed" if record["reason"] else "worked", text=text)
         return self._timed(row, f"probe/{probe.id}")
 
     def of_libtorch(self, setting: str) -> Row:
         """A trained model in C++."""
         row, log = Row(CPP, self.words[setting], "worked", ""), f"libtorch/{setting}"
-        found = self._read(f"libtorch/{setting}.json")
-        if found is None:
+        record = self._read(f"libtorch/{setting}.json")
+        if record is None:
             return self._without(row, log)
-        if found.get("difference") is None:
-            return self._timed(replace(row, outcome="skipped", told=found["reason"]), log)
-        told = f"largest difference {found['difference']:.1e} of {found['limit']:.0e} allowed"
-        outcome: Outcome = "worked" if found["difference"] <= found["limit"] else "failed"
-        return self._timed(replace(row, outcome=outcome, told=told), log)
+        if record.get("difference") is None:
+            return self._timed(replace(row, outcome="skipped", text=record["reason"]), log)
+        text = f"largest difference {record['difference']:.1e} of {record['limit']:.0e} allowed"
+        outcome: Outcome = "worked" if record["difference"] <= record["limit"] else "failed"
+        return self._timed(replace(row, outcome=outcome, text=text), log)
 
     def of_preflight(self, look: Preflight) -> Row:
         """What the nodes have."""
         row, place = Row(PREFLIGHT, self.words[look.id], "worked", ""), self.results / "preflight" / look.id
         if state(place) == FAILED:
-            return replace(row, outcome="failed", told="; ".join(read_json_or(place / "problems.json", [])))
+            return replace(row, outcome="failed", text="; ".join(read_json_or(place / "problems.json", [])))
         facts = self._read(f"preflight/{look.id}/facts.json")
         if facts is None:
             return self._without(row, f"preflight/{look.id}")
         speeds = [each["bus_gb_per_second"] for each in facts["allreduce"] if each["span"] == "all"]
-        told = [f"all-reduce {max(speeds):.2g} GB/s"] if speeds else []
-        told += [f"{each['severity']}: {each['found']}" for each in facts["findings"] if not each["ok"]]
-        return self._timed(replace(row, told="; ".join(told)), f"preflight/{look.id}")
+        parts = [f"all-reduce {max(speeds):.2g} GB/s"] if speeds else []
+        parts += [f"{each['severity']}: {each['found']}" for each in facts["findings"] if not each["ok"]]
+        return self._timed(replace(row, text="; ".join(parts)), f"preflight/{look.id}")
 
     def _words(self, each: Training) -> str:
         return self.words.get(each.id, each.id)
@@ -166,29 +167,29 @@ class Records:
         """A row without a record: its job failed, or one that it waits for did."""
         for each in (log, *before):
             if ended := ending.read(self.results / "logs" / f"{each}.log"):
-                told = " ".join(ended.what.split())
+                text = " ".join(ended.what.split())
                 if each == log:
                     outcome: Outcome = "failed" if ended.status == ending.FAULT else "not run"
-                    return replace(row, outcome=outcome, told=f"{told} (results/logs/{log}.log)")
-                return replace(row, outcome="not run", told=f"it waits for results/logs/{each}.log: {told}")
-        return replace(row, outcome="not run", told="what it waits for failed, or the call was interrupted")
+                    return replace(row, outcome=outcome, text=f"{text} (results/logs/{log}.log)")
+                return replace(row, outcome="not run", text=f"it waits for results/logs/{each}.log: {text}")
+        return replace(row, outcome="not run", text="what it waits for failed, or the call was interrupted")
 
 
 def _uses(run: Run) -> Mapping[str, str]:
     """The figures that have to be there, by what they are called."""
-    found = {CPUS: "cpu_utilisation"}
+    figures = {CPUS: "cpu_utilisation"}
     if run.shape.device == "cuda":
-        found |= {"GPUs": "gpu_utilisation", "memory": "peak_gpu_memory_bytes", "power": "gpu_power_watts"}
-    return found
+        figures |= {"GPUs": "gpu_utilisation", "memory": "peak_gpu_memory_bytes", "power": "gpu_power_watts"}
+    return figures
 
 
-def _with_figures(row: Row, found: Mapping[str, Any], names: Mapping[str, str]) -> Row:
+def _with_figures(row: Row, summary: Mapping[str, Any], names: Mapping[str, str]) -> Row:
     """The row with these figures of a summary; failed where none is there, or none of the GPUs. MIG has few."""
-    missing = [word for word, name in names.items() if found.get(name) is None]
-    told = [f"{word} {_figure(name, found[name])}" for word, name in names.items() if found.get(name)]
-    told += [f"not measured: {', '.join(missing)}"] if missing else []
+    missing = [word for word, name in names.items() if summary.get(name) is None]
+    parts = [f"{word} {_figure(name, summary[name])}" for word, name in names.items() if summary.get(name)]
+    parts += [f"not measured: {', '.join(missing)}"] if missing else []
     telling = names.keys() - {CPUS} or names.keys()
-    return replace(row, outcome="failed" if telling <= {*missing} else "worked", told=", ".join(told))
+    return replace(row, outcome="failed" if telling <= {*missing} else "worked", text=", ".join(parts))
 
 
 def _figure(name: str, value: float) -> str:

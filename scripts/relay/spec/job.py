@@ -26,7 +26,7 @@ class Job:
     `gpu_request` says with which of Slurm's options GPUs are asked for. `confined` says that the site keeps a task to
     its CPUs, memory and GPUs. `held`: it is no job of its own, but steps within the driver's allocation. `node_disk`
     may contain variables, which each node expands. `environment` is described in
-    `relay.environments.login_node.asked`.
+    `relay.environments.login_node.environment_of`.
     """
 
     nodes: int = 1

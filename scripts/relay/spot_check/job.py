@@ -8,8 +8,7 @@ from typing import Any
 
 from relay.base.files import read_json, read_json_or, write_json, write_json_over
 from relay.chain.sealed import steps
-from relay.launch.job import Start, started
-from relay.launch.launcher import launch
+from relay.launch.launcher import Start, launch, started
 from relay.run_folder import faults
 from relay.run_folder.places import Places
 from relay.run_folder.spots import FOLDER, states_folder, tidy

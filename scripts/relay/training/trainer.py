@@ -50,9 +50,10 @@ class Trainer:
         self, run: Training, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
     ) -> None:
         self.run, self.ranks = run, ranks
-        # Slurm's end of the job, which `relay.slurm.allocation` sets where Slurm does not.
-        self.interruption = Interruption(time_limit.in_environment(), nearly_over=DEADLINE, launcher=launcher())
+        self.interruption = Interruption(nearly_over=DEADLINE, launcher=launcher())
         self.interruption.watch(last_resort=False)
+        # Slurm's end of the job, which `relay.slurm.allocation` sets where Slurm does not. One rank warns of nonsense.
+        self.interruption.end_time = ranks.of_first(time_limit.in_environment)
         self.task = task = NotedTask.of(run, dataset)
         strategy = strategies.load(run.strategy.name)
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)

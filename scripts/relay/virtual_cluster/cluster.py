@@ -138,8 +138,8 @@ class VirtualCluster:
         text = slurm_conf(self.folder, port, controller, nodes, self.partitions, kills_for_memory=self.kills_for_memory)
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(gres_conf(devices, self.nodes))
-        known = [Host("localhost", "127.0.0.1"), Host("login", net.gateway), *hosts]
-        (self.folder / "hosts").write_text("".join(f"{host.address} {host.name}\n" for host in known))
+        all_hosts = [Host("localhost", "127.0.0.1"), Host("login", net.gateway), *hosts]
+        (self.folder / "hosts").write_text("".join(f"{host.address} {host.name}\n" for host in all_hosts))
 
     def _boot(self, undo: ExitStack, net: Network, index: int, name: str) -> None:
         """A node: its first process makes what is its own, then watches over slurmd; with either, all of it ends."""
@@ -268,8 +268,8 @@ class VirtualCluster:
     def _condition(self) -> str:
         """What Slurm and the ends of its logs say."""
         commands = (("sinfo", "--Node", "--long"), ("squeue",)) if self._controller_listens() else ()
-        told = [self.run(*command, check=False) for command in commands]
-        lines = [f"{done.stdout}{done.stderr}" for done in told]
+        answers = [self.run(*command, check=False) for command in commands]
+        lines = [f"{done.stdout}{done.stderr}" for done in answers]
         for log in sorted((self.folder / "log").iterdir()):
             lines += [f"{log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-5:]]
         return "\n".join(lines)

@@ -133,13 +133,13 @@ def network() -> Iterator[Network]:
     removes the bridge when this process has ended, whatever ended it: so none is removed under a later claimant.
     """
     with socket.socket(socket.AF_UNIX) as claim:
-        made = Network(_claim_number(claim))
-        with _at_the_end(claim, "ip", "link", "delete", made.bridge):
-            _ip("link", "delete", made.bridge, check=False)  # of a process that was killed with its guard
-            _ip("link", "add", made.bridge, "type", "bridge")
-            _ip("address", "add", f"{made.gateway}/24", "dev", made.bridge)
-            _ip("link", "set", made.bridge, "up")
-            yield made
+        subnet = Network(_claim_number(claim))
+        with _at_the_end(claim, "ip", "link", "delete", subnet.bridge):
+            _ip("link", "delete", subnet.bridge, check=False)  # of a process that was killed with its guard
+            _ip("link", "add", subnet.bridge, "type", "bridge")
+            _ip("address", "add", f"{subnet.gateway}/24", "dev", subnet.bridge)
+            _ip("link", "set", subnet.bridge, "up")
+            yield subnet
 
 
 def _claim_number(claim: socket.socket) -> int:

@@ -85,7 +85,7 @@ class Files:
 
     def asked_of_stack(self, stack: str) -> dict[str, Any]:
         """What its environment is made of."""
-        return login_node.asked(self.call.site, stack, self.call.root)
+        return login_node.environment_of(self.call.site, stack, self.call.root)
 
     def environment_of(self, specification: Specification) -> str:
         return f"results/environments/{specification.stack}.json"

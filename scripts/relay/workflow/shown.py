@@ -171,7 +171,7 @@ class Shown(guard.Shows):
         from relay.selftest import page
 
         rows = SelfTest(self.call).write()
-        wrong = [f"{row.outcome}: {row.what}: {row.told}" for row in page.wrong(rows)]
+        wrong = [f"{row.outcome}: {row.what}: {row.text}" for row in page.wrong(rows)]
         _say(*wrong, f"Self-test: {page.counted(rows)}. The page: {PAGE}")
 
     def end_of_selftest(self) -> None:
