@@ -20,7 +20,7 @@ from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, Spot
 from relay.config.comparisons import Axis, Comparison, OptionValue
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
-from relay.spec.setting import Scaling
+from relay.spec.recipe import Scaling
 from relay.spec.tasks import built_in
 
 

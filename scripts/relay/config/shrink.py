@@ -9,7 +9,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.config.comparisons import AXES, Comparison
 from relay.config.config import Config, load
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 
 REPEATS, EPOCHS, GATE_STEPS = 2, 1.0, 40
@@ -28,7 +28,7 @@ def applied(config: Config) -> Config:
     small = _with(config, config.shrunk)
     if not config.shrink:
         return config
-    known = requirements.find([Path(folder) for folder in small.strategy_folders])
+    known = strategy_files.find([Path(folder) for folder in small.strategy_folders])
     comparisons: list[Comparison] = []
     epochs = small.epochs if "epochs" in config.shrunk and small.epochs else min(small.epochs or EPOCHS, EPOCHS)
     for each in small.comparisons:
@@ -74,7 +74,7 @@ def _comparison(given: Comparison, known: Mapping[str, Path], epochs: float) -> 
     if given.repeats:
         update["repeats"] = min(given.repeats, REPEATS)
     if twin := _twin(given.strategy, known):
-        options = requirements.read(known[twin]).options
+        options = strategy_files.read(known[twin]).options
         update["strategy"] = twin
         update["options"] = {name: values for name, values in given.options.items() if name in options}
     return given.model_copy(update=update)
@@ -82,7 +82,7 @@ def _comparison(given: Comparison, known: Mapping[str, Path], epochs: float) -> 
 
 def _twin(strategy: str, known: Mapping[str, Path]) -> str | None:
     """The strategy that stands for one that needs GPUs; None for others."""
-    needs: Requirements | None = requirements.read(known[strategy]) if strategy in known else None
+    needs: Requirements | None = strategy_files.read(known[strategy]) if strategy in known else None
     return needs.twin if needs and "cpu" not in needs.devices else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.spec import option_values, requirements
+from relay.spec import option_values, strategy_files
 from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import Need, Requirements
 from relay.spec.run import Setting
@@ -32,9 +32,9 @@ class StrategyFile:
     @classmethod
     def of(cls, path: Path, *, reading: bool) -> StrategyFile:
         """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
-        declared, folder = requirements.read(path), Path.cwd()
+        declared, folder = strategy_files.read(path), Path.cwd()
         short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
-        return cls(short, declared, requirements.needs(path, declared, reading=reading))
+        return cls(short, declared, strategy_files.needs(path, declared, reading=reading))
 
     def unmet(self, setting: Setting) -> Iterator[str]:
         """Why a setting does not meet the strategy's own needs, which may speak of the batch; nothing where it does."""
@@ -49,7 +49,7 @@ def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:
 
     Raises UserError with one line for each strategy without a file, and then for each option that is not allowed.
     """
-    known = requirements.find([Path(folder) for folder in config.strategy_folders])
+    known = strategy_files.find([Path(folder) for folder in config.strategy_folders])
     named = [(i, each) for i, each in enumerate(config.comparisons) if each.command is None]
     _end(
         unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)

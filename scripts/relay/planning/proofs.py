@@ -18,9 +18,10 @@ from relay.planning.settings import BACKENDS, unit
 from relay.process.cpus import useful_threads
 from relay.spec import identity
 from relay.spec.declare import bearing, reset
+from relay.spec.recipe import Batch, Length
 from relay.spec.run import GROUPS, Gate, LibTorch, OwnBatch, Preflight, Reference, Setting, SpotCheck, changed
 from relay.spec.script import NOT_PROVEN
-from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
+from relay.spec.setting import Computation, Feeding, Shape, StrategySpec
 
 # The gate's long trainings use a batch of about this size. Runs of any batch size that is divided in the same way then
 # share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of many units, as a

@@ -21,6 +21,7 @@ from relay.planning.settings import Here
 from relay.spec.dataset import DatasetSpec
 from relay.spec.identity import source_digest
 from relay.spec.messages import show
+from relay.spec.recipe import Batch, Length, Optimization
 from relay.spec.requirements import Requirements
 from relay.spec.run import GROUPS, Setting
 from relay.spec.script import (
@@ -32,7 +33,7 @@ from relay.spec.script import (
     placeholders,
     started_by_torchrun,
 )
-from relay.spec.setting import Batch, Computation, Feeding, Launcher, Length, Optimization, Place, Shape, StrategySpec
+from relay.spec.setting import Computation, Feeding, Launcher, Place, Shape, StrategySpec
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 

@@ -18,7 +18,7 @@ from relay.config.config import Config
 from relay.planning.plan import Plan
 from relay.planning.settings import unit
 from relay.run_folder.largest_model import LargestModel, of_record
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.identity import fingerprint
 from relay.spec.probe import Limits
 from relay.spec.requirements import Requirements
@@ -84,7 +84,7 @@ def _without_batch(setting: Setting) -> str:
 
 def _limits(probe: Probe, config: Config) -> Limits:
     """The batches that the probe may try: only those that the planner would accept."""
-    unit = batch_unit(probe, requirements.read(Path(probe.strategy.file)))
+    unit = batch_unit(probe, strategy_files.read(Path(probe.strategy.file)))
     most, asked, devices = unit, config.probe, probe.shape.devices
     while most + unit <= asked.most and _leaves_steps((most + unit) * devices, probe, config):
         most += unit
@@ -129,7 +129,7 @@ def _comparison(setting: Setting, batch_per_device: int | None) -> dict[str, Any
     if batch_per_device is not None:
         axes |= {"global_batch_size": None, "batch_per_device": batch_per_device}
     changed = {name: value for name, value in axes.items() if [value] != Comparison.model_fields[name].default}
-    options = requirements.chosen(Path(setting.strategy.file), setting.strategy.options)
+    options = strategy_files.chosen(Path(setting.strategy.file), setting.strategy.options)
     return {"strategy": setting.strategy.name, **changed} | ({"options": options} if options else {})
 
 
@@ -162,7 +162,7 @@ def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
 
 def _depths(probe: Probe, config: Config) -> Limits:
     """Depths that have a block for each stage of a pipeline."""
-    needs = requirements.read(Path(probe.strategy.file))
+    needs = strategy_files.read(Path(probe.strategy.file))
     stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
     asked, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
     return Limits(1, first, asked.most_blocks, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)

@@ -11,33 +11,23 @@ from relay.config.asked import Asked
 from relay.config.config import Config
 from relay.config.strategies import StrategyFile
 from relay.launch.gpus import ALONE, Sharing
+from relay.planning.optimization import optimization, scaled, trained_as
 from relay.slurm.held import Held
 from relay.spec import option_values, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
 from relay.spec.looked import Looked
+from relay.spec.recipe import Batch, Length, Optimization
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
-from relay.spec.setting import (
-    IN_TENSOR_CORES,
-    Backend,
-    Batch,
-    Computation,
-    Device,
-    Feeding,
-    Launcher,
-    Length,
-    Loader,
-    Optimization,
-    Place,
-    Shape,
-    StrategySpec,
-)
+from relay.spec.setting import Backend, Computation, Device, Feeding, Launcher, Loader, Place, Shape, StrategySpec
 from relay.spec.site import Site
 from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec, optimization, scaled, trained_as
+from relay.spec.tasks import TaskSpec
 
+# In which a GPU's tensor cores compute convolutions; they want the channels of a pixel side by side.
+IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})
 # The largest training set that is kept on the device where nobody has said how to read it.
 MOST_RESIDENT_BYTES = 4 * 2**30
 # The backends that every torch has for a device, the preferred one first.

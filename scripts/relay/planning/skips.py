@@ -9,6 +9,7 @@ from relay.config.asked import Asked
 from relay.config.config import Config
 from relay.config.strategies import StrategyFile
 from relay.environments.built import has_header
+from relay.planning.optimization import OPTIMIZER_OPTIONS
 from relay.planning.settings import BACKENDS, Here, default_backend, slices
 from relay.process.one_gpu import can_share
 from relay.spec.card import ROUNDING
@@ -16,7 +17,7 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import TF32
-from relay.spec.tasks import OPTIMIZER_OPTIONS, TaskSpec
+from relay.spec.tasks import TaskSpec
 
 DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from relay.base.grouped import gathered
 from relay.spec.declare import Declared
-from relay.spec.requirements import chosen
 from relay.spec.run import Setting, setting_fields, value_of
+from relay.spec.strategy_files import chosen
 
 Row = Mapping[str, Any]
 

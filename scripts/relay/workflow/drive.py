@@ -13,7 +13,7 @@ from relay.environments import login_node
 from relay.equivalence.job import settle
 from relay.launch import gpus
 from relay.planning import chains, handed, planner, scripts, searches, table
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.status import finished
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.jobs import Jobs
@@ -39,7 +39,7 @@ class Wants(guard.Wants):
     def refused(self, targets: Collection[str]) -> Iterable[str]:
         plan, config = self.plan, self.call.config
         known = {
-            "strategy": requirements.find([Path(folder) for folder in config.strategy_folders]),
+            "strategy": strategy_files.find([Path(folder) for folder in config.strategy_folders]),
             "run": list(self.call.runs),
             "gate": plan.gates,
             "reference": plan.references,
