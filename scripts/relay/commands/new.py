@@ -43,8 +43,8 @@ def new(parser: ArgumentParser, words: list[str]) -> int:
     for template, file in files.items():
         file.parent.mkdir(exist_ok=True)
         text = (TEMPLATES / template).read_text(encoding="utf-8")
-        with file.open("x", encoding="utf-8") as made:
-            made.write(text.replace("NAME", options.name).replace("CLASS", options.name.title().replace("_", "")))
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text.replace("NAME", options.name).replace("CLASS", options.name.title().replace("_", "")))
     print(f"Made {' and '.join(map(str, files.values()))}, which run as they are.")
     print(f"Next:{NEXT[options.kind].format(config=config)}")
     return 0

@@ -49,21 +49,21 @@ def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:
 
     Raises UserError with one line for each strategy without a file, and then for each option that is not allowed.
     """
-    known = strategy_files.find([Path(folder) for folder in config.strategy_folders])
+    paths = strategy_files.find([Path(folder) for folder in config.strategy_folders])
     named = [(i, each) for i, each in enumerate(config.comparisons) if each.command is None]
     _end(
-        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)
+        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, paths, PAGE)
         for i, c in named
-        if c.strategy not in known
+        if c.strategy not in paths
     )
     names = dict.fromkeys(each.strategy for _, each in named)
-    found = {name: StrategyFile.of(known[name], reading=reading) for name in names}
+    files = {name: StrategyFile.of(paths[name], reading=reading) for name in names}
     _end(
         f"config: comparisons[{i}].options.{line}"
         for i, each in named
-        for line in _wrong_options(each, found[each.strategy].requirements)
+        for line in _wrong_options(each, files[each.strategy].requirements)
     )
-    return found
+    return files
 
 
 def _end(wrong: Iterator[str]) -> None:

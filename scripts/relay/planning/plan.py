@@ -157,10 +157,10 @@ class Plan:
 
     def _environment(self, stack: str, device: str, program: str | None) -> dict[str, Any]:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
-        known = (stack, device, program)
-        if known not in self._environments:
-            self._environments[known] = login_node.asked(self.site, stack, self.root, device=device, program=program)
-        return self._environments[known]
+        key = (stack, device, program)
+        if key not in self._environments:
+            self._environments[key] = login_node.asked(self.site, stack, self.root, device=device, program=program)
+        return self._environments[key]
 
     @cached_property
     def _environments(self) -> dict[tuple[str, str, str | None], dict[str, Any]]:

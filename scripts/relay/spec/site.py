@@ -155,8 +155,8 @@ class Site(Block):
 
     def time_limits(self, device: str, gpus_per_node: int, nodes: int, *, cpus_per_node: int = 1) -> list[int]:
         """The longest jobs, in minutes, of each partition that a job fits into and whose limit is known."""
-        asked = (nodes, gpus_per_node, cpus_per_node, 0)
-        return [p.max_minutes for p in self._of_device(device) if p.max_minutes and not self._misfit(p, *asked)]
+        job = (nodes, gpus_per_node, cpus_per_node, 0)
+        return [p.max_minutes for p in self._of_device(device) if p.max_minutes and not self._misfit(p, *job)]
 
     def _of_device(self, device: str) -> list[Partition]:
         return [p for p in self.partitions if p.device == device]
@@ -245,8 +245,8 @@ def load_site(name_or_path: str, root: Path) -> Site:
     elif name_or_path in names(root):
         file, shown = root / SITES / f"{name_or_path}.yaml", f"{SITES}/{name_or_path}.yaml"
     else:
-        what = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
-        raise UserError(f"{what}, or the path of a file of your own")
+        refusal = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
+        raise UserError(f"{refusal}, or the path of a file of your own")
     return read_from(_validated(yaml_file.read(file, shown), shown), shown)
 
 

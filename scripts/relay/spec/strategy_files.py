@@ -21,7 +21,7 @@ NEEDS = BUILT_IN / "_needs.py"
 
 def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
     """Every strategy's file by its name: the project's own, and those of further folders, which shadow none."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in (BUILT_IN, *folders):
         if not folder.is_dir():
             raise UserError(f"strategy_folders: '{folder}' is not a folder")
@@ -33,10 +33,10 @@ def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
                 raise UserError(
                     f"strategy_folders: '{path}': the name is not allowed; allowed: letters, digits and _, no rule's"
                 )
-            if path.stem in found:
-                raise UserError(f"strategy_folders: '{path}' has the name of {found[path.stem]}; rename it")
-            found[path.stem] = path
-    return found
+            if path.stem in files:
+                raise UserError(f"strategy_folders: '{path}' has the name of {files[path.stem]}; rename it")
+            files[path.stem] = path
+    return files
 
 
 @cache
@@ -88,8 +88,8 @@ def _check(path: Path, stated: Requirements) -> None:
     """Raises UserError for less than one device, a missing file, and an option that is spoken of and not there."""
     _check_files(path, stated)
     if stated.least_devices < 1:
-        told = f"{stated.least_devices} is not allowed; allowed: a whole number of at least 1"
-        raise UserError(f"{path}: requirements.least_devices: {told}")
+        refusal = f"{stated.least_devices} is not allowed; allowed: a whole number of at least 1"
+        raise UserError(f"{path}: requirements.least_devices: {refusal}")
     for member, version in (("least_torch", stated.least_torch), ("least_python", stated.least_python)):
         if not re.fullmatch(VERSION, version):
             raise UserError(

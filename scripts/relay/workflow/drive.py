@@ -38,16 +38,16 @@ class Wants(guard.Wants):
 
     def refused(self, targets: Collection[str]) -> Iterable[str]:
         plan, config = self.plan, self.call.config
-        known = {
+        names = {
             "strategy": strategy_files.find([Path(folder) for folder in config.strategy_folders]),
             "run": list(self.call.runs),
             "gate": plan.gates,
             "reference": plan.references,
         }
-        told = [*unknown_targets(self.call.workflow, known), *searches.refusals(plan, targets)]
-        told += [*scripts.refusals(config, targets), *chains.refusals(plan, targets)]
-        if told or self.first or {*targets} == {"card"}:
-            return told
+        lines = [*unknown_targets(self.call.workflow, names), *searches.refusals(plan, targets)]
+        lines += [*scripts.refusals(config, targets), *chains.refusals(plan, targets)]
+        if lines or self.first or {*targets} == {"card"}:
+            return lines
         return filter(None, [table.nothing_for(plan, targets)])
 
     def missing(self) -> Iterator[str]:

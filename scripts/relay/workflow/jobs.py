@@ -144,8 +144,7 @@ class Jobs:
         return self._kind("setting", probes, name.replace("_", "-"), sentence, spec=spec, options=options)
 
     def _of_reference(self, job: Any) -> list[Any]:
-        spec = f"results/equivalence/references/{job.reference}/reference.json"
-        return ["--spec", spec]
+        return ["--spec", f"results/equivalence/references/{job.reference}/reference.json"]
 
     def _of_gate(self, job: Any) -> list[Any]:
         reference = REFERENCE.format(self.plan.reference_of[job.gate])
