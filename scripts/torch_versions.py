@@ -23,7 +23,7 @@ from relay.datasets.prepare import prepare
 from relay.environments import built
 from relay.planning.planner import plan
 from relay.run_folder.places import dataset_folder
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.run import Gate, Reference
 from relay.spec.versions import too_old
 
@@ -97,7 +97,7 @@ def tries(version: str, folder: Path, strategies: list[str] | None) -> list[Trie
     tried = []
     for gate, reference in gates(strategies):
         given = [replace(each, place=replace(each.place, torch_version=there)) for each in (gate, reference)]
-        chosen = requirements.chosen(Path(gate.strategy.file), gate.strategy.options)
+        chosen = strategy_files.chosen(Path(gate.strategy.file), gate.strategy.options)
         options = ", ".join(f"{name} {value}" for name, value in chosen.items())
         outcome = judged(python, results, *given)
         tried.append(Tried(gate.strategy.name, options, outcome))
@@ -137,7 +137,7 @@ def disagreements(version: str, tried: list[Tried]) -> list[str]:
     """Strategies that do something else on that version than their `least_torch` says."""
     problems = []
     for each in tried:
-        least = requirements.read(requirements.find()[each.strategy]).least_torch
+        least = strategy_files.read(strategy_files.find()[each.strategy]).least_torch
         if (each.outcome == PROVEN) == (too_old("torch", version, least) is not None):
             problems.append(f"{each.strategy}: least_torch is {least}; on torch {version}: {each.outcome}")
     return problems

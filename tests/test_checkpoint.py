@@ -33,7 +33,7 @@ from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
 from relay.run_folder.sealed import MANIFEST, complete, damage, manifest
-from relay.spec.setting import Length
+from relay.spec.recipe import Length
 from relay.spec.tasks import TaskSpec
 from relay.training import checkpoint
 from relay.training.agreement import Agreement

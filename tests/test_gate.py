@@ -11,7 +11,7 @@ from gate_runs import FEW_STEPS, Gates, planned
 from relay.equivalence.job import run_reference
 from relay.launch.launcher import launch
 from relay.spec.identity import source_digest, strategy_sources
-from relay.spec.requirements import find
+from relay.spec.strategy_files import find
 
 
 def test_one_reference_serves_all_strategies_of_a_task() -> None:

@@ -54,6 +54,12 @@ def test_what_processes_load_is_the_code_that_they_are_known_by() -> None:
     assert computing - {*module_sources(ROOT, *modules)} == set()
 
 
+def test_what_the_planner_alone_reads_is_no_part_of_a_gates_code() -> None:
+    code = {str(path.relative_to(ROOT / "scripts" / "relay")) for path in module_sources(ROOT, "equivalence.gate")}
+    assert {path for path in code if path.startswith(("planning/", "config/"))} == set()
+    assert not {"spec/strategy_files.py", "spec/site.py", "spec/labels.py"} & code
+
+
 @pytest.mark.slow
 def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
     before = only(DDP)

@@ -9,7 +9,7 @@ import pytest
 
 from plans import CPU, DDP, planned, reasons, strategy_folder
 from relay.base.errors import UserError
-from relay.config import asked
+from relay.config import expansion
 from relay.config.config import load
 from relay.planning import combinations, costs
 from relay.planning.planner import plan
@@ -163,7 +163,7 @@ def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.
     def expand(*_: object) -> None:
         raise AssertionError("expanded")
 
-    monkeypatch.setattr(asked, "expand", expand)
+    monkeypatch.setattr(expansion, "expand", expand)
     monkeypatch.setattr(combinations, "expand", expand)
     comparison = {"strategy": "cpu", "cpus_per_task": MANY, "threads": MANY, "loader": ["resident", "dataloader"]}
     config = load({"repeats": 3, "comparisons": [{"strategy": "cpu"}, comparison]})

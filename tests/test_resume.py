@@ -15,7 +15,7 @@ from own_tasks import spec
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.run_folder.measured import read_measured
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.spec.tasks import TaskSpec
@@ -27,7 +27,7 @@ pytest_plugins = ["chain_runs"]
 
 GPT, MIXTURE = (spec(name, depth=2, global_batch_size=8) for name in ("gpt-tiny", "gpt-moe-tiny"))
 STEPS, CUT = 8, 4
-NEEDS = {name: requirements.read(path) for name, path in of_stack("torch").items()}
+NEEDS = {name: strategy_files.read(path) for name, path in of_stack("torch").items()}
 # What else changes what a process keeps between steps.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ddp, powersgd": ("ddp", {"options": {"compression": "powersgd"}}),

@@ -13,7 +13,7 @@ from relay.base.errors import UserError
 from relay.config.blocks import Segment
 from relay.planning.handed import plan_json
 from relay.run_folder import segments
-from relay.spec.setting import Length
+from relay.spec.recipe import Length
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")

@@ -10,7 +10,7 @@ import pytest
 from plans import planned
 from relay.config.config import load
 from relay.planning.planner import plan
-from relay.spec.requirements import find
+from relay.spec.strategy_files import find
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,8 +10,8 @@ import pytest
 
 import test_deepspeed_slurm
 from mini_slurm import MiniSlurm
-from relay.spec.requirements import find
 from relay.spec.run import Run
+from relay.spec.strategy_files import find
 from results_tree import rows
 from slurm_runs import site_file, slurm_snakemake
 

@@ -10,7 +10,7 @@ import pytest
 from plans import ROOT, planned, strategy_folder
 from relay.preflight.checks_node import least_versions, packages
 from relay.preflight.findings import Facts
-from relay.spec import requirements, versions
+from relay.spec import strategy_files, versions
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import load_site, names
 
@@ -38,8 +38,8 @@ def test_one_of_several_will_do() -> None:
 @pytest.mark.parametrize("name", [name for name in names(ROOT) if load_site(name, ROOT).environment.packages])
 def test_a_ready_site_names_what_each_stack_needs(name: str) -> None:
     offered = load_site(name, ROOT).environment.packages
-    for strategy, path in requirements.find().items():
-        needs = requirements.read(path)
+    for strategy, path in strategy_files.find().items():
+        needs = strategy_files.read(path)
         there = dict.fromkeys(offered[needs.stack], "0")
         by_name = ["|".join(versions.names_in([each])) for each in needs.packages]
         assert list(versions.lacking(by_name, there)) == [], strategy

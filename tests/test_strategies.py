@@ -15,7 +15,7 @@ from gate_runs import FOLDER
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.requirements import DIVISIBLE
 from relay.strategies._scaler import LossScaler
 from relay.strategies.base import Strategy
@@ -23,7 +23,9 @@ from relay.task.batches import Batch
 from short_tasks import task
 from stacks import of_stack
 
-FILES = of_stack("torch") | {name: path for name, path in requirements.find([FOLDER]).items() if path.parent == FOLDER}
+FILES = of_stack("torch") | {
+    name: path for name, path in strategy_files.find([FOLDER]).items() if path.parent == FOLDER
+}
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
 BATCH = 16
 OPTIMIZERS = {
@@ -48,7 +50,7 @@ def further_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
     """The planner reads the file's text, the gate and the trainer the imported class."""
     for name, file in FILES.items():
-        read = requirements.read(file)
+        read = strategy_files.read(file)
         assert read == strategies.load(name).requirements, name
         assert set(read.divides) <= set(DIVISIBLE), name
         assert read.twin is None or read.twin in FILES, name

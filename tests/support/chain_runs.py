@@ -27,8 +27,8 @@ from own_tasks import OWN, data_of, spec
 from relay.base.lifeline import DRIVER
 from relay.run_folder.measured import write_measured
 from relay.run_folder.places import Places
-from relay.spec.requirements import read
 from relay.spec.run import Run
+from relay.spec.strategy_files import read
 from relay.spec.tasks import TaskSpec
 from relay.training import job
 from shared import session_folder

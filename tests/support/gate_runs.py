@@ -13,7 +13,7 @@ from relay.base.files import read_json
 from relay.equivalence.job import run_gate
 from relay.launch.launcher import Start
 from relay.run_folder import faults
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.looked import Looked
 from relay.spec.run import Gate, Reference, Training, changed
 from shared import once
@@ -43,7 +43,7 @@ def planned(
     strategies. `cuda_graph`: a further trial on pretended GPUs.
     """
     if devices is None:
-        needs = requirements.read(requirements.find([FOLDER, *folders])[strategy])
+        needs = strategy_files.read(strategy_files.find([FOLDER, *folders])[strategy])
         devices = 1 if needs.processes == "one" else 2
     made = plans.planned(
         {"strategy": strategy, "devices_per_node": devices, **comparison},

@@ -22,7 +22,7 @@ from relay.comparison.decision import answers
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.table import comparison_rows
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.run import Run
 from short_tasks import shipped
 from specifications import made
@@ -177,7 +177,7 @@ def found(truth: Truth, draws: int, seed: int = 0) -> Found:
     certainties: Counter[str] = Counter()
     recommended: Counter[str] = Counter()
     wrong, unsaid, example, rows, runs = 0, 0, "", None, runs_of(truth)
-    reading, requirements.read = requirements.read, cache(requirements.read)
+    reading, strategy_files.read = strategy_files.read, cache(strategy_files.read)
     try:
         for _ in range(draws):
             inputs = drawn(truth, draw, runs)
@@ -193,7 +193,7 @@ def found(truth: Truth, draws: int, seed: int = 0) -> Found:
                 unsaid += truth.said not in said
                 example = example or said
     finally:
-        requirements.read = reading
+        strategy_files.read = reading
     probability = binomtest(wrong, draws).proportion_ci()  # Clopper's and Pearson's
     shares = ({name: count / draws for name, count in each.most_common()} for each in (certainties, recommended))
     return Found(*shares, wrong / draws, *probability, unsaid / draws, example)

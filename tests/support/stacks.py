@@ -15,7 +15,7 @@ from lock import NO_FURTHER_STACK
 from relay.base.errors import UserError
 from relay.base.lock import held
 from relay.environments import built, overlay
-from relay.spec import requirements
+from relay.spec import strategy_files
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
 TORCH, ALL = "torch", "all"
@@ -45,8 +45,8 @@ def require(stack: str) -> None:
 
 def of_stack(stack: str) -> dict[str, Path]:
     """The built-in strategies of a stack: their files by name."""
-    found = requirements.find()
-    return {name: path for name, path in found.items() if requirements.read(path).stack == stack}
+    found = strategy_files.find()
+    return {name: path for name, path in found.items() if strategy_files.read(path).stack == stack}
 
 
 def used_by(module: ModuleType | None) -> bool:

@@ -18,9 +18,10 @@ from relay.equivalence.trials import trials
 from relay.equivalence.unprovable import unprovable
 from relay.process.ranks import Ranks
 from relay.spec.dataset import DatasetSpec
-from relay.spec.requirements import find, read
+from relay.spec.recipe import Batch, Length
 from relay.spec.run import Gate, OwnBatch
-from relay.spec.setting import Batch, Computation, Length, Shape, StrategySpec
+from relay.spec.setting import Computation, Shape, StrategySpec
+from relay.spec.strategy_files import find, read
 from relay.spec.tasks import TaskSpec
 from relay.task.bound import BoundTask
 from relay.task.load import task_class

@@ -21,5 +21,5 @@ rule environment:
         "Preparing the environment of stack {wildcards.stack}"
     shell:
         "{params.before}"
-        + driver.told("environment")
+        + driver.with_ending("environment")
         + " --lock {params.lock:q} --asked {params.asked:q} --output {output:q} 2>&1 | tee {log:q}"

@@ -9,7 +9,7 @@ use rule look as reference with:
         "results/logs/reference/{reference}.log",
     benchmark:
         "results/benchmarks/reference/{reference}.tsv"
-    priority: jobs.priority_of_reference
+    priority: jobs.order.of_reference
     conda:
         jobs.reference.conda
     resources:
@@ -27,7 +27,7 @@ use rule look as gate with:
         "results/logs/gate/{gate}.log",
     benchmark:
         "results/benchmarks/gate/{gate}.tsv"
-    priority: jobs.priority_of_gate
+    priority: jobs.order.of_gate
     conda:
         jobs.gate.conda
     resources:

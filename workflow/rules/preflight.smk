@@ -9,7 +9,7 @@ use rule look as preflight_job with:
         "results/logs/preflight/{preflight}.log",
     benchmark:
         "results/benchmarks/preflight/{preflight}.tsv"
-    priority: jobs.priority_of_preflight
+    priority: jobs.order.of_preflight
     conda:
         jobs.preflight_job.conda
     resources:

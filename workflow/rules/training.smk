@@ -14,7 +14,7 @@ rule start:
         "results/logs/start/{run}.log",
     benchmark:
         "results/benchmarks/start/{run}.tsv"
-    priority: jobs.priority_of_start
+    priority: jobs.order.of_start
     localrule: True
     conda:
         driver.no_environment
@@ -36,7 +36,7 @@ use rule look as segment with:
         "results/logs/segment/{run}/step-{end}.log",
     benchmark:
         "results/benchmarks/segment/{run}/step-{end}.tsv"
-    priority: jobs.priority_of_segment
+    priority: jobs.order.of_segment
     conda:
         jobs.segment.conda
     resources:

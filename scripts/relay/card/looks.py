@@ -17,7 +17,7 @@ from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
-from relay.config import asked
+from relay.config import expansion
 from relay.config.config import Config
 from relay.environments import login_node, task_python
 from relay.environments.locks import lock_of
@@ -102,9 +102,9 @@ class Looks:
     def by_options(self) -> tuple[dict[str, Looked], list[ByJob]]:
         """The task with each combination of its options; and what a job has to look at."""
         found, by_job = {}, []
-        for options in asked.task_options(self.config):
+        for options in expansion.task_options(self.config):
             try:
-                found[asked.options_key(options)] = self.found(options)
+                found[expansion.options_key(options)] = self.found(options)
             except ByJob as missing:
                 by_job.append(missing)
         return found, by_job

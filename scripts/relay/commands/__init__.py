@@ -66,12 +66,12 @@ def start(words: Sequence[str]) -> int:
         from relay.spec.messages import show, unknown
 
         raise UserError(unknown(f"relay: {show(name)} is no command", name, COMMANDS))
-    module, what = COMMANDS[name]
+    module, description = COMMANDS[name]
     parser = argparse.ArgumentParser(f"relay {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.description = f"{what[0].upper()}{what[1:]}."
+    parser.description = f"{description[0].upper()}{description[1:]}."
     command = getattr(import_module(f"{__name__}.{module}"), name.replace("-", "_"))
     return int(command(parser, list(words[1:])))
 
 
 def _listed(title: str, commands: dict[str, tuple[str, str]]) -> str:
-    return f"\n{title}:\n" + "".join(f"  {name:16} {what}\n" for name, (_, what) in commands.items())
+    return f"\n{title}:\n" + "".join(f"  {name:16} {description}\n" for name, (_, description) in commands.items())

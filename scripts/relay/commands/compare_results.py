@@ -31,27 +31,27 @@ def compare_results(parser: ArgumentParser, words: list[str]) -> int:
     given = parser.parse_args(words)
     if given.margin is not None and not 0 <= given.margin < 1:
         raise UserError(f"--margin: {given.margin} is not allowed; allowed: from 0 to below 1")
-    found = between(given.before, given.after, given.margin)
+    changes = between(given.before, given.after, given.margin)
     console = Console(highlight=False)
-    console.print(table(found))
-    for each in found:
+    console.print(table(changes))
+    for each in changes:
         if each.reason:
             console.print(Text(f"{each.name}: {each.reason}"))
-    for line in made_otherwise(found):
+    for line in made_otherwise(changes):
         console.print(Text(line))
-    console.print(Text(", ".join(f"{count} {change}" for change, count in counts(found).items()), style="bold"))
+    console.print(Text(", ".join(f"{count} {change}" for change, count in counts(changes).items()), style="bold"))
     if given.csv:
-        write_csv(given.csv, COLUMNS, [each.as_row() for each in found])
+        write_csv(given.csv, COLUMNS, [each.as_row() for each in changes])
     return 0
 
 
-def table(found: list[Changed]) -> Table:
+def table(changes: list[Changed]) -> Table:
     """A row for each setting."""
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     result.add_column("setting", overflow="fold")
     for name in ("before", "after", "ratio", "change"):
         result.add_column(name, justify="right", no_wrap=True)
-    for each in found:
+    for each in changes:
         row = each.as_row()
         result.add_row(
             Text(each.name),

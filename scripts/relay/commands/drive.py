@@ -110,18 +110,18 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     minutes = minutes or min(USUAL_MINUTES, longest or USUAL_MINUTES)
     if missing := site.missing(minutes, [partition] if partition else []):
         raise UserError("\n".join(missing))
-    asked = {
+    options = {
         "--account": site.account,
         "--qos": site.qos,
         "--reservation": site.reservation,
         "--partition": partition.name if partition else None,
     }
-    flags = [f"{flag}={value}" for flag, value in asked.items() if value]
+    flags = [f"{flag}={value}" for flag, value in options.items() if value]
     flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--time={minutes}"]
     flags += [] if partition and not partition.asks_memory else [f"--mem={site.memory_mb_per_cpu}"]
     if partition and partition.whole_nodes:
-        told = f"{partition.shown} gives whole nodes: `relay drive tmux` takes none"
-        print(f"warning: the driver needs one CPU, and {told}")
+        reason = f"{partition.shown} gives whole nodes: `relay drive tmux` takes none"
+        print(f"warning: the driver needs one CPU, and {reason}")
     # The name must not look like one of the driver's own jobs, which start with "relay_".
     flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
     flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]

@@ -64,9 +64,9 @@ def look(parser: ArgumentParser, words: list[str]) -> int:
 
 def preflight(parser: ArgumentParser, words: list[str]) -> int:
     """A preflight, or the page of all."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--spec", type=Path, help="the specification of a run of this shape and stack")
-    what.add_argument("--page", type=Path, metavar="FOLDER", help="show what the preflights below this folder found")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--spec", type=Path, help="the specification of a run of this shape and stack")
+    action.add_argument("--page", type=Path, metavar="FOLDER", help="show what the preflights below this folder found")
     parser.add_argument("--only", nargs="*", metavar="ID", help="of the page: these preflights alone, run or not")
     parser.add_argument("--output", type=Path, help="where the facts go (.json); others beside it")
     given = add(parser, "attempt", "results").parse_args(words)

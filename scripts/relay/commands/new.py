@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.tasks import built_in
 
 TEMPLATES = ROOT / "workflow" / "templates"
@@ -43,8 +43,8 @@ def new(parser: ArgumentParser, words: list[str]) -> int:
     for template, file in files.items():
         file.parent.mkdir(exist_ok=True)
         text = (TEMPLATES / template).read_text(encoding="utf-8")
-        with file.open("x", encoding="utf-8") as made:
-            made.write(text.replace("NAME", options.name).replace("CLASS", options.name.title().replace("_", "")))
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text.replace("NAME", options.name).replace("CLASS", options.name.title().replace("_", "")))
     print(f"Made {' and '.join(map(str, files.values()))}, which run as they are.")
     print(f"Next:{NEXT[options.kind].format(config=config)}")
     return 0
@@ -54,7 +54,7 @@ def check_name(kind: str, name: str) -> None:
     """Raise UserError for a name that could not be imported, or that something else has."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"NAME: '{name}' is not allowed; allowed: lower-case letters, digits and _, a letter first")
-    taken = name in requirements.find([]) if kind == "strategy" else name.replace("_", "-") in built_in()
+    taken = name in strategy_files.find([]) if kind == "strategy" else name.replace("_", "-") in built_in()
     if taken:
         raise UserError(f"NAME: '{name}' is not allowed, a built-in {kind} has this name; allowed: another one")
     if not Path(f"{name}.py").exists() and importlib.util.find_spec(name) is not None:

@@ -40,13 +40,13 @@ def dataset(parser: ArgumentParser, words: list[str]) -> int:
             continue_in(task_python.interpreter(environment, Path(lock)), words)
         from relay.task.prepared import prepare_data  # with torch
 
-        task, data = asked(given.spec)
-        made = prepare_data(task, data, given.output, root=given.root, mirror=given.mirror)
+        task, data = task_and_dataset(given.spec)
+        manifest = prepare_data(task, data, given.output, root=given.root, mirror=given.mirror)
     except KeyboardInterrupt:
         print("interrupted; nothing was kept", file=sys.stderr)
         return 130
-    size = sum(each.size_bytes for each in made.files.values()) / 1e6
-    print(f"{made.name}: {len(made.files)} files, {size:,.1f} MB, in {given.output}")
+    size = sum(each.size_bytes for each in manifest.files.values()) / 1e6
+    print(f"{manifest.name}: {len(manifest.files)} files, {size:,.1f} MB, in {given.output}")
     return 0
 
 
@@ -57,7 +57,7 @@ def continue_in(python: str, words: list[str]) -> None:
         os.execv(python, [python, str(ROOT / MAIN), "dataset", *words[:at], *words[at + 2 :]])
 
 
-def asked(file: Path) -> tuple[TaskSpec, DatasetSpec]:
+def task_and_dataset(file: Path) -> tuple[TaskSpec, DatasetSpec]:
     """The task and the data that a file describes. Raises UserError."""
     try:
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -77,6 +77,6 @@ def environment(parser: ArgumentParser, words: list[str]) -> int:
     given = parser.parse_args(words)
     # As an exception, so that compilers are ended and half-made folders are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ending.INTERRUPTED))
-    told = given.asked or login_node.environment_of(None, given.lock.stem, given.lock.resolve().parent.parent)
-    write_json(given.output, login_node.prepare(told, given.lock))
+    stack = given.asked or login_node.environment_of(None, given.lock.stem, given.lock.resolve().parent.parent)
+    write_json(given.output, login_node.prepare(stack, given.lock))
     return 0

@@ -50,23 +50,23 @@ def proofs(given: Namespace) -> Iterator[Proof]:
         for path in given.configs
         for task in given.task or (None,)
     ]
-    known = sorted({name for made in plans for name in made.strategies})
+    strategies = sorted({name for planned in plans for name in planned.strategies})
     for name in given.strategy or ():
-        if name not in known:
-            raise UserError(f"--strategy: {unknown(f'{name!r} is in none of the configs', name, known)}")
-    for made in plans:
-        for name in [name for name in made.strategies if not given.strategy or name in given.strategy]:
-            for skipped in made.skipped_of(name):
+        if name not in strategies:
+            raise UserError(f"--strategy: {unknown(f'{name!r} is in none of the configs', name, strategies)}")
+    for planned in plans:
+        for name in [name for name in planned.strategies if not given.strategy or name in given.strategy]:
+            for skipped in planned.skipped_of(name):
                 task, processes = skipped.setting.task.name, skipped.setting.shape.world_size
                 print(f"skipped: {task}, {name} on {processes}: {'; '.join(skipped.reasons)}")
-        pairs = [(gate, made.references[made.reference_of[name]]) for name, gate in made.gates.items()]
+        pairs = [(gate, planned.references[planned.reference_of[name]]) for name, gate in planned.gates.items()]
         chosen = [
             (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy.name in given.strategy
         ]
         if chosen:
-            check(made, given.folder)
-        root = Path(made.config.dataset_root).expanduser() if made.config.dataset_root else None
-        yield Proof(chosen, given.folder, given.limit_seconds, root, made.config.dataset_mirror)
+            check(planned, given.folder)
+        root = Path(planned.config.dataset_root).expanduser() if planned.config.dataset_root else None
+        yield Proof(chosen, given.folder, given.limit_seconds, root, planned.config.dataset_mirror)
 
 
 def prove(parser: ArgumentParser, words: list[str]) -> int:
@@ -87,22 +87,22 @@ def prove(parser: ArgumentParser, words: list[str]) -> int:
     if given.limit_seconds is not None and given.limit_seconds <= 0:
         raise UserError(f"--limit-seconds: {given.limit_seconds:g} is not allowed; allowed: more than 0")
     os.environ[lifeline.DRIVER] = lifeline.mark(given.folder.resolve())  # gates are forks of one process
-    asked = list(proofs(given))
-    count = given.passes * sum(len(proof.gates) for proof in asked)
+    to_prove = list(proofs(given))
+    count = given.passes * sum(len(proof.gates) for proof in to_prove)
     if not count:
         raise UserError(f"nothing to prove in {', '.join(map(str, given.configs))}: all is skipped, or left out")
-    for lock in sorted({lock_of(ROOT, gate.stack) for proof in asked for gate, _ in proof.gates}):
+    for lock in sorted({lock_of(ROOT, gate.stack) for proof in to_prove for gate, _ in proof.gates}):
         if overlay.place(lock):
             overlay.make(lock)
     rows: list[dict[str, Any]] = []
-    for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
+    for row in (row for number in range(1, given.passes + 1) for proof in to_prove for row in proof.cells(number)):
         rows.append(row)
-        found = "equivalent" if row["equivalent"] else refusing([row["problems"]])
+        verdict = "equivalent" if row["equivalent"] else refusing([row["problems"]])
         if why := row["not proven because"]:
-            found = f"not proven, because {why}"
+            verdict = f"not proven, because {why}"
         named = (row[name] for name in ("task", "strategy", "options", "precision"))
-        what = f"{', '.join(filter(None, named))} on {row['processes']}"
-        print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
+        cell = f"{', '.join(filter(None, named))} on {row['processes']}"
+        print(f"{len(rows)}/{count} {cell}: {verdict}, {row['seconds']} s", flush=True)
         table = pd.DataFrame(rows)
         table.to_csv(given.folder / "table.csv", index=False)
         (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")

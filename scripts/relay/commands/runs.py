@@ -15,8 +15,8 @@ from relay.run_folder.places import Places
 def start(parser: ArgumentParser, words: list[str]) -> int:
     """Move aside what there is of the run."""
     given = add(parser, "run", "results").parse_args(words)
-    if told := replaced.put_aside(Places(given.results, given.run)):
-        print(f"run {given.run} starts anew: {told}, until it has a result")
+    if moved := replaced.put_aside(Places(given.results, given.run)):
+        print(f"run {given.run} starts anew: {moved}, until it has a result")
     return 0
 
 
@@ -44,8 +44,8 @@ def export(parser: ArgumentParser, words: list[str]) -> int:
     given = add(parser, "run", "results", "output").parse_args(words)
     from relay.export.model_file import export as write  # with torch
 
-    told = write(given.run, given.results, given.output)
-    print(f"{given.output}: {told['task']} after step {told['step']}, {given.output.stat().st_size / 1e6:.1f} MB")
+    facts = write(given.run, given.results, given.output)
+    print(f"{given.output}: {facts['task']} after step {facts['step']}, {given.output.stat().st_size / 1e6:.1f} MB")
     return 0
 
 
@@ -71,6 +71,6 @@ workflow then trains what is left of it."""
     word = "could go on" if given.dry_run else "goes on"
     print(f"run {given.run} {word} from step {step} of run {given.source}")
     for line in adoption.against(given.results, given.source, step):
-        told = line.removeprefix("it ")
-        print(f"warning: run {given.run} {told}. The report strikes out what goes on from it", file=sys.stderr)
+        difference = line.removeprefix("it ")
+        print(f"warning: run {given.run} {difference}. The report strikes out what goes on from it", file=sys.stderr)
     return 0

@@ -39,17 +39,17 @@ def train_again(parser: ArgumentParser, words: list[str]) -> int:
         return 0
     if not given.names:
         parser.error("name a strategy, a setting or a run; --list shows the runs")
-    found = chosen(given.results, given.names)
+    places_of_runs = chosen(given.results, given.names)
     if given.dry_run or DRY & set(snakemake or ()):
-        put_aside(found, dry=True)
+        put_aside(places_of_runs, dry=True)
         return 0
     held = claim(Path.cwd())  # no driver works on them
     if given.undo:
-        for places in found:
+        for places in places_of_runs:
             replaced.take_back(places)
             print(f"{places.run_id}: is as it was")
         return 0
-    put_aside(found, dry=False)
+    put_aside(places_of_runs, dry=False)
     held.release()
     if snakemake is not None:
         sys.stdout.flush()
@@ -62,10 +62,10 @@ def put_aside(runs: Collection[Places], *, dry: bool) -> None:
     """Put aside what these runs have trained, and say so."""
     for places in runs:
         if dry:
-            told = replaced.trained(places) and f"{replaced.trained(places)} would be put aside"
+            outcome = replaced.trained(places) and f"{replaced.trained(places)} would be put aside"
         else:
-            told = replaced.put_aside(places)
-        print(f"{places.run_id}: {told or 'nothing is trained yet'}", flush=True)
+            outcome = replaced.put_aside(places)
+        print(f"{places.run_id}: {outcome or 'nothing is trained yet'}", flush=True)
 
 
 def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
@@ -85,13 +85,13 @@ def chosen(results: Path, names: Collection[str]) -> list[Places]:
     planned = {run["id"] for run in plan["runs"]} if plan else None
     by_name: dict[str, list[Places]] = {}
     for run in _runs(results):
-        known = not run.id.startswith("recommended-") if planned is None else run.id in planned
-        for name in {run.id, run.setting_id, run.strategy.name} if known else {run.id}:
+        in_plan = not run.id.startswith("recommended-") if planned is None else run.id in planned
+        for name in {run.id, run.setting_id, run.strategy.name} if in_plan else {run.id}:
             by_name.setdefault(name, []).append(Places(results, run.id))
     for name in names:
         if name not in by_name:
-            what = f"{show(name)} is no strategy, setting or run in {results / 'runs'}"
-            raise UserError(unknown(what, name, by_name))
+            refusal = f"{show(name)} is no strategy, setting or run in {results / 'runs'}"
+            raise UserError(unknown(refusal, name, by_name))
     return list(dict.fromkeys(places for name in names for places in by_name[name]))
 
 

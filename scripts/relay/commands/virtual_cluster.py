@@ -29,8 +29,8 @@ DOWN_SECONDS = 60.0
 def up(folder: Path) -> int:
     """Start a process that keeps the cluster, and wait until its nodes are idle. Raises UserError."""
     if not lock.held(folder):
-        if what := obstacle():
-            raise UserError(what)
+        if reason := obstacle():
+            raise UserError(reason)
         keeper = subprocess.Popen(
             [sys.executable, ROOT / MAIN, "virtual-cluster", "keep", "--folder", folder],
             stdin=subprocess.DEVNULL,

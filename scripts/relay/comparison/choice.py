@@ -13,7 +13,7 @@ from relay.comparison.columns import Row, eligible
 from relay.comparison.measured import SettingResult, paired
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
 from relay.comparison.wording import number
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.run import Run
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
@@ -173,6 +173,6 @@ def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:
 
 def _made_for_gpus(run: Run) -> bool:
     try:
-        return "cuda" in requirements.read(Path(run.strategy.file)).devices
+        return "cuda" in strategy_files.read(Path(run.strategy.file)).devices
     except (OSError, SyntaxError, UserError):
         return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe

@@ -15,7 +15,7 @@ from relay.comparison.outliers import differing, outliers
 from relay.comparison.refusals import by_repeat, mixed, proven, refusals
 from relay.comparison.scaling import scale
 from relay.comparison.statistics import geometric_mean, ratio, standing
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
 from relay.spec.run import Setting
 
@@ -144,7 +144,7 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
     """The columns of a setting's declared fields. `file` is the strategy's, which has the defaults of its options."""
     declared = {name: value for name, value in flat(setting).items() if name in COMPARISON}
     options = setting.strategy.options
-    own = {"options": options_text(options), "chosen_options": options_text(requirements.chosen(file, options))}
+    own = {"options": options_text(options), "chosen_options": options_text(strategy_files.chosen(file, options))}
     task = setting.task
     of_task = {"unit": task.unit, "units_per_sample": task.units_per_sample, "metric": next(iter(task.metrics), None)}
     return declared | own | of_task

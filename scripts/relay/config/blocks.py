@@ -28,8 +28,8 @@ def _pattern(text: str) -> str:
 
 
 def _refused(text: str, why: str) -> PydanticCustomError:
-    told = f"{show(text)} {why}; allowed: such as 'loss {{number}}'"
-    return PydanticCustomError("refused", "{told}", {"told": told})
+    message = f"{show(text)} {why}; allowed: such as 'loss {{number}}'"
+    return PydanticCustomError("refused", "{message}", {"message": message})
 
 
 Pattern = Annotated[Text, AfterValidator(_pattern)]

@@ -95,13 +95,12 @@ def command_of(comparison: Comparison, index: int) -> Command:
     _check_program(words[0], place)
     file, folder = _script(words, place)
     try:
-        found = {Path(file)} if file else set()
+        files = {Path(file)} if file else set()
         if file.endswith(".py"):
-            found = set().union(*(beside(Path(file), each) for each in _importing_from(Path(folder))))
+            files = set().union(*(beside(Path(file), each) for each in _importing_from(Path(folder))))
     except UserError as error:
         raise UserError(f"{place}{error}") from None
-    files = map(str, found)
-    return Command(comparison.strategy, tuple(words), file, folder, tuple(sorted(files)), place)
+    return Command(comparison.strategy, tuple(words), file, folder, tuple(sorted(map(str, files))), place)
 
 
 def _importing_from(folder: Path) -> list[Path]:
@@ -131,8 +130,8 @@ def _script(words: Sequence[str], place: str) -> tuple[str, str]:
     for number, word in enumerate(words[torchrun:], torchrun):
         if word == "-m" and number + 1 < len(words):
             module = Path(*words[number + 1].split("."))
-            found = [each for each in (module.with_suffix(".py"), module / "__main__.py") if each.is_file()]
-            return (str(found[0]), ".") if found else ("", ".")
+            files = [each for each in (module.with_suffix(".py"), module / "__main__.py") if each.is_file()]
+            return (str(files[0]), ".") if files else ("", ".")
         if word.endswith(".py") and not word.startswith("-") and "{" not in word:
             if not Path(word).is_file():
                 raise UserError(f"{place}{word}: no such file; allowed: a script, as seen from {Path.cwd()}")
@@ -149,7 +148,7 @@ def named_files(words: Sequence[str], links: Iterable[str], place: str) -> list[
 
     Raises UserError for a folder, and for a file that is too large to be copied with each run.
     """
-    found, linked = [], [*map(os.path.normpath, links)]
+    files, linked = [], [*map(os.path.normpath, links)]
     for word in words[1:]:
         _, path = file_argument(word)
         if not path or Path(path).is_absolute():
@@ -168,8 +167,8 @@ def named_files(words: Sequence[str], links: Iterable[str], place: str) -> list[
                     f"{place}{path} has {size / 2**20:.0f} MiB, and what a command names is copied with each run; "
                     f"allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Write its whole path, or name it in `links`"
                 )
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def commands_of(config: Config) -> dict[str, Command]:
@@ -189,18 +188,18 @@ def commands_of(config: Config) -> dict[str, Command]:
             f"config: answer.epochs: {config.answer.epochs:g} is not allowed beside a command, whose epochs nobody "
             "knows; leave it out, and give the command the length that the answer is for"
         )
-    found: dict[str, Command] = {}
+    by_name: dict[str, Command] = {}
     for index, comparison in commands:
-        made = command_of(comparison, index)
-        known = found.setdefault(made.name, made)
-        if (known.words, known.files) != (made.words, made.files):
-            where = f"config: comparisons[{index}].name: {show(made.name)} is that of another command already"
+        command = command_of(comparison, index)
+        first = by_name.setdefault(command.name, command)
+        if (first.words, first.files) != (command.words, command.files):
+            where = f"config: comparisons[{index}].name: {show(command.name)} is that of another command already"
             raise UserError(f"{where}; give each command a name")
     for index, comparison in commands:
-        _check_axes(comparison, found[comparison.strategy], index, config.global_batch_size)
-    return (
-        found if _alternatives(config, found) else {name: replace(each, trained=name) for name, each in found.items()}
-    )
+        _check_axes(comparison, by_name[comparison.strategy], index, config.global_batch_size)
+    if _alternatives(config, by_name):
+        return by_name
+    return {name: replace(each, trained=name) for name, each in by_name.items()}
 
 
 def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
@@ -208,10 +207,10 @@ def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
 
     That is what they tell of their speed, or their steps, if a step has as many samples in all of them.
     """
-    told = [(each.read, commands[each.strategy].tells_samples) for each in config.comparisons]
+    speed_patterns = [(each.read, commands[each.strategy].tells_samples) for each in config.comparisons]
     batches = {tuple(str(getattr(each, name)) for name in BATCHES[:2]) for each in config.comparisons}
-    speeds = all(read.samples_per_second or (samples and not read.step) for read, samples in told)
-    return len(commands) == 1 or speeds or (all(read.step for read, _ in told) and len(batches) == 1)
+    speeds = all(read.samples_per_second or (samples and not read.step) for read, samples in speed_patterns)
+    return len(commands) == 1 or speeds or (all(read.step for read, _ in speed_patterns) and len(batches) == 1)
 
 
 def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_config: int | None) -> None:
@@ -219,18 +218,18 @@ def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_c
     place = f"config: comparisons[{index}]."
     used = placeholders(command.words)
     given = {name for name in AXES if getattr(comparison, name) != Comparison.model_fields[name].get_default()}
-    known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
-    known |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
-    if shadowed := sorted({*comparison.options} & (known - {*comparison.options} | {*AXES, *OF_A_JOB, *BATCHES})):
+    allowed = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
+    allowed |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
+    if shadowed := sorted({*comparison.options} & (allowed - {*comparison.options} | {*AXES, *OF_A_JOB, *BATCHES})):
         raise UserError(
             f"{place}options.{shadowed[0]}: is the name of {'a placeholder' if shadowed[0] in OF_A_JOB else 'an axis'} "
             "already; give another name"
         )
     for name in used:
-        if name not in known:
+        if name not in allowed:
             raise UserError(
-                f"{place}command: placeholder {{{name}}} is unknown; {near(name, known)}allowed: the name of an axis, "
-                f"of one of `options`, {', '.join(('batch_per_process', 'processes_per_node', 'world_size'))}, "
+                f"{place}command: placeholder {{{name}}} is unknown; {near(name, allowed)}allowed: the name of an "
+                f"axis, of one of `options`, {', '.join(('batch_per_process', 'processes_per_node', 'world_size'))}, "
                 f"{', '.join(OF_A_JOB)}"
             )
     axes = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]

@@ -50,8 +50,8 @@ def _single(value: Any) -> Any:
 def _name(text: str) -> str:
     """A word that can be a part of a file's name."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", text):
-        told = f"{show(text)} is not allowed; allowed: letters, digits, '_', '-' and '.', a letter first"
-        raise PydanticCustomError("refused", "{told}", {"told": told})
+        message = f"{show(text)} is not allowed; allowed: letters, digits, '_', '-' and '.', a letter first"
+        raise PydanticCustomError("refused", "{message}", {"message": message})
     return text
 
 
@@ -65,7 +65,7 @@ OptionValue = Annotated[
 
 def _axes() -> dict[str, Any]:
     """The declared fields that a comparison may ask for, as fields of a pydantic model."""
-    found: dict[str, Any] = {}
+    axes: dict[str, Any] = {}
     for each in setting_fields():
         if (axis := each.about.axis) is None:
             continue
@@ -74,11 +74,11 @@ def _axes() -> dict[str, Any]:
         if axis.null is not None:
             kind, default, means = kind | None, None, f"{means}; null: {axis.null}"
         axis_of: Any = Axis
-        found[each.name] = (axis_of[kind], Field(default=[default], description=means))
+        axes[each.name] = (axis_of[kind], Field(default=[default], description=means))
         if each.name == "global_batch_size":
             about = "samples per step and device, in place of global_batch_size"
-            found["batch_per_device"] = (Axis[Natural | None], Field(default=[None], description=about))
-    return found
+            axes["batch_per_device"] = (Axis[Natural | None], Field(default=[None], description=about))
+    return axes
 
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, Spot
 from relay.config.comparisons import Axis, Comparison, OptionValue
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
-from relay.spec.setting import Scaling
+from relay.spec.recipe import Scaling
 from relay.spec.tasks import built_in
 
 
-def _known_task(name: str) -> str:
+def _task_name(name: str) -> str:
     if name not in built_in() and not name.endswith(".py"):
         if Path(f"{name}.py").is_file():
             raise PydanticCustomError("refused", "'{name}' is unknown; did you mean '{name}.py'?", {"name": name})
@@ -45,7 +45,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$"), AfterValidator(_without_user)]
 TaskName = Annotated[
     str,
-    AfterValidator(_known_task),
+    AfterValidator(_task_name),
     WithJsonSchema({"anyOf": [{"type": "string", "enum": built_in()}, {"type": "string", "pattern": r"\.py$"}]}),
 ]
 
@@ -57,13 +57,13 @@ def _alone(value: Any) -> Any:
 
 def _default_comparisons() -> list[Comparison]:
     """For two cores: threads, loaders, two processes as a chain of two jobs, and the GPU if any."""
-    asked: list[dict[str, Any]] = [
+    comparisons: list[dict[str, Any]] = [
         {"strategy": "cpu", "cpus_per_task": [1, 2]},
         {"strategy": "cpu", "cpus_per_task": 2, "loader": "dataloader"},
         {"strategy": "ddp", "devices_per_node": 2, "segment": {"epochs": 10.0}},
         {"strategy": "single_gpu"},
     ]
-    return [Comparison.model_validate(comparison) for comparison in asked]
+    return [Comparison.model_validate(comparison) for comparison in comparisons]
 
 
 class Config(Block):
@@ -254,8 +254,8 @@ def load(raw: Mapping[str, Any] | None) -> Config:
         raise UserError(f"config: {show(raw)} is not allowed; allowed: keys and values")
     given = dict(raw or {})
     if given.pop("checkpoint_writers", None):  # for one release
-        told = "it has no meaning any more: a group is warned of, what everyone can write is refused; delete it"
-        print(f"warning: config: checkpoint_writers: {told}", file=sys.stderr)
+        message = "it has no meaning any more: a group is warned of, what everyone can write is refused; delete it"
+        print(f"warning: config: checkpoint_writers: {message}", file=sys.stderr)
     try:
         return Config.model_validate(given)
     except ValidationError as error:

@@ -38,11 +38,11 @@ def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
 
     settings = workflow.config_settings
     own = [] if settings.replace_workflow_config else [defaults]
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for file in [*own, *map(Path, settings.configfiles)]:
-        update_config(found, read_config(file, _short(file)))
-    update_config(found, {name: _word(value) for name, value in settings.config.items()})
-    return found
+        update_config(config, read_config(file, _short(file)))
+    update_config(config, {name: _word(value) for name, value in settings.config.items()})
+    return config
 
 
 def _word(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.config.comparisons import AXES, Comparison
 from relay.config.config import Config, load
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 
 REPEATS, EPOCHS, GATE_STEPS = 2, 1.0, 40
@@ -28,11 +28,11 @@ def applied(config: Config) -> Config:
     small = _with(config, config.shrunk)
     if not config.shrink:
         return config
-    known = requirements.find([Path(folder) for folder in small.strategy_folders])
+    strategy_paths = strategy_files.find([Path(folder) for folder in small.strategy_folders])
     comparisons: list[Comparison] = []
     epochs = small.epochs if "epochs" in config.shrunk and small.epochs else min(small.epochs or EPOCHS, EPOCHS)
     for each in small.comparisons:
-        shrunk = _comparison(each, known, epochs)
+        shrunk = _comparison(each, strategy_paths, epochs)
         if shrunk not in comparisons:  # such as one and two nodes, which are one machine now
             comparisons.append(shrunk)
     update: dict[str, Any] = {
@@ -49,40 +49,40 @@ def _with(config: Config, changes: Mapping[str, Any]) -> Config:
     """The config with these keys replaced; blocks are merged key by key."""
     given = config.model_dump(exclude_unset=True)
     for name, value in changes.items():
-        known = given.get(name)
-        given[name] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+        block = given.get(name)
+        given[name] = {**block, **value} if isinstance(block, dict) and isinstance(value, dict) else value
     try:
         return load(given)
     except UserError as error:
         raise UserError(str(error).replace("config: ", "config: shrunk: ")) from None
 
 
-def _comparison(given: Comparison, known: Mapping[str, Path], epochs: float) -> Comparison:
+def _comparison(given: Comparison, strategy_paths: Mapping[str, Path], epochs: float) -> Comparison:
     """A comparison on one machine: nodes become processes, and a strategy for GPUs becomes the one that stands for it.
 
     An unknown strategy stays, and is refused by the planner.
     """
-    asked: dict[str, list[Any]] = {name: getattr(given, name) for name in AXES}
+    axes: dict[str, list[Any]] = {name: getattr(given, name) for name in AXES}
     update: dict[str, Any] = {
-        name: _distinct(value if value is None else min(value, most) for value in asked[name])
+        name: _distinct(value if value is None else min(value, most) for value in axes[name])
         for name, most in MOST.items()
     }
-    sizes = (nodes * devices for nodes in asked["nodes"] for devices in asked["devices_per_node"])
-    warm_ups = asked["learning_rate_warmup_epochs"]
+    sizes = (nodes * devices for nodes in axes["nodes"] for devices in axes["devices_per_node"])
+    warm_ups = axes["learning_rate_warmup_epochs"]
     update["learning_rate_warmup_epochs"] = _distinct(each if each is None else min(each, epochs) for each in warm_ups)
     update |= {"nodes": [1], "devices_per_node": _distinct(min(size, MOST["devices_per_node"]) for size in sizes)}
     if given.repeats:
         update["repeats"] = min(given.repeats, REPEATS)
-    if twin := _twin(given.strategy, known):
-        options = requirements.read(known[twin]).options
+    if twin := _twin(given.strategy, strategy_paths):
+        options = strategy_files.read(strategy_paths[twin]).options
         update["strategy"] = twin
         update["options"] = {name: values for name, values in given.options.items() if name in options}
     return given.model_copy(update=update)
 
 
-def _twin(strategy: str, known: Mapping[str, Path]) -> str | None:
+def _twin(strategy: str, strategy_paths: Mapping[str, Path]) -> str | None:
     """The strategy that stands for one that needs GPUs; None for others."""
-    needs: Requirements | None = requirements.read(known[strategy]) if strategy in known else None
+    needs: Requirements | None = strategy_files.read(strategy_paths[strategy]) if strategy in strategy_paths else None
     return needs.twin if needs and "cpu" not in needs.devices else None
 
 

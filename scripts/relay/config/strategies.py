@@ -9,7 +9,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.spec import option_values, requirements
+from relay.spec import option_values, strategy_files
 from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import Need, Requirements
 from relay.spec.run import Setting
@@ -32,9 +32,9 @@ class StrategyFile:
     @classmethod
     def of(cls, path: Path, *, reading: bool) -> StrategyFile:
         """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
-        declared, folder = requirements.read(path), Path.cwd()
+        declared, folder = strategy_files.read(path), Path.cwd()
         short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
-        return cls(short, declared, requirements.needs(path, declared, reading=reading))
+        return cls(short, declared, strategy_files.needs(path, declared, reading=reading))
 
     def unmet(self, setting: Setting) -> Iterator[str]:
         """Why a setting does not meet the strategy's own needs, which may speak of the batch; nothing where it does."""
@@ -49,21 +49,21 @@ def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:
 
     Raises UserError with one line for each strategy without a file, and then for each option that is not allowed.
     """
-    known = requirements.find([Path(folder) for folder in config.strategy_folders])
+    paths = strategy_files.find([Path(folder) for folder in config.strategy_folders])
     named = [(i, each) for i, each in enumerate(config.comparisons) if each.command is None]
     _end(
-        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, known, PAGE)
+        unknown(f"config: comparisons[{i}].strategy: {show(c.strategy)} is unknown", c.strategy, paths, PAGE)
         for i, c in named
-        if c.strategy not in known
+        if c.strategy not in paths
     )
     names = dict.fromkeys(each.strategy for _, each in named)
-    found = {name: StrategyFile.of(known[name], reading=reading) for name in names}
+    files = {name: StrategyFile.of(paths[name], reading=reading) for name in names}
     _end(
         f"config: comparisons[{i}].options.{line}"
         for i, each in named
-        for line in _wrong_options(each, found[each.strategy].requirements)
+        for line in _wrong_options(each, files[each.strategy].requirements)
     )
-    return found
+    return files
 
 
 def _end(wrong: Iterator[str]) -> None:

@@ -38,7 +38,7 @@ def show_no_tracebacks_of_logs() -> None:
 
 
 @contextmanager
-def told(folder: Path) -> Iterator[_Complaints]:
+def ends_call(folder: Path) -> Iterator[_Complaints]:
     """While this lasts, a disk of this folder that takes no writing ends the call with one line, not with tracebacks.
 
     Snakemake goes on with what it can, and complains of each file: this is left out. One line tells, too, what is in

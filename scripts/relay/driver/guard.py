@@ -114,7 +114,7 @@ class _Guarded:
         workflow.onstart(lambda log: [act() for act in self.at_start])
 
     def __call__(self, **given: Any) -> None:
-        with full_disk.told(Path.cwd()) as self.complaints:
+        with full_disk.ends_call(Path.cwd()) as self.complaints:
             self._call(**given)
 
     def _call(self, *, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
@@ -196,8 +196,8 @@ class _Guarded:
 
     def _show(self, targets: Collection[str]) -> None:
         afterwards = self.shows.afterwards()
-        asked = sorted(set(targets) & afterwards.keys())
-        for show in dict.fromkeys(afterwards[target] for target in asked):  # once, if several share it
+        shown = sorted(set(targets) & afterwards.keys())
+        for show in dict.fromkeys(afterwards[target] for target in shown):  # once, if several share it
             show()
 
 
@@ -214,8 +214,8 @@ def by_content(workflow: Any) -> None:
 
 def _end_with(*wrong: str) -> None:
     """End the call where something is wrong."""
-    if told := [f"error: {line}" for line in wrong if line]:
-        sys.exit("\n".join(told))
+    if messages := [f"error: {line}" for line in wrong if line]:
+        sys.exit("\n".join(messages))
 
 
 def _say_all(*lines: str) -> None:

@@ -22,19 +22,19 @@ class JobRequests:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._left_out: dict[Shape, list[str]] = {}
-        self._known: dict[tuple[str, str], dict[str, Any]] = {}  # Snakemake asks for each resource by itself
+        self._resources: dict[tuple[str, str], dict[str, Any]] = {}  # Snakemake asks for each resource by itself
 
     def resources(self, specification: Specification) -> dict[str, Any]:
         """What a specification's job asks Slurm for, and adds to a user's limits, as resources of Snakemake's."""
         name = (type(specification).__name__, specification.id)
-        if name not in self._known:
+        if name not in self._resources:
             job, site = self.plan.job(specification), self.plan.site
             assert job is not None, "only jobs on a cluster have resources"
             assert site is not None
             job = replace(job, memory_mb=self.plan.requests.memory_mb(specification, job))
-            asked = shapes.resources(job, site, self._left_out.get(specification.shape, ()))
-            self._known[name] = asked | shapes.counted(specification.shape, site, self.plan.config)
-        return self._known[name]
+            requested = shapes.resources(job, site, self._left_out.get(specification.shape, ()))
+            self._resources[name] = requested | shapes.counted(specification.shape, site, self.plan.config)
+        return self._resources[name]
 
     def more_memory(self, specification: Specification, had_mb: int) -> int | None:
         """What a job asks for that was killed with `had_mb` of memory on each node; as much where no node has more.
@@ -45,13 +45,13 @@ class JobRequests:
         if plan.site is None or not had_mb:
             return None
         partition, _ = shapes.partition_for(specification.shape, plan.site, plan.config)
-        known = plan.requests.raised.get(name_of(specification), 0)  # of another job of its kind, killed meanwhile
-        wanted = known if known > had_mb else had_mb * MORE
+        raised = plan.requests.raised.get(name_of(specification), 0)  # of another job of its kind, killed meanwhile
+        wanted = raised if raised > had_mb else had_mb * MORE
         most = partition.memory_mb_per_node if partition else None
         more = min(wanted, most) if most else wanted
         if more > had_mb:
             self.plan = replace(plan, requests=plan.requests.more(specification, more))
-            self._known.clear()
+            self._resources.clear()
             self.plan.requests.write(plan.results)
             # Not those of other repeats: they may be in the queue, with the memory that their files declare.
             handed.write(self.plan, only=specification)
@@ -74,5 +74,5 @@ class JobRequests:
         except UserError:
             return False
         self._left_out[specification.shape] = nodes
-        self._known.clear()
+        self._resources.clear()
         return True

@@ -44,7 +44,7 @@ def wait_for_jobs(
     for job in jobs:
         say(f"  {job.id} {job.condition} {job.comment}")
     say(f"To cancel them instead: scancel {' '.join(job.id for job in jobs)}")
-    told = time.monotonic()
+    last_said = time.monotonic()
     while jobs:
         time.sleep(poll_seconds)
         try:
@@ -52,9 +52,9 @@ def wait_for_jobs(
             news = f"{len(jobs)} jobs left"
         except UserError as error:
             news = str(error)
-        if time.monotonic() - told >= PROGRESS_SECONDS:
+        if time.monotonic() - last_said >= PROGRESS_SECONDS:
             say(f"Waiting: {news}")
-            told = time.monotonic()
+            last_said = time.monotonic()
     say("They are over; going on with what is missing")
 
 
@@ -68,11 +68,11 @@ def wait_for_processes(folder: Path, left_by: str, say: Callable[[str], None] = 
         return
     say(f"{len(left)} processes of a driver that was killed ({left_by}) save their work and end; they are waited for.")
     say(f"To end them at once, and lose what they do not save: kill -9 {' '.join(str(p.pid) for p in left)}")
-    told = time.monotonic()
+    last_said = time.monotonic()
     while left := _processes_of(folder):
-        if time.monotonic() - told >= PROGRESS_SECONDS:
+        if time.monotonic() - last_said >= PROGRESS_SECONDS:
             say(f"Waiting: {len(left)} processes left")
-            told = time.monotonic()
+            last_said = time.monotonic()
         time.sleep(LOOK_SECONDS)
     say("They are over; going on with what is missing")
 
@@ -85,7 +85,7 @@ def _processes_of(folder: Path) -> list[psutil.Process]:
 
 def _is_of(process: psutil.Process, folder: Path) -> bool:
     try:
-        _, _, known = process.environ().get(DRIVER, "").partition(" ")
-        return known == str(folder) and process.status() != psutil.STATUS_ZOMBIE
+        _, _, its_folder = process.environ().get(DRIVER, "").partition(" ")
+        return its_folder == str(folder) and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, OSError):  # another user's, or over
         return False

@@ -24,16 +24,16 @@ class Refused:
     """
 
     results: Path = RESULTS
-    known: dict[Path, int] = field(default_factory=dict)
+    seen: dict[Path, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.known = dict(self._verdicts())
+        self.seen = dict(self._verdicts())
 
     def tell(self) -> None:
         """Say a line for each verdict that is new, or made anew, and refuses its setting."""
         for path, at in self._verdicts():
-            if self.known.get(path) != at:
-                self.known[path] = at
+            if self.seen.get(path) != at:
+                self.seen[path] = at
                 if line := refusal(path):
                     say(line)
 
@@ -56,8 +56,8 @@ def refusal(path: Path) -> str:
     if because := verdict.get("unprovable"):
         return f"gate {gate}: cannot tell, so its setting is measured, not proven: because {because}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    what = "" if CANNOT_RUN in problems[0] else "NOT equivalent, so "
-    return f"gate {gate}: {what}the report strikes it out: {problems[0]}{more}; all of it: {path}"
+    consequence = "" if CANNOT_RUN in problems[0] else "NOT equivalent, so "
+    return f"gate {gate}: {consequence}the report strikes it out: {problems[0]}{more}; all of it: {path}"
 
 
 def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) -> tuple[str, bool]:
@@ -77,7 +77,7 @@ def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) 
             counts["measured, not proven"] += 1
         else:
             counts["proven" if verdict.get("equivalent") else "struck out"] += 1
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    if any(count for what, count in counts.items() if what not in USELESS) or not runs:
-        return told and f"{counted(len(runs), 'run')}: {told}", True
-    return f"error: no run of this call can be used: {told}; the report, or the lines above, say why", False
+    summary_text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    if any(count for outcome, count in counts.items() if outcome not in USELESS) or not runs:
+        return summary_text and f"{counted(len(runs), 'run')}: {summary_text}", True
+    return f"error: no run of this call can be used: {summary_text}; the report, or the lines above, say why", False

@@ -53,8 +53,8 @@ class Retries:
     said: set[str] = field(default_factory=set)  # how jobs of this call have failed
 
     def __post_init__(self) -> None:
-        for told in (RESULTS / "logs").rglob("*.ending.json"):  # by jobs of earlier calls
-            told.unlink()
+        for path in (RESULTS / "logs").rglob("*.ending.json"):  # by jobs of earlier calls
+            path.unlink()
         for work in (RESULTS / "checkpoints").glob("*/"):
             self.reached[work.name] = _newest(work.name)
 
@@ -67,66 +67,66 @@ class Retries:
 
     def _again(self, job: Any) -> bool:
         log = Path(job.log[0]) if job.log else None
-        told = self._told(job, log)
+        end = self._ending(job, log)
         reason: str | None  # why it is given up, beside what happened; None: it is not
-        if told.status != ending.FAULT and not told.planned and self._for_memory(job, log):
-            told, reason = self._enlarged(job, told)
-        elif told.status == ending.FAULT:
+        if end.status != ending.FAULT and not end.planned and self._for_memory(job, log):
+            end, reason = self._enlarged(job, end)
+        elif end.status == ending.FAULT:
             reason = ""
         elif job.rule.name == SEGMENT:
             reason = self._no_progress(job)
         else:
             reason = "" if job.attempt > job.rule.restart_times else None
-        if told.node and reason is None:
-            if self.leave_out(job, told.node):
-                told = replace(told, what=f"{told.what}; node {told.node} is left out")
+        if end.node and reason is None:
+            if self.leave_out(job, end.node):
+                end = replace(end, what=f"{end.what}; node {end.node} is left out")
             else:
-                reason = f"no other node than {told.node} can take it"
+                reason = f"no other node than {end.node} can take it"
         if job.rule.restart_times and reason is None:
-            logger.info(f"{_where(job)}\n  {told.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
+            logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
             if log:
                 _keep(log)
             return True
-        words = told.what.partition(" failed: ")[2] or told.what
+        words = end.what.partition(" failed: ")[2] or end.what
         if words in self.said:
-            told = replace(told, what=f"as before: {words.partition(QUOTED)[0]}", remedy="")
-        logger.error(block(_where(job), told, reason or "", log))
+            end = replace(end, what=f"as before: {words.partition(QUOTED)[0]}", remedy="")
+        logger.error(block(_where(job), end, reason or "", log))
         self.said.add(words)
-        if log and told.status != ending.FAULT:  # a fault is the job's own word, or that of a disk without room
-            ending.record(told, log)
+        if log and end.status != ending.FAULT:  # a fault is the job's own word, or that of a disk without room
+            ending.record(end, log)
         return False
 
-    def _told(self, job: Any, log: Path | None) -> Ending:
+    def _ending(self, job: Any, log: Path | None) -> Ending:
         """What the job said of its end; else what can be found out."""
-        if told := log and ending.read(log):
-            return told
+        if end := log and ending.read(log):
+            return end
         if (error := disk_refusal(RESULTS)) and ending.remedy_of(error):
             return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
-        what = self.said_of.get(job.jobid) or NO_WORD
+        said = self.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
-        return Ending(ending.INTERRUPTED, "\n".join([what, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
+        return Ending(ending.INTERRUPTED, "\n".join([said, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
 
     def _for_memory(self, job: Any, log: Path | None) -> bool:
         """Whether Slurm or the kernel has killed a job's processes for memory."""
-        told = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
-        return known(told, "logs") is not None
+        text = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
+        return known(text, "logs") is not None
 
-    def _enlarged(self, job: Any, told: Ending) -> tuple[Ending, str | None]:
+    def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str | None]:
         """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""
         had = int(job.resources.get("mem_mb", 0) or 0)
         asks = self.more_memory(job, had)
         if asks is None:  # of this machine, or of a partition that gives memory by itself
-            what = f"{FOR_MEMORY}: it needed more main memory than it could have"
+            cause = f"{FOR_MEMORY}: it needed more main memory than it could have"
             again = "twice in a row" if job.jobid in self.enlarged else None  # others may have used it
             self.enlarged.add(job.jobid)
-            return replace(told, what=what, remedy=LESS_MEMORY), again
-        what = f"{FOR_MEMORY} with {had} MB a node"
+            return replace(end, what=cause, remedy=LESS_MEMORY), again
+        cause = f"{FOR_MEMORY} with {had} MB a node"
         if asks <= had:
-            return Ending(told.status, what, LESS_MEMORY), "no node has more"
+            return Ending(end.status, cause, LESS_MEMORY), "no node has more"
         if job.jobid in self.enlarged:
-            return Ending(told.status, what, f"the same call tries with {asks} MB; or {LESS_MEMORY}"), "twice in a row"
+            return Ending(end.status, cause, f"the same call tries with {asks} MB; or {LESS_MEMORY}"), "twice in a row"
         self.enlarged.add(job.jobid)
-        return Ending(told.status, f"{what}, asks for {asks} MB now"), None
+        return Ending(end.status, f"{cause}, asks for {asks} MB now"), None
 
     def _no_progress(self, job: Any) -> str | None:
         """Why a run is given up; None while it may go on."""
@@ -142,13 +142,13 @@ class Retries:
         return f"{count} attempts in a row came no further than step {now}"
 
 
-def block(where: str, told: Ending, reason: str, log: Path | None) -> str:
+def block(where: str, end: Ending, reason: str, log: Path | None) -> str:
     """What the terminal shows of a failure, once: where, what, remedy, log, and last what is quoted of its output."""
-    what, *quoted = told.what.split(QUOTED)
+    first_part, *quoted = end.what.split(QUOTED)
     parts = {
-        "what": what,
+        "what": first_part,
         "given up": reason,
-        "remedy": told.remedy or (LOOK_AT_LOG if reason else ""),
+        "remedy": end.remedy or (LOOK_AT_LOG if reason else ""),
         "log": str(log or ""),
         "output": "\n".join(quoted),
     }

@@ -40,7 +40,7 @@ class Jobs(ABC):
     on_first: ClassVar[str]  # what the user is told
     on_second: ClassVar[str]
 
-    _asked: set[str] = field(default_factory=set)
+    _signalled: set[str] = field(default_factory=set)
 
     @abstractmethod
     def end(self) -> None:
@@ -61,10 +61,10 @@ class SlurmJobs(Jobs):
     def end(self) -> None:
         try:
             jobs = commands.jobs_named(self.prefix, self.folder, tries=1)
-            new = [job.id for job in jobs if job.id not in self._asked and job.state != "COMPLETING"]
+            new = [job.id for job in jobs if job.id not in self._signalled and job.state != "COMPLETING"]
             if new:
                 commands.cancel(new, tries=1)
-            self._asked.update(new)
+            self._signalled.update(new)
         except UserError as error:
             say(f"warning: jobs may be left, look with `squeue --me`: {error}")
 
@@ -79,9 +79,9 @@ class LocalJobs(Jobs):
 
     def end(self) -> None:
         for child in psutil.Process().children():
-            known = f"{child.pid} {child.create_time()}"
-            if known not in self._asked:
-                self._asked.add(known)
+            process = f"{child.pid} {child.create_time()}"
+            if process not in self._signalled:
+                self._signalled.add(process)
                 with suppress(psutil.NoSuchProcess):  # it has just ended; the others are still to be asked
                     child.terminate()
 

@@ -15,11 +15,11 @@ ADD = "to add it, write `- strategy: {}` below `comparisons:` in your config (do
 OPTIONS = {"--forcerun": "forcerun", "--until": "until", "--omit-from": "omit_from"}
 
 
-def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iterator[str]:
+def unknown_targets(workflow: Any, names: Mapping[str, Collection[str]]) -> Iterator[str]:
     """A line for each target that is neither a rule nor a file that a rule makes.
 
     `workflow` is Snakemake's. Named are the rules that can be targets, which are those without wildcards: another one
-    makes many files, and does not say which. `known` has the names of what the config plans by the wildcard that
+    makes many files, and does not say which. `names` has the names of what the config plans by the wildcard that
     stands for them, such as `run`; and under `strategy` all strategies that there are.
     """
     rules = list(workflow.rules)
@@ -28,7 +28,7 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
         if workflow.is_rule(target) and target not in allowed:
             yield unknown(f"target {show(target)} makes one file of many, and is no target", target, allowed, LISTS)
         elif not workflow.is_rule(target):
-            yield from _of_no_rule(target, rules, allowed, known)
+            yield from _of_no_rule(target, rules, allowed, names)
     for option, name in OPTIONS.items():
         for target in map(str, getattr(workflow.dag_settings, name, None) or ()):
             if workflow.is_rule(target):
@@ -41,15 +41,15 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
 
 
 def _of_no_rule(
-    target: str, rules: Collection[Any], allowed: Collection[str], known: Mapping[str, Collection[str]]
+    target: str, rules: Collection[Any], allowed: Collection[str], names: Mapping[str, Collection[str]]
 ) -> Iterator[str]:
     """What is wrong with a target that is no rule; nothing for a file that can be made."""
     making = [rule for rule in rules if rule.is_producer(target)]
     if making:
-        unplanned = [_unplanned(rule, target, known) for rule in making]
+        unplanned = [_unplanned(rule, target, names) for rule in making]
         if all(unplanned):
             yield f"target {show(target)}: {unplanned[0]}"
-    elif target in known["strategy"]:
+    elif target in names["strategy"]:
         yield f"target {show(target)}: the config does not compare this strategy; {ADD.format(target)}"
     elif Path(target).suffix in (".yaml", ".yml", ".json") and Path(target).is_file():
         yield f"target {show(target)} is a file that no rule makes; a config is given by --configfile {target}"
@@ -60,12 +60,12 @@ def _of_no_rule(
         yield f"{why}, or a file that one of them makes"
 
 
-def _unplanned(rule: Any, target: str, known: Mapping[str, Collection[str]]) -> str:
+def _unplanned(rule: Any, target: str, names: Mapping[str, Collection[str]]) -> str:
     """What of a file's name the config does not plan; '' where it plans all of it."""
     matches = filter(None, (product.match(target) for product in rule.products()))
     for name, value in next(matches).groupdict().items():
-        if name in known and value not in known[name]:
+        if name in names and value not in names[name]:
             return (
-                f"the config plans no {name} {show(value)}; {near(value, known[name])}`snakemake status` lists its runs"
+                f"the config plans no {name} {show(value)}; {near(value, names[name])}`snakemake status` lists its runs"
             )
     return ""

@@ -84,11 +84,11 @@ class Terminal(ColorizingTextHandler):
     """
 
     def __init__(self, settings: OutputSettings | None = None) -> None:
-        asked = self.asked = settings or OutputSettings()
-        colourless = asked.nocolor or bool(os.environ.get("NO_COLOR"))
-        stream = sys.stdout if asked.stdout else sys.stderr
-        shown = DefaultFilter(asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds)
-        words = DefaultFormatter(asked.quiet, asked.show_failed_logs)
+        chosen = self.output_settings = settings or OutputSettings()
+        colourless = chosen.nocolor or bool(os.environ.get("NO_COLOR"))
+        stream = sys.stdout if chosen.stdout else sys.stderr
+        shown = DefaultFilter(chosen.quiet, chosen.debug_dag, chosen.verbose, chosen.dryrun, chosen.printshellcmds)
+        words = DefaultFormatter(chosen.quiet, chosen.show_failed_logs)
         super().__init__(nocolor=colourless, stream=stream, formatter=words, filter=shown)
         self.console = _OneAtATime(
             file=stream,
@@ -112,15 +112,15 @@ class Terminal(ColorizingTextHandler):
         """The one that Snakemake writes to. Without the logger plugin it takes the place of Snakemake's own handler;
         beside another plugin, which writes to the terminal, it only hears what is said.
         """
-        if found := next((handler for handler in logger.handlers if isinstance(handler, cls)), None):
-            return found
-        made = cls(settings)
+        if present := next((handler for handler in logger.handlers if isinstance(handler, cls)), None):
+            return present
+        terminal = cls(settings)
         own = next((handler for handler in logger.handlers if handler.get_name() == SNAKEMAKES), None)
         if own:
             logger.removeHandler(own)
-        made.only_hears = own is None
-        logger.addHandler(made)
-        return made
+        terminal.only_hears = own is None
+        logger.addHandler(terminal)
+        return terminal
 
     @contextmanager
     def driving(
@@ -138,8 +138,9 @@ class Terminal(ColorizingTextHandler):
         are planned for. `meanwhile` is called after each job that has ended well, with how many of how many are done.
         `submitting`: whether jobs go elsewhere, where no lines are printed on each training.
         """
-        quiet = bool({Quietness.ALL, Quietness.PROGRESS} & set(self.asked.quiet or ()))
-        own_lines = self.asked.verbose or self.asked.printshellcmds or self.asked.debug_dag
+        chosen = self.output_settings
+        quiet = bool({Quietness.ALL, Quietness.PROGRESS} & set(chosen.quiet or ()))
+        own_lines = chosen.verbose or chosen.printshellcmds or chosen.debug_dag
         self.view = None if quiet or own_lines or self.only_hears else view
         self.local, self.site, self.meanwhile, self.refused = local, site, meanwhile, Refused()
         over = threading.Event()
@@ -170,30 +171,30 @@ class Terminal(ColorizingTextHandler):
             raise KeyboardInterrupt
 
     def _hears(self, record: logging.LogRecord) -> bool:
-        told: dict[str, Any] = vars(record)
-        if told.get("event") == LogEvent.JOB_ERROR:
-            self.said_of[told["jobid"]] = _first_sentences(told.get("rule_msg") or "")
+        event: dict[str, Any] = vars(record)
+        if event.get("event") == LogEvent.JOB_ERROR:
+            self.said_of[event["jobid"]] = _first_sentences(event.get("rule_msg") or "")
         return True
 
     def _is_said(self, record: logging.LogRecord) -> bool:
         """Whether a line of Snakemake's is shown; what its event tells of jobs is kept."""
-        told: dict[str, Any] = vars(record)
+        event: dict[str, Any] = vars(record)
         said = self.view is None
-        match told.get("event"):
+        match event.get("event"):
             case LogEvent.JOB_INFO:
-                self._begun(told)
+                self._begun(event)
             case LogEvent.JOB_FINISHED:
-                self._ended(told["job_id"], done=True)
+                self._ended(event["job_id"], done=True)
                 self.refused.tell()
             case LogEvent.PROGRESS:
-                self.done = (told["done"], told["total"])
+                self.done = (event["done"], event["total"])
                 with suppress(OSError):  # what a full disk means is told by the jobs
                     self.meanwhile(*self.done)
             case LogEvent.JOB_ERROR:
-                self._ended(told["jobid"])
+                self._ended(event["jobid"])
                 return False
             case LogEvent.ERROR:
-                return told.get("exception") not in COMMAND_FAILED
+                return event.get("exception") not in COMMAND_FAILED
             case LogEvent.RUN_INFO:  # how many jobs there are: a log has it
                 return not self._draws
             case LogEvent.JOB_STARTED | LogEvent.SHELLCMD | LogEvent.RESOURCES_INFO:
@@ -216,13 +217,13 @@ class Terminal(ColorizingTextHandler):
         own = "/relay/" in record.pathname
         return not self._draws or record.levelno > logging.INFO or own or words.startswith(STILL_SAID)
 
-    def _begun(self, told: dict[str, Any]) -> None:
+    def _begun(self, event: dict[str, Any]) -> None:
         """A job was started or submitted. Of a local rule's, which may print by itself, a line says so."""
-        rule = told["rule_name"]
-        words = (told.get("rule_msg") or rule).splitlines()[0]
-        run, end = (told["wildcards"]["run"], int(told["wildcards"]["end"])) if rule == SEGMENT else (None, 0)
+        rule = event["rule_name"]
+        words = (event.get("rule_msg") or rule).splitlines()[0]
+        run, end = (event["wildcards"]["run"], int(event["wildcards"]["end"])) if rule == SEGMENT else (None, 0)
         job = Job(words, time.time(), rule in (*self.local, *BOOKKEEPING), run, end)
-        self.jobs[told["jobid"]] = job
+        self.jobs[event["jobid"]] = job
         if job.local:
             self._take_away()
         if self.view and rule not in BOOKKEEPING and (job.local or not self._draws):

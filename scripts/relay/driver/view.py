@@ -61,8 +61,8 @@ class View:
         """
         standings = list(self.watch.look())
         shown = [each for each in standings if each.state in STYLES]
-        known = {each.run.id for each in shown}
-        below = [f"since {clock(job.since)}: {job.words}" for job in jobs if job.run not in known]
+        shown_runs = {each.run.id for each in shown}
+        below = [f"since {clock(job.since)}: {job.words}" for job in jobs if job.run not in shown_runs]
         below += [*page.whys(each for each in standings if each.state != "queued"), *_waits(standings)]
         below += [*page.verdicts(self.proofs, self.results), page.whole(standings)]
         below += [self.watch.news] if self.watch.news else []
@@ -86,17 +86,17 @@ def described(job: Job, results: Path = RESULTS) -> str:
         return ""
     try:
         run = Run.read(results / "runs" / job.run / "run.json")
-        known = pace.newest(results / "checkpoints" / job.run)
+        newest = pace.newest(results / "checkpoints" / job.run)
     except (OSError, UserError):
         return ""
     if run.strategy.script:  # nobody knows its epochs, nor its end
-        told = runs.silent(Places(results, job.run)) or (f"step {known.step:,}" if known else "")
-        return f"{told}: {job.words}" if told else ""
-    if known is None:
+        state = runs.silent(Places(results, job.run)) or (f"step {newest.step:,}" if newest else "")
+        return f"{state}: {job.words}" if state else ""
+    if newest is None:
         return ""
-    epoch = f"epoch {known.step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
-    speed = f"{known.steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
-    end = clock(known.reached + known.seconds_to(job.end))
+    epoch = f"epoch {newest.step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
+    speed = f"{newest.steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
+    end = clock(newest.reached + newest.seconds_to(job.end))
     return f"{epoch}, {speed}, ends about {end}: {job.words}"
 
 

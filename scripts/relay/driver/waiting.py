@@ -129,8 +129,8 @@ class News:
             by_reason[job.reason].append(job)
         self._mentioned &= by_reason.keys()
         for reason in sorted(by_reason.keys() - self._mentioned):
-            if told := _advice(reason, by_reason[reason]):
-                self.logger.warning(told)
+            if advice := _advice(reason, by_reason[reason]):
+                self.logger.warning(advice)
                 self._mentioned.add(reason)
         if not jobs:
             self._waiting.over()

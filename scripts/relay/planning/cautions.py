@@ -37,8 +37,8 @@ def _never_stepped(planned: PlannedSetting, config: Config) -> Iterator[str]:
     """Warn of a schedule that was asked for and whose first step would come after the run's end."""
     schedule = planned.setting.optimization
     every, warmup = schedule.learning_rate_step_epochs, schedule.learning_rate_warmup_epochs or 0
-    asked: list[int | None] = getattr(config.comparisons[planned.comparison], STEP_EPOCHS)
-    if config.shrink or every is None or every not in asked:
+    steps_in_config: list[int | None] = getattr(config.comparisons[planned.comparison], STEP_EPOCHS)
+    if config.shrink or every is None or every not in steps_in_config:
         return
     epochs = planned.setting.length.epochs
     if every + warmup >= epochs:
@@ -52,11 +52,11 @@ def _more_than_the_set(planned: PlannedSetting, config: Config) -> Iterator[str]
     """Warn of a device's batch beyond its share of the set: a step then takes the set, as a DataLoader does."""
     setting = planned.setting
     devices, count = setting.shape.devices, setting.dataset.train_count
-    named: list[int | None] = getattr(config.comparisons[planned.comparison], PER_DEVICE)
-    for asked in filter(None, named):
-        if asked * devices > count and setting.batch.global_batch_size == count // devices * devices:
+    of_comparison: list[int | None] = getattr(config.comparisons[planned.comparison], PER_DEVICE)
+    for per_device in filter(None, of_comparison):
+        if per_device * devices > count and setting.batch.global_batch_size == count // devices * devices:
             yield (
-                f"has {PER_DEVICE} {asked}, and {devices} devices share the {count} samples of "
+                f"has {PER_DEVICE} {per_device}, and {devices} devices share the {count} samples of "
                 f"{setting.dataset.name}: each step takes {count // devices} on each device"
             )
 
@@ -102,7 +102,7 @@ def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[
             )
     used = {"GPUs": (shape.gpus_per_node, partition.gpus_per_node)}
     used |= {"CPUs": (shape.cpus_per_node, partition.cpus_per_node)}
-    partly = [f"{some} of the {all_} {what}" for what, (some, all_) in used.items() if some < all_]
+    partly = [f"{some} of the {all_} {unit}" for unit, (some, all_) in used.items() if some < all_]
     if partition.whole_nodes and partly:
         yield f"uses {' and '.join(partly)} of each node, and {partition.shown} gives and charges whole nodes"
 
@@ -180,8 +180,8 @@ def _short_time_limit(plan: Plan, site: Site) -> Iterator[str]:
 
 def _another_python(site: Site) -> Iterator[str]:
     """Nodes make their environments with the driver's Python, unless the site names one."""
-    found, given = "{}.{}".format(*sys.version_info), site.environment
-    if given.driver_python not in (None, found) and not given.python:
+    running, given = "{}.{}".format(*sys.version_info), site.environment
+    if given.driver_python not in (None, running) and not given.python:
         first = f"{given.install_after}; " if given.install_after else ""
         remedy = f"give `{first}make install PYTHON=python{given.driver_python}`"
-        yield f"the driver runs Python {found}, {site.file} takes {given.driver_python} for granted; {remedy}"
+        yield f"the driver runs Python {running}, {site.file} takes {given.driver_python} for granted; {remedy}"

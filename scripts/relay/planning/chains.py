@@ -33,12 +33,12 @@ def _chains(plan: Plan, shape: Shape, times: JobTimes, total_steps: int) -> list
 
     Limits beyond the shortest one in which a single job does all are left out: nothing is gained there.
     """
-    made: list[Chain | TooShort] = []
+    chains: list[Chain | TooShort] = []
     for minutes in limits(plan, shape):
-        made.append(chain(times, total_steps, minutes))
-        if isinstance(made[-1], Chain) and made[-1].jobs == 1:
+        chains.append(chain(times, total_steps, minutes))
+        if isinstance(chains[-1], Chain) and chains[-1].jobs == 1:
             break
-    return made
+    return chains
 
 
 def limits(plan: Plan, shape: Shape) -> list[float]:
@@ -46,8 +46,8 @@ def limits(plan: Plan, shape: Shape) -> list[float]:
     that jobs of this shape fit into, and `runtime_minutes`."""
     if plan.config.time_limits:
         return sorted({float(minutes) for minutes in plan.config.time_limits})
-    asked = (shape.device, shape.gpus_per_node, shape.nodes)
-    of_site = plan.site.time_limits(*asked, cpus_per_node=shape.cpus_per_node) if plan.site else []
+    shape_on_site = (shape.device, shape.gpus_per_node, shape.nodes)
+    of_site = plan.site.time_limits(*shape_on_site, cpus_per_node=shape.cpus_per_node) if plan.site else []
     return sorted({float(minutes) for minutes in (plan.config.runtime_minutes, *of_site)})
 
 
@@ -62,13 +62,13 @@ def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int
     times = [each for run in ended for each in run.times]
     if not script or not summaries or not times:
         return None
-    told = counted(len(times), "job")
+    source = counted(len(times), "job")
     steps = max(int(each.get("steps_reached") or 0) for each in summaries)
     if script.chained and steps:
-        return job_times.mean(times), told, steps
+        return job_times.mean(times), source, steps
     whole = sum(each["allocated_seconds"] for each in summaries) / len(summaries)
-    told = f"{told}; it keeps no checkpoints by relay.chain, so that one job has to do all of it"
-    return JobTimes(seconds_per_step=whole, startup_seconds=0.0, jobs=len(times)), told, 1
+    source = f"{source}; it keeps no checkpoints by relay.chain, so that one job has to do all of it"
+    return JobTimes(seconds_per_step=whole, startup_seconds=0.0, jobs=len(times)), source, 1
 
 
 def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | None:
@@ -80,12 +80,12 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
     times = [each for run in trained for each in run.times]
     if times:
         alike = trained[0].run.setting_id != planned.id
-        told = counted(len(times), "job")
-        return job_times.mean(times), f"{told} of another length" if alike else told, total
+        source = counted(len(times), "job")
+        return job_times.mean(times), f"{source} of another length" if alike else source, total
     probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
     if isinstance(probed, dict) and "startup_seconds" in probed:
-        known = {each.name: probed[each.name] for each in fields(JobTimes)}
-        return JobTimes(**known), "a short measurement", total
+        measured = {each.name: probed[each.name] for each in fields(JobTimes)}
+        return JobTimes(**measured), "a short measurement", total
     if seconds := plan.measured.get(planned.id):
         times_of_a_step = JobTimes(seconds_per_step=seconds, startup_seconds=STARTUP_SECONDS)
         return times_of_a_step, "a step; its start is estimated", total
@@ -94,35 +94,35 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
 
 def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
-    any_known = False
+    any_shown = False
     for planned in plan.settings:
-        if not (found := _of_command(plan, planned) or _times(plan, planned)):
+        if not (forecast := _of_command(plan, planned) or _times(plan, planned)):
             continue
-        (times, told, total), script, any_known = found, planned.setting.strategy.script, True
+        (times, source, total), script, any_shown = forecast, planned.setting.strategy.script, True
         chains = _chains(plan, planned.setting.shape, times, total)
         table = Table(box=None, pad_edge=False)
         for name in COLUMNS:
             table.add_column(name, justify="right")
-        for made in chains:
-            table.add_row(*_cells(made))
-        yield Text(f"chain of {plan.names[planned.id]}, measured in {told}:")
+        for each in chains:
+            table.add_row(*_cells(each))
+        yield Text(f"chain of {plan.names[planned.id]}, measured in {source}:")
         yield table
-        for made in chains:
-            if isinstance(made, TooShort):
-                least = duration(60 * made.least_minutes)
-                what = "for all of it" if script and not script.chained else "for one step"
-                yield Text(f"{made.limit_minutes:g} min is too short: a job needs at least {least} {what}")
-    if any_known:
+        for each in chains:
+            if isinstance(each, TooShort):
+                least = duration(60 * each.least_minutes)
+                needed_for = "for all of it" if script and not script.chained else "for one step"
+                yield Text(f"{each.limit_minutes:g} min is too short: a job needs at least {least} {needed_for}")
+    if any_shown:
         yield Text(NOTE)
 
 
-def _cells(made: Chain | TooShort) -> list[str]:
-    limit = f"{made.limit_minutes:g} min"
-    if isinstance(made, TooShort):
+def _cells(forecast: Chain | TooShort) -> list[str]:
+    limit = f"{forecast.limit_minutes:g} min"
+    if isinstance(forecast, TooShort):
         return [limit, *["–"] * (len(COLUMNS) - 1)]
-    parts = (made.startup_seconds, made.useful_seconds, made.between_seconds, made.saving_seconds)
-    shares = [f"{part / made.allocated_seconds:.0%}" for part in parts]
-    return [limit, f"{made.jobs:,}", f"{made.steps_in_a_job:,}", duration(made.allocated_seconds), *shares]
+    parts = (forecast.startup_seconds, forecast.useful_seconds, forecast.between_seconds, forecast.saving_seconds)
+    shares = [f"{part / forecast.allocated_seconds:.0%}" for part in parts]
+    return [limit, f"{forecast.jobs:,}", f"{forecast.steps_in_a_job:,}", duration(forecast.allocated_seconds), *shares]
 
 
 def refusals(plan: Plan, targets: Collection[str]) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.card.looks import Looks
-from relay.config.asked import Asked, expand, options_key
 from relay.config.commands import Command
+from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import StrategyFile
 from relay.environments import login_node, software
 from relay.environments.locks import lock_of
@@ -43,30 +43,30 @@ class Combinations:
         self.strategies, self.commands, self.here, self.arithmetic = strategies, commands, here, looks.arithmetic
         variables = self.arithmetic.variables
         self.warnings = [f"set in the environment, and so a part of every run: {variables}"] if variables else []
-        self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
+        self.looked = {options: self._looked(looks, seen_task) for options, seen_task in seen.items()}
         self.identities = Identities(self.root, None if commands else looks.task, strategies)
         self.settings: dict[str, PlannedSetting] = {}
         self.skipped: dict[str, Skipped] = {}
         self.cautions: dict[str, list[str]] = {}
 
-    def _looked(self, looks: Looks, found: Looked) -> Looked:
+    def _looked(self, looks: Looks, looked: Looked) -> Looked:
         """A task that was looked at; the config's learning rate replaces its own, if there is one."""
-        self.warnings += [each for each in found.warnings if each not in self.warnings]
-        rate = self.config.learning_rate or found.task.learning_rate
+        self.warnings += [each for each in looked.warnings if each not in self.warnings]
+        rate = self.config.learning_rate or looked.task.learning_rate
         # The file is not that of the look: the folder may be another one.
-        return replace(found, task=replace(found.task, file=looks.task[1], learning_rate=rate))
+        return replace(looked, task=replace(looked.task, file=looks.task[1], learning_rate=rate))
 
     def added(self) -> Plan:
         """The plan with every combination of the config: as a setting, or as skipped with reasons."""
-        for asked in expand(self.config):
-            if command := self.commands.get(asked.strategy):
-                setting, reasons = self._of_command(asked, command)
+        for combination in expand(self.config):
+            if command := self.commands.get(combination.strategy):
+                setting, reasons = self._of_command(combination, command)
             else:
-                setting, reasons = self._of_strategy(asked)
+                setting, reasons = self._of_strategy(combination)
             if self.identities.lock(setting.strategy.stack) is None:
                 reasons.append(f"stack {setting.strategy.stack} has no lock envs/{setting.strategy.stack}.txt")
             if not reasons:
-                self._add(self._placed(setting), asked.comparison)
+                self._add(self._placed(setting), combination.comparison)
             else:
                 self.skipped.setdefault(self.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
         for caution, named in self.cautions.items():
@@ -75,34 +75,34 @@ class Combinations:
         settings_, skipped = [*self.settings.values()], [*self.skipped.values()]
         return replace(self.plan, settings=settings_, skipped=skipped, warnings=self.warnings)
 
-    def _of_command(self, asked: Asked, command: Command) -> tuple[Setting, list[str]]:
+    def _of_command(self, combination: Combination, command: Command) -> tuple[Setting, list[str]]:
         """The setting of a combination that names a command, and why it cannot run."""
-        stack = self.plan.stacks.name(self.config.comparisons[asked.comparison].stack)
-        setting = scripts.resolve(asked, command, config=self.config, stack=stack, here=self.here)
-        reasons = [*scripts.problems(asked, setting, command, self.here)]
+        stack = self.plan.stacks.name(self.config.comparisons[combination.comparison].stack)
+        setting = scripts.resolve(combination, command, config=self.config, stack=stack, here=self.here)
+        reasons = [*scripts.problems(combination, setting, command, self.here)]
         if self.here.site and not reasons:
             reasons += self._site_problems(setting, self.here.site, None)
         return setting, reasons
 
-    def _of_strategy(self, asked: Asked) -> tuple[Setting, list[str]]:
+    def _of_strategy(self, combination: Combination) -> tuple[Setting, list[str]]:
         """The setting of a combination that names a strategy, and why it cannot run."""
-        strategy = self.strategies[asked.strategy]
+        strategy = self.strategies[combination.strategy]
         setting = settings.resolve(
-            asked,
+            combination,
             config=self.config,
             strategy=strategy,
             stack=self.plan.stacks.name(strategy.requirements.stack),
-            looked=self.looked[options_key(asked.task_options)],
+            looked=self.looked[options_key(combination.task_options)],
             here=self.here,
         )
-        reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
+        reasons = skips.problems(combination, setting, config=self.config, strategy=strategy, here=self.here)
         site, stack, needs = self.here.site, setting.strategy.stack, strategy.requirements
         lock = lock_of(self.root, stack)
         torch = software.torch_version(site, stack, lock, self.arithmetic.torch)
         if site and not reasons:
             reasons += self._site_problems(setting, site, torch)
-        reasons += software.problems(needs, asked.strategy, torch, site)
-        reasons += software.missing_packages(needs, asked.strategy, site, stack, lock)
+        reasons += software.problems(needs, combination.strategy, torch, site)
+        reasons += software.missing_packages(needs, combination.strategy, site, stack, lock)
         if unproven := skips.why_unproven(setting.task):
             if self.config.unproven == "skip":
                 reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
@@ -128,16 +128,16 @@ class Combinations:
         # A script's jobs end by themselves.
         segment = None if comparison.command else comparison.segment or self.config.segment
         repeats = comparison.repeats or self.config.repeats
-        known = self.settings.get(name)
-        if known is None:
+        earlier = self.settings.get(name)
+        if earlier is None:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
             for caution in cautions.of_setting(planned, self.plan, self.here):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             return
-        repeats = max(known.repeats, repeats)
-        self.settings[name] = replace(known, repeats=repeats)
-        place = "twice in" if known.comparison == index else f"in comparisons[{known.comparison}] and"
-        other = "" if known.segment == segment else ", with the segment of the former"
+        repeats = max(earlier.repeats, repeats)
+        self.settings[name] = replace(earlier, repeats=repeats)
+        place = "twice in" if earlier.comparison == index else f"in comparisons[{earlier.comparison}] and"
+        other = "" if earlier.segment == segment else ", with the segment of the former"
         self.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
 
     def _placed(self, setting: Setting) -> Setting:
@@ -147,14 +147,14 @@ class Combinations:
             place = replace(setting.place, variables=variables, torch_version=self.arithmetic.torch)
             return replace(setting, place=place)
         partition, _ = shapes.partition_for(setting.shape, site, self.config)
-        asked = login_node.environment_of(site, setting.strategy.stack, self.root)
-        software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
-        software |= {"stack_modules": asked["stack_modules"]} if asked["stack_modules"] else {}
+        environment = login_node.environment_of(site, setting.strategy.stack, self.root)
+        software = {name: environment[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
+        software |= {"stack_modules": environment["stack_modules"]} if environment["stack_modules"] else {}
         place = replace(
             setting.place,
             gpu_name=partition.gpu_name if partition else None,
-            software=f"{asked['mode']}-{identity.fingerprint(software)}",
-            torch_version=self.arithmetic.torch if asked["mode"] == "current" else None,
+            software=f"{environment['mode']}-{identity.fingerprint(software)}",
+            torch_version=self.arithmetic.torch if environment["mode"] == "current" else None,
             variables=variables,
         )
         return replace(setting, place=place)
@@ -202,7 +202,7 @@ class Identities:
         """The fingerprint of a setting, with the digests of the task's source, or the script's, the stack's lock and
         `sources`.
         """
-        known = {"lock": self.lock(setting.strategy.stack)}
+        digests = {"lock": self.lock(setting.strategy.stack)}
         script = setting.strategy.script
-        known |= {"script": script.source} if script else {"task": self.task_source}
-        return identity.identity(setting, sources=known | dict(sources), **more)
+        digests |= {"script": script.source} if script else {"task": self.task_source}
+        return identity.identity(setting, sources=digests | dict(sources), **more)

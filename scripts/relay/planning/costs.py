@@ -78,11 +78,11 @@ def left(plan: Plan) -> Cost:
 def used(plan: Plan) -> Cost:
     """What the plan's jobs have taken so far, as far as it was recorded; with retries."""
     results = plan.results
-    found = [_taken(plan, run.shape, _trained_seconds(Places(results, run.id))) for run in plan.runs]
+    taken = [_taken(plan, run.shape, _trained_seconds(Places(results, run.id))) for run in plan.runs]
     for rule, name, specification in _proofs(plan):
         seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
-        found.append(_taken(plan, specification.shape, seconds))
-    return sum(found, Cost())
+        taken.append(_taken(plan, specification.shape, seconds))
+    return sum(taken, Cost())
 
 
 def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:
@@ -131,8 +131,8 @@ def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
 
 def _trained_seconds(places: Places) -> float:
     """How long a run's jobs have been under way in all."""
-    if (places.work / chain.CHAIN).exists() and (known := chain.read(places.work)):
-        return sum(_seconds(places.work, entry) for entry in known["attempts"])
+    if (places.work / chain.CHAIN).exists() and (record := chain.read(places.work)):
+        return sum(_seconds(places.work, entry) for entry in record["attempts"])
     summary = read_json_or(places.run / "summary.json", None) or {}
     return float(summary.get("allocated_seconds") or 0.0)
 
@@ -167,19 +167,19 @@ def kept_to(plan: Plan) -> Plan:
             plan = _with_repeats(plan, last - 1)
     after, hours = _rounds(plan), _hours(plan)
     spent = round(used(plan).device_hours(plan), 2)
-    asked = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
+    over = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
     if after < before:
         left_out = f"repeat {before}" if before - after == 1 else f"repeats {after + 1} to {before}"
-        told = f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)"
-        plan = replace(plan, warnings=[*plan.warnings, told])
+        message = f"{over}: {left_out} of each setting left out (over_budget: drop_repeats)"
+        plan = replace(plan, warnings=[*plan.warnings, message])
     if hours > budget:
         with_fewer = f" ({round(hours, 2):g} with {after} repeats)" if after < before else ""
         already = f"; {spent:g} of them were used so far" if spent else ""
-        told = (
-            f"config: {asked} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "
+        message = (
+            f"config: {over} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "
             "compare fewer settings, or raise it"
         )
-        plan = replace(plan, over_budget=told)
+        plan = replace(plan, over_budget=message)
     return plan
 
 
@@ -245,5 +245,5 @@ def shown(plan: Plan) -> Iterator[str]:
     yield f"device-hours: at most {hours[0]} planned, {hours[1]} used so far, at most {hours[2]} to do{counted}"
     prices = [cost.price for cost in (whole, so_far, to_do)]
     if plan.site and all(price is not None for price in prices) and whole.price:
-        told = [f"{price:,.2f} {plan.site.price.currency}" for price in prices if price is not None]
-        yield f"price: at most {told[0]} planned, {told[1]} used so far, at most {told[2]} to do ({plan.site.file})"
+        amounts = [f"{price:,.2f} {plan.site.price.currency}" for price in prices]
+        yield "price: at most {} planned, {} used so far, at most {} to do ({})".format(*amounts, plan.site.file)

@@ -104,15 +104,15 @@ def _by_place(plan: Plan) -> Mapping[str, Iterable[Training]]:
 
 def freeze_code(results: Path, specifications: Iterable[Training]) -> None:
     """Freeze the code of all these jobs, and note which is whose. What is edited from now on is for the next plan."""
-    folder, made = results / "code", dict[tuple[str, ...], dict[str, str]]()
-    found: dict[str, dict[str, str]] = {}
+    folder, frozen = results / "code", dict[tuple[str, ...], dict[str, str]]()
+    code_of: dict[str, dict[str, str]] = {}
     for each in specifications:
         strategy = each.strategy.name if isinstance(each, Run | Gate) else ""  # the others know nothing of strategies
-        if (its := (strategy, each.task.name, each.task.file)) not in made:
+        if (code := (strategy, each.task.name, each.task.file)) not in frozen:
             plain = {} if strategy else {"code": freeze(None, each.task.file, folder=folder).name}
-            made[its] = plain or code_of_today(each, folder)
-        found[f"{each.kind} {each.id}"] = made[its]
-    write_json(folder / PLANNED, found)
+            frozen[code] = plain or code_of_today(each, folder)
+        code_of[f"{each.kind} {each.id}"] = frozen[code]
+    write_json(folder / PLANNED, code_of)
 
 
 def _ended(path: Path, specification: Specification) -> bool:
@@ -130,8 +130,8 @@ def _edited(plan: Plan) -> str:
     earlier, now = {run["id"] for run in before.get("runs", ())}, {run.id for run in plan.runs}
     if not earlier or earlier & now or before.get("config") != json.loads(json.dumps(plan.config.written())):
         return ""
-    what = "the code, or the versions of its packages,"
-    return f"{what} changed since the last call: its {len(now)} runs are new. Earlier results stay in results/runs"
+    cause = "the code, or the versions of its packages,"
+    return f"{cause} changed since the last call: its {len(now)} runs are new. Earlier results stay in results/runs"
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -149,9 +149,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         for run in plan.runs
     ]
     skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in plan.skipped]
-    told = {"margin": plan.config.margin, "spot_checks": bool(plan.spot_checks), "answer": _answer_rules(plan)}
-    told |= {"dropped": plan.dropped, "config": plan.config.written()}
-    return {"runs": runs, "skipped": skipped, **told}
+    rules = {"margin": plan.config.margin, "spot_checks": bool(plan.spot_checks), "answer": _answer_rules(plan)}
+    return {"runs": runs, "skipped": skipped, **rules, "dropped": plan.dropped, "config": plan.config.written()}
 
 
 def _answer_rules(plan: Plan) -> dict[str, Any]:
@@ -196,13 +195,13 @@ def _copy(source: Path, place: Path) -> None:
 def handed() -> tuple[bool, Plan]:
     """Whether this job's call is a self-test, and that call's plan. Raises UserError where it is gone or damaged."""
     try:
-        told = _json().validate_json((FOLDER / PLAN).read_bytes())
+        content = _json().validate_json((FOLDER / PLAN).read_bytes())
     except OSError as error:
         raise UserError(f"{FOLDER / PLAN}: cannot be read: {error.strerror}; give the same call again") from None
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise UserError(f"{FOLDER / PLAN}: {where}: damaged, or of another version; give the same call again") from None
-    return told.selftest, _plan_of(told)
+    return content.selftest, _plan_of(content)
 
 
 def as_read(plan: Plan) -> Plan:
@@ -211,14 +210,14 @@ def as_read(plan: Plan) -> Plan:
 
 
 def _written(plan: Plan, selftest: bool) -> bytes:
-    told = Handed(plan, selftest, plan.site.file if plan.site else "")
+    content = Handed(plan, selftest, plan.site.file if plan.site else "")
     # A config says what was given: a comparison may name some keys only where it has a command.
-    return _json().dump_json(told, exclude_unset=True)
+    return _json().dump_json(content, exclude_unset=True)
 
 
-def _plan_of(told: Handed) -> Plan:
-    site = told.plan.site
-    return replace(told.plan, site=read_from(site, told.site_file)) if site else told.plan
+def _plan_of(content: Handed) -> Plan:
+    site = content.plan.site
+    return replace(content.plan, site=read_from(site, content.site_file)) if site else content.plan
 
 
 def last(config: Config, because: UserError) -> Plan:

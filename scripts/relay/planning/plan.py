@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from relay.base.grouped import grouped
 from relay.config.blocks import Segment
 from relay.config.config import Config
 from relay.environments import login_node
@@ -105,11 +106,15 @@ class Plan:
 
     def spot_check_runs(self, setting: str) -> list[Run]:
         """The runs that a setting's spot check computes steps of."""
-        return [run for run in self.runs if run.setting_id == setting]
+        return self._runs_of_setting.get(setting, [])
 
     def libtorch_run(self, setting: str) -> Run:
         """The run whose trained model a C++ program runs: the setting's first repeat."""
-        return next(run for run in self.runs if run.setting_id == setting and run.repeat == 0)
+        return next(run for run in self._runs_of_setting[setting] if run.repeat == 0)
+
+    @cached_property
+    def _runs_of_setting(self) -> dict[str, list[Run]]:
+        return grouped(self.runs, lambda run: run.setting_id)
 
     def preflight(self, specification: Specification) -> str:
         """The id of the preflight that a run, gate or reference waits for on a cluster."""
@@ -152,12 +157,12 @@ class Plan:
 
     def _environment(self, stack: str, device: str, program: str | None) -> dict[str, Any]:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
-        known = (stack, device, program)
-        if known not in self._environments:
-            self._environments[known] = login_node.environment_of(
+        key = (stack, device, program)
+        if key not in self._environments:
+            self._environments[key] = login_node.environment_of(
                 self.site, stack, self.root, device=device, program=program
             )
-        return self._environments[known]
+        return self._environments[key]
 
     @cached_property
     def _environments(self) -> dict[tuple[str, str, str | None], dict[str, Any]]:

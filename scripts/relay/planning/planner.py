@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.card.looks import Looks
-from relay.config import asked, shrink
+from relay.config import expansion, shrink
 from relay.config.commands import Command, commands_of
 from relay.config.config import Config
 from relay.config.strategies import StrategyFile, strategies_of
@@ -85,13 +85,13 @@ def plan(
     if by_job:
         why = dict.fromkeys(filter(None, map(str, by_job)))
         return replace(declared, looks={each.look.id: each.look for each in by_job}, warnings=[*why])
-    made = _with_runs(Combinations(declared, strategies, commands, here, looks, seen), record=record)
-    made = _measured(made) if record else made
-    whole = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(made)]
-    made = replace(made, warnings=[*made.warnings, *whole])
-    costs.check_jobs(made)
-    costs.check_currency(made)
-    return made
+    planned = _with_runs(Combinations(declared, strategies, commands, here, looks, seen), record=record)
+    planned = _measured(planned) if record else planned
+    whole = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(planned)]
+    planned = replace(planned, warnings=[*planned.warnings, *whole])
+    costs.check_jobs(planned)
+    costs.check_currency(planned)
+    return planned
 
 
 def _declared(
@@ -100,29 +100,29 @@ def _declared(
     """Phase 1, from the config and the site alone: a plan without runs, the strategies' files, and the commands."""
     config = empty.config
     commands, strategies = commands_of(config), strategies_of(config, reading=reading)
-    asked.check_runs(config)
+    expansion.check_runs(config)
     segments.read_speeds(empty.speeds)  # a damaged file is told here, and not by the rule that is first to need it
     names = [*dict.fromkeys(each.strategy for each in config.comparisons)]
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
-    found = stacks.find(config, empty.site, empty.root, needed, record=record)
-    return replace(empty, strategies=names, stacks=found), strategies, commands
+    of_site = stacks.find(config, empty.site, empty.root, needed, record=record)
+    return replace(empty, strategies=names, stacks=of_site), strategies, commands
 
 
 def _with_runs(combined: Combinations, *, record: bool) -> Plan:
     """Phase 2, with what was seen of the task: its settings, what proves them, and their runs in rounds."""
-    made = Proofs(combined.added(), combined).added()
-    made = combined.with_runs(made, rounds.read(made.results) if made.config.anchor else {})
+    plan = Proofs(combined.added(), combined).added()
+    plan = combined.with_runs(plan, rounds.read(plan.results) if plan.config.anchor else {})
     if record:
-        more, told = rounds.with_anchors(made)
-        made = combined.with_runs(replace(made, warnings=[*made.warnings, *told]), more) if told else made
-    return replace(made, requests=Requests.read(made.results))
+        more, lines = rounds.with_anchors(plan)
+        plan = combined.with_runs(replace(plan, warnings=[*plan.warnings, *lines]), more) if lines else plan
+    return replace(plan, requests=Requests.read(plan.results))
 
 
-def _measured(made: Plan) -> Plan:
+def _measured(plan: Plan) -> Plan:
     """Phase 3, with what earlier runs have measured: what jobs ask for, what goes on, and what the budget leaves."""
-    made = replace(made, requests=replace(made.requests, measured=requests.measured(made)))
-    return costs.kept_to(rounds.dropped(made))
+    plan = replace(plan, requests=replace(plan.requests, measured=requests.measured(plan)))
+    return costs.kept_to(rounds.dropped(plan))
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
@@ -177,8 +177,8 @@ def _partitions(plan: Plan) -> Iterator[str]:
 
 
 def _gpus(plan: Plan) -> Iterator[str]:
-    asked = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
-    if plan.site is None and plan.config.device == "cuda" and asked:
+    on_gpus = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
+    if plan.site is None and plan.config.device == "cuda" and on_gpus:
         count, why = usable()
         if not count:
             yield f"config: device: 'cuda' is not allowed: this machine has no usable GPU: {why}; allowed: auto, cpu"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from relay.base.grouped import grouped
-from relay.config.asked import options_key
+from relay.config.expansion import options_key
 from relay.config.strategies import StrategyFile
 from relay.environments import overlay
 from relay.environments.locks import base
@@ -18,9 +18,10 @@ from relay.planning.settings import BACKENDS, unit
 from relay.process.cpus import useful_threads
 from relay.spec import identity
 from relay.spec.declare import bearing, reset
+from relay.spec.recipe import Batch, Length
 from relay.spec.run import GROUPS, Gate, LibTorch, OwnBatch, Preflight, Reference, Setting, SpotCheck, changed
 from relay.spec.script import NOT_PROVEN
-from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
+from relay.spec.setting import Computation, Feeding, Shape, StrategySpec
 
 # The gate's long trainings use a batch of about this size. Runs of any batch size that is divided in the same way then
 # share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of many units, as a
@@ -133,11 +134,11 @@ class Proofs:
     def _preflight(self, setting: Setting) -> str:
         """The id of the preflight of the setting's shape and stack. The preflight is added to the plan."""
         shape = setting.shape
-        digest = identity.fingerprint(asked_of_nodes(setting))
+        digest = identity.fingerprint(preflight_values(setting))
         name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
-        known = self.preflights.get(name)
+        earlier = self.preflights.get(name)
         # The most data workers show whether they share a core.
-        if known is None or setting.feeding.data_workers > known.feeding.data_workers:
+        if earlier is None or setting.feeding.data_workers > earlier.feeding.data_workers:
             self.preflights[name] = Preflight(
                 id=name,
                 shape=shape,
@@ -221,11 +222,11 @@ def spot_checked(setting: Setting, cpus: int | None) -> Setting:
     shape = setting.shape
     own = shape.cpus_per_node if shape.device == "cpu" else shape.cpus_per_task
     own = own if cpus is None else min(own, cpus)
-    one = Shape(device=shape.device, cpus_per_task=own, threads=own, backend=BACKENDS[shape.device][0])
-    return replace(setting, shape=one)
+    single = Shape(device=shape.device, cpus_per_task=own, threads=own, backend=BACKENDS[shape.device][0])
+    return replace(setting, shape=single)
 
 
-def asked_of_nodes(setting: Setting) -> dict[str, Any]:
+def preflight_values(setting: Setting) -> dict[str, Any]:
     """The values that a preflight depends on. Settings with equal values share a preflight."""
     groups = (getattr(setting, name) for name, _ in GROUPS)
     values = {name: value for group in groups for name, value in bearing(group, "job").items()}

@@ -27,8 +27,8 @@ def measured(plan: Plan) -> dict[str, Sized]:
     """
     if plan.site is None or not plan.config.right_size:
         return {}
-    found = {planned.id: _sized(plan, planned) for planned in plan.settings}
-    return {name: sized for name, sized in found.items() if sized}
+    sizes = {planned.id: _sized(plan, planned) for planned in plan.settings}
+    return {name: sized for name, sized in sizes.items() if sized}
 
 
 def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
@@ -76,12 +76,12 @@ def shown(plan: Plan) -> Iterator[str]:
     first = {run.setting_id: run for run in reversed(plan.runs)}
     for name, sized in plan.requests.measured.items():
         declared = plan.declared(first[name])
-        asked = plan.job(first[name])
-        assert asked is not None
-        told = f"{asked.minutes} minutes (declared: {declared.minutes}; measured: {sized.time_why})"
-        if asked.memory_mb:
-            told = f"{asked.memory_mb} MB (declared: {declared.memory_mb}; measured: {sized.memory_why}), {told}"
-        yield f"asks for, by measurement: {plan.names[name]}: {told}"
+        job = plan.job(first[name])
+        assert job is not None
+        text = f"{job.minutes} minutes (declared: {declared.minutes}; measured: {sized.time_why})"
+        if job.memory_mb:
+            text = f"{job.memory_mb} MB (declared: {declared.memory_mb}; measured: {sized.memory_why}), {text}"
+        yield f"asks for, by measurement: {plan.names[name]}: {text}"
     for name, memory_mb in plan.requests.raised.items():
         yield f"asks for more: {plan.names.get(name, name)}: {memory_mb} MB, because a job was killed for memory"
 
@@ -118,19 +118,19 @@ def _expected(plan: Plan) -> Iterator[ExpectedStart]:
     for each in (of_shape[shape] for shape in plan.preflights if shape in of_shape):  # runs are in a random order
         job = plan.job(each)
         assert job is not None
-        what = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
+        job_text = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
         try:
             start = commands.expected_start(shapes.sbatch_flags(job, plan.site), job.partition)
         except Unavailable as error:
-            yield ExpectedStart(f"expected start of {what}: not known: {error}")
+            yield ExpectedStart(f"expected start of {job_text}: not known: {error}")
         except NoNode as error:
-            told = f"warning: Slurm would queue {what}, and can start it on no node now: {error}"
-            yield ExpectedStart(told, waits=True)
+            text = f"warning: Slurm would queue {job_text}, and can start it on no node now: {error}"
+            yield ExpectedStart(text, waits=True)
         except UserError as error:
-            yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {what}: {error}", refused=True)
+            yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {job_text}: {error}", refused=True)
         else:
             minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
-            yield ExpectedStart(f"expected start of {what}: in {minutes:.0f} minutes, says sbatch --test-only")
+            yield ExpectedStart(f"expected start of {job_text}: in {minutes:.0f} minutes, says sbatch --test-only")
 
 
 def _words(shape: Shape) -> str:

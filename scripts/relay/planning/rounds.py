@@ -37,11 +37,11 @@ FILE = "anchors.json"  # by setting: its further repeats, and the new settings t
 
 def read(results: Path) -> dict[str, dict[str, Any]]:
     """What earlier calls have planned; what is damaged is left out."""
-    told: dict[str, Any] = {name: each for name, each in read_json_or(results / FILE, {}).items() if type(each) is dict}
+    plans: dict[str, Any] = read_json_or(results / FILE, {})
     return {
         name: each
-        for name, each in told.items()
-        if isinstance(each.get("repeats"), int) and isinstance(each.get("beside"), list)
+        for name, each in plans.items()
+        if type(each) is dict and isinstance(each.get("repeats"), int) and isinstance(each.get("beside"), list)
     }
 
 
@@ -73,19 +73,19 @@ def with_anchors(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]
     """
     best = _recommended(plan.results) if plan.config.anchor else []
     repeats = grouped(plan.runs, lambda run: run.setting_id) if best else {}
-    known = {name for each in plan.anchors.values() for name in each["beside"]}
-    anchors, told = {**plan.anchors}, []
+    compared = {name for each in plan.anchors.values() for name in each["beside"]}
+    anchors, lines = {**plan.anchors}, []
     for its in filter(None, map(repeats.get, best)):
-        new = [runs for name, runs in repeats.items() if name not in known and _new(plan, its, runs)]
+        new = [runs for name, runs in repeats.items() if name not in compared and _new(plan, its, runs)]
         if new and _earlier(plan, its):
             before, name = anchors.get(its[0].setting_id, {"repeats": 0, "beside": []}), its[0].setting_id
             more, beside = max(map(len, new)), [runs[0].setting_id for runs in new]
             anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
-            told.append(
+            lines.append(
                 f"{plan.names[name]} is measured again, {more} times, because settings that are new "
                 "were not measured on its day (anchor: false leaves it out)"
             )
-    return anchors, told
+    return anchors, lines
 
 
 def begun(plan: Plan, run: Run) -> bool:
@@ -97,7 +97,7 @@ def _recommended(results: Path) -> list[str]:
     """The settings that the last answers recommend; none where they are damaged, or of another version."""
     with suppress(LookupError, TypeError):
         answers = read_json_or(results / "answer.json", {})["answers"]
-        return [str(told["recommended"]["setting"]) for told in answers if told["recommended"]]
+        return [str(answer["recommended"]["setting"]) for answer in answers if answer["recommended"]]
     return []
 
 
@@ -129,7 +129,7 @@ class First:
 
 def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
     """The settings that another was `factor` times as fast as, which trains the same and costs no more; why, by id."""
-    found = {}
+    reasons = {}
     for each in firsts:
         faster = [
             other
@@ -141,11 +141,11 @@ def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
         ]
         if faster:
             best = max(faster, key=lambda other: min(other.speeds))
-            found[each.setting] = (
+            reasons[each.setting] = (
                 f"after {len(each.speeds)} repeats: {best.name} was {min(best.speeds) / max(each.speeds):.1f} times as "
                 f"fast, and costs no more (drop_slower_than: {factor:g})"
             )
-    return found
+    return reasons
 
 
 def dropped(plan: Plan) -> Plan:
@@ -159,7 +159,7 @@ def dropped(plan: Plan) -> Plan:
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
     counts = {setting: sum(run.setting_id == setting for run in kept) for setting in left_out}
     settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
-    why = {setting: told for setting, told in slower.items() if setting in left_out}
+    why = {setting: reason for setting, reason in slower.items() if setting in left_out}
     return replace(plan, runs=kept, settings=settings, dropped=why)
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.config.asked import Asked
 from relay.config.commands import BATCHES, Command, named_files
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
+from relay.config.expansion import Combination
 from relay.planning import settings, skips
 from relay.planning.settings import Here
 from relay.spec.dataset import DatasetSpec
 from relay.spec.identity import source_digest
 from relay.spec.messages import show
+from relay.spec.recipe import Batch, Length, Optimization
 from relay.spec.requirements import Requirements
 from relay.spec.run import GROUPS, Setting
 from relay.spec.script import (
@@ -32,7 +33,7 @@ from relay.spec.script import (
     placeholders,
     started_by_torchrun,
 )
-from relay.spec.setting import Batch, Computation, Feeding, Launcher, Length, Optimization, Place, Shape, StrategySpec
+from relay.spec.setting import Computation, Feeding, Launcher, Place, Shape, StrategySpec
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
@@ -51,10 +52,10 @@ def _counts(comparison: Comparison, command: Command, config: Config) -> Counted
     return "runs"
 
 
-def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here: Here) -> Setting:
+def resolve(combination: Combination, command: Command, *, config: Config, stack: str, here: Here) -> Setting:
     """The setting of a combination, with every default and every placeholder filled in. Raises UserError."""
-    comparison = config.comparisons[asked.comparison]
-    axes, shape = asked.axes, _shape(asked, here)
+    comparison = config.comparisons[combination.comparison]
+    axes, shape = combination.axes, _shape(combination, here)
     batch = axes["global_batch_size"] or (axes["batch_per_device"] or 0) * shape.devices or config.global_batch_size
     read = {name: pattern for name, pattern in comparison.read.model_dump().items() if pattern}
     counts = _counts(comparison, command, config)
@@ -68,7 +69,7 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
             metrics=("accuracy",) if "accuracy" in read else (),
         ),
         dataset=NO_DATASET,
-        strategy=StrategySpec(name=asked.strategy, stack=stack, options=dict(asked.options)),
+        strategy=StrategySpec(name=combination.strategy, stack=stack, options=dict(combination.options)),
         shape=shape,
         place=Place(site=here.site.name if here.site else "local"),
         computation=Computation(**{each.name: axes[each.name] for each in fields(Computation) if each.name in axes}),
@@ -78,7 +79,7 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
         length=_length(config),
         spot_checks=SpotChecks(random_steps=0, hops=0, end=False),
     )
-    values = _values(setting, batch, asked.options)
+    values = _values(setting, batch, combination.options)
     words = tuple(filled(word, values) for word in command.words)
     plain = [filled(word, {}, last=True) for word in words]
     files = tuple(sorted({*command.files, *named_files(plain, comparison.links, command.place)}))
@@ -87,7 +88,7 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
         file=command.file,
         folder=command.folder,
         files=files,
-        links=dict(_links(comparison, f"config: comparisons[{asked.comparison}].links", here)),
+        links=dict(_links(comparison, f"config: comparisons[{combination.comparison}].links", here)),
         read=read,
         counts=counts,
         reported=command.reported,
@@ -115,11 +116,11 @@ def _links(comparison: Comparison, place: str, here: Here) -> Iterator[tuple[str
         yield name, str(path.absolute())
 
 
-def _shape(asked: Asked, here: Here) -> Shape:
+def _shape(combination: Combination, here: Here) -> Shape:
     """The shape. A command starts its node's processes itself, unless the launcher is to start each of them."""
-    shape = settings.shape_of(asked, NEEDS, here)
+    shape = settings.shape_of(combination, NEEDS, here)
     several: Launcher = "torchrun" if shape.world_size > 1 else "none"
-    return replace(shape, launcher=asked.axes["launcher"] or several)
+    return replace(shape, launcher=combination.axes["launcher"] or several)
 
 
 def _length(config: Config) -> Length:
@@ -148,14 +149,14 @@ def _values(setting: Setting, batch: int | None, options: Mapping[str, Any]) -> 
     return {name: value for name, value in values.items() if value is not None} | dict(options)
 
 
-def problems(asked: Asked, setting: Setting, command: Command, here: Here) -> Iterator[str]:
+def problems(combination: Combination, setting: Setting, command: Command, here: Here) -> Iterator[str]:
     """Why the setting cannot run, each reason with its remedy; none where it can."""
     shape, script = setting.shape, setting.strategy.script
     assert script is not None
     yield from skips.of_devices(setting, NEEDS, here)
     if shape.threads > shape.cpus_per_task:
         yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
-    if asked.axes["launcher"] == "torchrun":
+    if combination.axes["launcher"] == "torchrun":
         yield "launcher torchrun is for strategies; write torchrun into the command"
     if shape.launcher in ("spawn", "horovodrun"):
         yield f"launcher {shape.launcher} is for strategies; use torchrun in the command, or launcher srun or direct"
@@ -178,9 +179,9 @@ def problems(asked: Asked, setting: Setting, command: Command, here: Here) -> It
         )
     used, missing = {*placeholders(command.words)}, {*placeholders(script.command)}
     batch, given = setting.batch.global_batch_size, {*BATCHES} & used
-    for parts, what, name in ((shape.devices, "devices", BATCHES[1]), (shape.world_size, "processes", BATCHES[2])):
+    for parts, unit, name in ((shape.devices, "devices", BATCHES[1]), (shape.world_size, "processes", BATCHES[2])):
         if name in used - missing and batch % parts:
-            yield f"global_batch_size {batch} is not divisible by {parts} {what}"
+            yield f"global_batch_size {batch} is not divisible by {parts} {unit}"
     if given and any(name in missing for name in given):
         yield f"placeholder {{{min(given)}}} has no value; give global_batch_size or batch_per_device"
     for name in sorted(missing):
@@ -195,5 +196,5 @@ def refusals(config: Config, targets: Collection[str]) -> list[str]:
     """Why these targets of Snakemake cannot be made: a command is no task."""
     if not any(comparison.command for comparison in config.comparisons):
         return []
-    asked = sorted({*targets} & {*OF_TASKS})
-    return [f"target '{name}': is for tasks, and the config measures commands as they stand" for name in asked]
+    of_tasks = sorted({*targets} & {*OF_TASKS})
+    return [f"target '{name}': is for tasks, and the config measures commands as they stand" for name in of_tasks]

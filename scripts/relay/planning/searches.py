@@ -18,7 +18,7 @@ from relay.config.config import Config
 from relay.planning.plan import Plan
 from relay.planning.settings import unit
 from relay.run_folder.largest_model import LargestModel, of_record
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.identity import fingerprint
 from relay.spec.probe import Limits
 from relay.spec.requirements import Requirements
@@ -50,8 +50,8 @@ def batch_searches(plan: Plan) -> dict[str, PlannedProbe]:
             continue
         name = first_of.setdefault(_without_batch(planned.setting), planned.id)
         if name in planned_probes:
-            known = planned_probes[name]
-            planned_probes[name] = replace(known, settings=(*known.settings, planned.id))
+            probe_so_far = planned_probes[name]
+            planned_probes[name] = replace(probe_so_far, settings=(*probe_so_far.settings, planned.id))
         else:
             probe = Probe.of(planned.setting, id=name, seed=plan.config.seed)
             planned_probes[name] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
@@ -63,16 +63,16 @@ def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
 
     A probe must not take longer than its job may. A search for the largest model needs a task with an option `depth`.
     """
-    told, config = [], plan.config
+    lines, config = [], plan.config
     named_so = ("probe", LARGEST_MODEL)
     probing = any(Path(target).name.startswith(named_so) or "results/probe" in target for target in targets)
     if probing and config.probe.minutes > config.runtime_minutes:
         limit = f"at most {config.runtime_minutes} (runtime_minutes)"
-        told.append(f"config: probe.minutes: {config.probe.minutes:g} is not allowed; allowed: {limit}")
+        lines.append(f"config: probe.minutes: {config.probe.minutes:g} is not allowed; allowed: {limit}")
     if LARGEST_MODEL in targets and not depth_searches(plan):
         allowed = "tasks with an option depth, the number of their blocks, such as gpt-tiny"
-        told.append(f"config: task: {config.task} has no depth to search over; allowed for {LARGEST_MODEL}: {allowed}")
-    return told
+        lines.append(f"config: task: {config.task} has no depth to search over; allowed for {LARGEST_MODEL}: {allowed}")
+    return lines
 
 
 def _without_batch(setting: Setting) -> str:
@@ -84,12 +84,12 @@ def _without_batch(setting: Setting) -> str:
 
 def _limits(probe: Probe, config: Config) -> Limits:
     """The batches that the probe may try: only those that the planner would accept."""
-    unit = batch_unit(probe, requirements.read(Path(probe.strategy.file)))
-    most, asked, devices = unit, config.probe, probe.shape.devices
-    while most + unit <= asked.most and _leaves_steps((most + unit) * devices, probe, config):
+    unit = batch_unit(probe, strategy_files.read(Path(probe.strategy.file)))
+    most, bounds, devices = unit, config.probe, probe.shape.devices
+    while most + unit <= bounds.most and _leaves_steps((most + unit) * devices, probe, config):
         most += unit
     first = min(most, max(1, probe.batch.global_batch_size // devices // unit) * unit)
-    return Limits(unit, first, most, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)
+    return Limits(unit, first, most, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
 
 
 def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
@@ -103,10 +103,10 @@ def batch_unit(setting: Setting, needs: Requirements) -> int:
     return math.lcm(unit(setting, needs), devices) // devices
 
 
-def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
-    """The plan's config as YAML, with the largest batch of each setting. `found` maps a probe's id to its answer."""
+def config_text(plan: Plan, answers: Mapping[str, Mapping[str, Any]], path: str) -> str:
+    """The plan's config as YAML, with the largest batch of each setting. `answers` maps a probe's id to its answer."""
     batch_of = {
-        setting: found[name]["batch_per_device"] for name, p in batch_searches(plan).items() for setting in p.settings
+        setting: answers[name]["batch_per_device"] for name, p in batch_searches(plan).items() for setting in p.settings
     }
     entries = []
     for planned in plan.settings:
@@ -129,48 +129,48 @@ def _comparison(setting: Setting, batch_per_device: int | None) -> dict[str, Any
     if batch_per_device is not None:
         axes |= {"global_batch_size": None, "batch_per_device": batch_per_device}
     changed = {name: value for name, value in axes.items() if [value] != Comparison.model_fields[name].default}
-    options = requirements.chosen(Path(setting.strategy.file), setting.strategy.options)
+    options = strategy_files.chosen(Path(setting.strategy.file), setting.strategy.options)
     return {"strategy": setting.strategy.name, **changed} | ({"options": options} if options else {})
 
 
-def shown_batches(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
+def shown_batches(plan: Plan, answers: Mapping[str, Mapping[str, Any]], path: str) -> str:
     """The probes' answers for the terminal: a line for each setting, and the command that uses them."""
     lines = []
     for name, planned in batch_searches(plan).items():
-        answer, shape = found[name], planned.probe.shape
-        what = f"{shape.nodes} × {shape.devices_per_node} {shape.device}, {planned.probe.computation.precision}"
+        answer, shape = answers[name], planned.probe.shape
+        place = f"{shape.nodes} × {shape.devices_per_node} {shape.device}, {planned.probe.computation.precision}"
         limits = {
             "memory": "",
             "most": ", the largest batch to try",
             "minutes": ", the largest tried in the time allowed",
         }
         size = f"{answer['batch_per_device']} samples per device{limits[answer['limited_by']]}"
-        lines.append(f"{name} ({what}): {answer['reason'] or size}")
+        lines.append(f"{name} ({place}): {answer['reason'] or size}")
     lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]
     return "\n".join([*lines, f"Use it by: snakemake --profile … --configfile {path}"])
 
 
 def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
     """The searches of a plan, by the setting's id: one for each setting whose task has an option `depth`."""
-    found = {}
+    planned_searches = {}
     for planned in plan.settings:
         if "depth" in planned.setting.task.options:
             probe = Probe.of(planned.setting, id=planned.id, seed=plan.config.seed)
-            found[planned.id] = PlannedProbe(probe, _depths(probe, plan.config), (planned.id,))
-    return found
+            planned_searches[planned.id] = PlannedProbe(probe, _depths(probe, plan.config), (planned.id,))
+    return planned_searches
 
 
 def _depths(probe: Probe, config: Config) -> Limits:
     """Depths that have a block for each stage of a pipeline."""
-    needs = requirements.read(Path(probe.strategy.file))
+    needs = strategy_files.read(Path(probe.strategy.file))
     stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
-    asked, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
-    return Limits(1, first, asked.most_blocks, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)
+    bounds, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
+    return Limits(1, first, bounds.most_blocks, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
 
 
-def shown_depths(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> str:
+def shown_depths(plan: Plan, answers: Mapping[str, Mapping[str, Any]]) -> str:
     """The answers for the terminal: a line for each setting, the prediction beside what was found."""
-    lines = [_line(of_record(found[name], name)) for name in depth_searches(plan)]
+    lines = [_line(of_record(answers[name], name)) for name in depth_searches(plan)]
     lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]
     return "\n".join(lines)
 

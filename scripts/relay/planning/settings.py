@@ -7,37 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from relay.config.asked import Asked
 from relay.config.config import Config
+from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile
 from relay.launch.gpus import ALONE, Sharing
+from relay.planning.optimization import optimization, scaled, trained_as
 from relay.slurm.held import Held
 from relay.spec import option_values, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
 from relay.spec.looked import Looked
+from relay.spec.recipe import Batch, Length, Optimization
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
-from relay.spec.setting import (
-    IN_TENSOR_CORES,
-    Backend,
-    Batch,
-    Computation,
-    Device,
-    Feeding,
-    Launcher,
-    Length,
-    Loader,
-    Optimization,
-    Place,
-    Shape,
-    StrategySpec,
-)
+from relay.spec.setting import Backend, Computation, Device, Feeding, Launcher, Loader, Place, Shape, StrategySpec
 from relay.spec.site import Site
 from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec, optimization, scaled, trained_as
+from relay.spec.tasks import TaskSpec
 
+# In which a GPU's tensor cores compute convolutions; they want the channels of a pixel side by side.
+IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})
 # The largest training set that is kept on the device where nobody has said how to read it.
 MOST_RESIDENT_BYTES = 4 * 2**30
 # The backends that every torch has for a device, the preferred one first.
@@ -61,7 +51,7 @@ class Here:
 
 
 def resolve(
-    asked: Asked,
+    combination: Combination,
     *,
     config: Config,
     strategy: StrategyFile,
@@ -75,22 +65,22 @@ def resolve(
     """
     task, dataset = looked.task, looked.dataset
     needs = strategy.requirements
-    shape = shape_of(asked, needs, here)
-    axes = asked.axes
+    shape = shape_of(combination, needs, here)
+    axes = combination.axes
     batch = axes["global_batch_size"]
     if batch is None and axes["batch_per_device"] is not None:
         # No more than the set has: a page's batch size is often the DataLoader's, which then takes what there is.
         batch = min(axes["batch_per_device"], max(1, dataset.train_count // shape.devices)) * shape.devices
     batch = batch or config.global_batch_size or task.global_batch_size
     scaling = axes["learning_rate_scaling"] or config.learning_rate_scaling
-    options = option_values.typed(asked.options, needs.options)
+    options = option_values.typed(combination.options, needs.options)
     trained = trained_as(scaled(task, scaling, batch), axes)
     loader = axes["loader"] or default_loader(task.card, dataset)
     return Setting(
         task=trained,
         dataset=dataset,
         strategy=StrategySpec(
-            name=asked.strategy,
+            name=combination.strategy,
             file=str(strategy.file),
             stack=stack,
             options=options,
@@ -117,18 +107,17 @@ Group = TypeVar("Group", Shape, Computation, Feeding, Batch, Optimization)
 
 def _group(kind: type[Group], axes: Mapping[str, Any], **own: Any) -> Group:
     """A group of a setting's fields: what the axes ask for, replaced by what was found for it (`own`), if not None."""
-    asked = {each.name: axes[each.name] for each in fields(kind) if axes.get(each.name) is not None}
-    return kind(**asked | {name: value for name, value in own.items() if value is not None})
+    given = {each.name: axes[each.name] for each in fields(kind) if axes.get(each.name) is not None}
+    return kind(**given | {name: value for name, value in own.items() if value is not None})
 
 
-def shape_of(asked: Asked, needs: Requirements, here: Here) -> Shape:
+def shape_of(combination: Combination, needs: Requirements, here: Here) -> Shape:
     """The shape of a combination, for what needs this."""
-    axes, device = asked.axes, here.device
+    axes, device = combination.axes, here.device
     if device not in needs.devices and "cpu" in needs.devices:
         device = "cpu"  # so that one config can compare a strategy for CPUs with strategies for GPUs
-    one = needs.processes == "one"
     # A strategy with one process uses all devices of its node.
-    devices = axes["devices_per_node"] * axes["processes_per_device"] if one else 1
+    devices = axes["devices_per_node"] * axes["processes_per_device"] if needs.processes == "one" else 1
     shape = _group(Shape, axes, device=device, devices_per_process=devices)
     cpus = axes["cpus_per_task"] or _share_of_cpus(shape, here.site)
     backend = axes["backend"] or default_backend(shape, needs)
@@ -202,10 +191,10 @@ def _length(config: Config, task: TaskSpec, steps_per_epoch: int) -> Length:
     )
 
 
-def _workers(asked: int | None, loader: Loader, shape: Shape) -> int:
+def _workers(given: int | None, loader: Loader, shape: Shape) -> int:
     """The number of a dataloader's worker processes. On CPUs the default is 0: workers would compete with training."""
-    if asked is not None:
-        return asked
+    if given is not None:
+        return given
     return shape.cpus_per_task if loader == "dataloader" and shape.device == "cuda" else 0
 
 

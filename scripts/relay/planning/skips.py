@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relay.config.asked import Asked
 from relay.config.config import Config
+from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile
 from relay.environments.built import has_header
+from relay.planning.optimization import OPTIMIZER_OPTIONS
 from relay.planning.settings import BACKENDS, Here, default_backend, slices
 from relay.process.one_gpu import can_share
 from relay.spec.card import ROUNDING
@@ -16,12 +17,14 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import TF32
-from relay.spec.tasks import OPTIMIZER_OPTIONS, TaskSpec
+from relay.spec.tasks import TaskSpec
 
 DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 
 
-def problems(asked: Asked, setting: Setting, *, config: Config, strategy: StrategyFile, here: Here) -> list[str]:
+def problems(
+    combination: Combination, setting: Setting, *, config: Config, strategy: StrategyFile, here: Here
+) -> list[str]:
     """Why the setting cannot run, each reason with its remedy; empty where it can."""
     needs = strategy.requirements
     if setting.shape.device not in needs.devices:
@@ -31,11 +34,11 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
     return [
         *of_devices(setting, needs, here),
         *_process_problems(setting, needs, here),
-        *_backend_problems(asked, setting, needs, here),
+        *_backend_problems(combination, setting, needs, here),
         *_computing_problems(setting, needs),
         *_group_problems(setting, strategy),
-        *_batch_problems(asked, setting, config, needs),
-        *_optimization_problems(setting.task, asked.axes, setting.length.epochs),
+        *_batch_problems(combination, setting, config, needs),
+        *_optimization_problems(setting.task, combination.axes, setting.length.epochs),
     ]
 
 
@@ -62,8 +65,8 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
         why = here.sharing.why_not if can_share(shape) else ""
         if not can_share(shape) and here.sharing.ranks > 1 and needs.processes == "one":
             why = "one process with several devices cannot have the same GPU twice"
-        found = f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
-        yield f"{found}{why and '; '}{why}"
+        beyond = f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
+        yield f"{beyond}{why and '; '}{why}"
     if here.site is None and "libaio" in needs.node_needs.get(shape.device, ()) and not has_header("libaio.h"):
         yield f"{strategy} needs libaio, and this machine has no libaio.h (Debian: libaio-dev)"
     if shape.backend is None:
@@ -98,9 +101,9 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
         yield f"{setting.strategy.name} has {has}, processes_per_device is {shared}"
 
 
-def _backend_problems(asked: Asked, setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
+def _backend_problems(combination: Combination, setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
     """Why the processes cannot communicate by the backend that was asked for."""
-    shape, backend = setting.shape, asked.axes["backend"]
+    shape, backend = setting.shape, combination.axes["backend"]
     if backend is None:
         return
     offered = (*BACKENDS[shape.device], "mpi")
@@ -188,16 +191,16 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
     yield from strategy.unmet(setting)
 
 
-def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
+def _batch_problems(combination: Combination, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
     batch, shape, dataset = setting.batch.global_batch_size, setting.shape, setting.dataset
     parts = slices(setting, needs)
-    if asked.axes["global_batch_size"] is not None and asked.axes["batch_per_device"] is not None:
-        per_device = asked.axes["batch_per_device"]
+    if combination.axes["global_batch_size"] is not None and combination.axes["batch_per_device"] is not None:
+        per_device = combination.axes["batch_per_device"]
         yield f"global_batch_size {batch} contradicts batch_per_device {per_device}; give one"
     if batch % parts:
         replicas = shape.world_size // needs.group_size(shape.world_size, setting.strategy.options)
-        what = "devices" if needs.processes == "one" else "processes" if replicas == shape.world_size else "replicas"
-        yield f"global_batch_size {batch} is not divisible by {parts} {what}"
+        unit = "devices" if needs.processes == "one" else "processes" if replicas == shape.world_size else "replicas"
+        yield f"global_batch_size {batch} is not divisible by {parts} {unit}"
     slice_ = batch if batch % parts else batch // parts
     for name in needs.whole_batches:
         parts_of_slice = setting.strategy.options.get(name, 1)

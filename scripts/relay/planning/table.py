@@ -47,8 +47,8 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
     for kind, checks in (("reference", plan.references), ("gate", plan.gates)):
         gated = list(checks.values())
         for check, label in zip(gated, setting_labels([_proven(check) for check in gated]), strict=True):
-            what = f"gate of {check.strategy.name}" if kind == "gate" else kind
-            yield _row(f"{what} {label}", check.shape, "1", "1", "1", str(check.length.total_steps))
+            name = f"gate of {check.strategy.name}" if kind == "gate" else kind
+            yield _row(f"{name} {label}", check.shape, "1", "1", "1", str(check.length.total_steps))
     unmeasured = {run.setting_id for run in plan.unmeasured}
     labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
     first = {run.setting_id: run for run in plan.runs if run.repeat == 0}
@@ -57,17 +57,17 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
         segments = 0 if planned.id in unmeasured else len(plan.segments(first[planned.id]))
         jobs = [str(planned.repeats), str(segments or "?"), str(segments * planned.repeats or "?")]
         steps = "–" if setting.strategy.script else str(setting.length.total_steps)
-        what = f"{setting.strategy.name} {label}".rstrip() + _asked(plan, first[planned.id])
-        yield _row(what, setting.shape, *jobs, steps)
+        name = f"{setting.strategy.name} {label}".rstrip() + _request(plan, first[planned.id])
+        yield _row(name, setting.shape, *jobs, steps)
         if spot_check := plan.spot_checks.get(planned.id):
             yield _row(f"spot check of {setting.strategy.name} {label}", spot_check.shape, "1", "1", "1", "–")
 
 
-def _row(what: str, shape: Shape, *counts: str) -> list[str]:
-    return [what.rstrip(), *counts, str(shape.nodes * shape.cpus_per_node), str(shape.nodes * shape.gpus_per_node)]
+def _row(name: str, shape: Shape, *counts: str) -> list[str]:
+    return [name.rstrip(), *counts, str(shape.nodes * shape.cpus_per_node), str(shape.nodes * shape.gpus_per_node)]
 
 
-def _asked(plan: Plan, run: Run) -> str:
+def _request(plan: Plan, run: Run) -> str:
     """What a job of a run asks Slurm for, besides the columns, in a line; nothing without Slurm."""
     if (job := plan.job(run)) is None:
         return ""
@@ -133,10 +133,10 @@ def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:
     Targets that are not all strategies of the plan count as a request for the whole plan.
     """
     strategies = [target for target in targets if target in plan.strategies]
-    asked = strategies if strategies and len(strategies) == len(targets) else plan.strategies
-    if any(plan.runs_of(strategy) for strategy in asked):
+    chosen = strategies if strategies and len(strategies) == len(targets) else plan.strategies
+    if any(plan.runs_of(strategy) for strategy in chosen):
         return ""
-    lines = (line for strategy in asked for line in _skipped_of(plan, strategy))
+    lines = (line for strategy in chosen for line in _skipped_of(plan, strategy))
     return "\n".join(["nothing can run, every setting is skipped:", *lines])
 
 

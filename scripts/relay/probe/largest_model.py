@@ -12,7 +12,7 @@ from typing import Any
 
 from relay.probe.job import Outcome, Search, of_batch, search_in_job
 from relay.probe.tries import Tries
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.probe import Limits
 from relay.spec.run import Probe
 
@@ -28,7 +28,7 @@ def state_bytes(run: Probe) -> float:
     equal shares of it. What a strategy keeps besides (copies, buckets, buffers) and activations are left out.
     """
     kept = KEPT.get(run.task.optimizer, int(bool(run.task.optimizer_options.get("momentum"))))
-    needs = requirements.read(Path(run.strategy.file))
+    needs = strategy_files.read(Path(run.strategy.file))
     processes, options = run.shape.world_size, run.strategy.options
     ranks = needs.group_size(processes, options) if needs.pipelined else processes // int(options.get("replicas", 1))
     numbers = zip(HELD, (1, 1, kept), strict=True)

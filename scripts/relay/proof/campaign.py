@@ -20,8 +20,8 @@ from relay.base.files import read_json
 from relay.equivalence.job import run_gate, run_reference
 from relay.equivalence.verdict import Compared, TrialName, all_problems
 from relay.run_folder.places import dataset_folder
-from relay.spec.requirements import chosen
 from relay.spec.run import Gate, Reference
+from relay.spec.strategy_files import chosen
 from relay.task.prepared import prepare_data
 
 # The columns, in order, with the trial of the gate and what it compared that each figure is from.

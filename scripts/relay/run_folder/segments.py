@@ -10,7 +10,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.config.blocks import Segment
 from relay.run_folder.job_times import JobTimes
-from relay.spec.setting import Length
+from relay.spec.recipe import Length
 
 # An estimate of a job's start: the interpreter, torch, the processes, the data, the compiled kernels.
 STARTUP_SECONDS = 60.0

@@ -98,12 +98,12 @@ def state(job_id: str) -> str | None:
 
 def _of_job(job_id: str, field: str) -> str | None:
     try:
-        told = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"])
+        printed = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"])
     except UserError as error:
         if GONE.search(str(error)):
             return None
         raise
-    return next(told_of(job_id, told), None)
+    return next(told_of(job_id, printed), None)
 
 
 def seconds_remembered() -> float | None:
@@ -195,14 +195,14 @@ def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
 def waited(shown: Mapping[str, str]) -> dict[str, float]:
     """When a job was `submitted` and `started`, and `ends`, in seconds since 1970, as far as `show_job` tells."""
     names = {"submitted": "SubmitTime", "started": "StartTime", "ends": "EndTime"}
-    known = {name: unix_seconds(shown.get(key, "")) for name, key in names.items()}
-    return {name: seconds for name, seconds in known.items() if seconds is not None}
+    times = {name: unix_seconds(shown.get(key, "")) for name, key in names.items()}
+    return {name: seconds for name, seconds in times.items() if seconds is not None}
 
 
 def shares_nodes(shown: Mapping[str, str]) -> bool | None:
     """Whether other jobs may run on a job's nodes, as `show_job` tells; None where this version of Slurm does not."""
-    told = shown.get("OverSubscribe")
-    return None if told is None else told != "NO"
+    sharing = shown.get("OverSubscribe")
+    return None if sharing is None else sharing != "NO"
 
 
 def cancel(ids: Sequence[str], tries: int = TRIES) -> None:

@@ -126,13 +126,13 @@ def taken(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:
 
 def charged(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:
     """The CPUs and GPUs that a job of this shape is charged for: more memory than its share counts as that of CPUs."""
-    found = taken(shape, site, config)
+    counts = taken(shape, site, config)
     partition = partition_for(shape, site, config)[0] if site else None
     whole = partition.memory_mb_per_node if partition and partition.asks_memory else None
     if partition and whole and config.memory_mb_per_node:
         by_memory = shape.nodes * math.ceil(config.memory_mb_per_node * partition.cpus_per_node / whole)
-        found["cpus"] = max(found["cpus"], by_memory)
-    return {"cpus": found["cpus"], "gpus": found["gpus"]}
+        counts["cpus"] = max(counts["cpus"], by_memory)
+    return {"cpus": counts["cpus"], "gpus": counts["gpus"]}
 
 
 def counted(shape: Shape, site: Site, config: Config) -> dict[str, int]:

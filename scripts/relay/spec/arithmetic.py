@@ -66,19 +66,19 @@ def installed_torch() -> str | None:
     return installed("torch")
 
 
-def check(what: str, place: Place) -> None:
-    """Raise UserError where this process does not compute as `what` was planned to."""
-    found = Arithmetic.here()
-    if found.variables != place.variables:
-        name, here, planned = _first_difference(found.variables, place.variables)
+def check(job: str, place: Place) -> None:
+    """Raise UserError where this process does not compute as `job` was planned to."""
+    present = Arithmetic.here()
+    if present.variables != place.variables:
+        name, here, planned = _first_difference(present.variables, place.variables)
         raise UserError(
-            f"{what}: {name} is {here} in its job, and was {planned} when it was planned; this variable changes the "
+            f"{job}: {name} is {here} in its job, and was {planned} when it was planned; this variable changes the "
             "arithmetic. Set it, or leave it unset, in both: where the driver is started, and in the job (its modules, "
             "the shell's start-up files)"
         )
-    if place.torch_version is not None and found.torch != place.torch_version:
+    if place.torch_version is not None and present.torch != place.torch_version:
         raise UserError(
-            f"{what}: torch {found.torch} is installed, and it was planned with {place.torch_version}; start the "
+            f"{job}: torch {present.torch} is installed, and it was planned with {place.torch_version}; start the "
             "driver again, which plans with the torch that is there"
         )
 

@@ -51,8 +51,8 @@ def _of_torch(site: Site) -> Iterator[str]:
     e = site.environment
     gpus = [p.generation for p in site.partitions if p.device == "cuda"]
     if e.torch == "auto" and gpus and cuda.chosen(gpus, site.nvidia_driver) is None:
-        known = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {site.nvidia_driver}"
-        yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({known}); name one"
+        present = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {site.nvidia_driver}"
+        yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({present}); name one"
     downloaded = e.mode == "wheels" and e.wheels_from == "download"
     if e.torch_version and (downloaded or e.mode == "current"):
         whose = "the lock's" if downloaded else "that of the driver's environment"

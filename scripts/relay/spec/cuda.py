@@ -65,7 +65,7 @@ def index(build: str) -> str:
 def of_modules(modules: Iterable[str]) -> str | None:
     """The version of CUDA that environment modules name, such as 12.2 of `cuda/12.2` or `cuda/12.2.1`; else None."""
     named = (re.search(r"(?:^|/)cuda(?:core|toolkit)?/v?(\d+\.\d+)", module) for module in modules)
-    return next((found[1] for found in named if found), None)
+    return next((match[1] for match in named if match), None)
 
 
 def generation_of(gpu_name: str | None) -> Generation | None:
@@ -85,14 +85,14 @@ def capabilities(gpus: Iterable[tuple[str | None, Generation | None]], build: st
     where it is known: all of its capabilities count where a GPU's are not known, and no other ones.
     """
     possible = _of_build(build) if build in BUILDS else None
-    found: set[tuple[int, int]] = set()
+    covered: set[tuple[int, int]] = set()
     for name, generation in gpus:
         capability = compute_capability(name)
         if capability and generation in (None, _generation(capability)):
-            found.add(capability)
+            covered.add(capability)
         else:
-            found |= _of(generation) if generation else possible or set()
-    return tuple(f"{major}.{minor}" for major, minor in sorted(found if possible is None else found & possible))
+            covered |= _of(generation) if generation else possible or set()
+    return tuple(f"{major}.{minor}" for major, minor in sorted(covered if possible is None else covered & possible))
 
 
 def _of_build(build: str) -> set[tuple[int, int]]:
@@ -106,29 +106,29 @@ def _of(generation: Generation) -> set[tuple[int, int]]:
 
 def problem(build: str, generation: str | None, driver: str | None) -> str | None:
     """Why a build does not run on such GPUs, or with such a driver; None where it does, or nothing is known."""
-    made = BUILDS[build]
-    what = f"torch's build {build} (CUDA {made.cuda})"
-    oldest, newest = GENERATIONS.index(made.oldest), GENERATIONS.index(made.newest)
+    facts = BUILDS[build]
+    name = f"torch's build {build} (CUDA {facts.cuda})"
+    oldest, newest = GENERATIONS.index(facts.oldest), GENERATIONS.index(facts.newest)
     if generation and not oldest <= GENERATIONS.index(generation) <= newest:
-        return f"{what} has no code for GPUs of the generation {generation}; {_remedy(generation, driver)}"
-    least = OLDEST_DRIVER[int(made.cuda.split(".")[0])]
+        return f"{name} has no code for GPUs of the generation {generation}; {_remedy(generation, driver)}"
+    least = OLDEST_DRIVER[int(facts.cuda.split(".")[0])]
     if driver and release(driver)[0] < least:
         return (
-            f"{what} needs NVIDIA's driver {least} or newer, nvidia_driver is {driver}; {_remedy(generation, driver)}"
+            f"{name} needs NVIDIA's driver {least} or newer, nvidia_driver is {driver}; {_remedy(generation, driver)}"
         )
     return None
 
 
 def _remedy(generation: str | None, driver: str | None) -> str:
-    found = [build for build in BUILDS if _fits(build, [generation], driver)]
-    return f"allowed: {', '.join(found)}" if found else "no build does"
+    fitting = [build for build in BUILDS if _fits(build, [generation], driver)]
+    return f"allowed: {', '.join(fitting)}" if fitting else "no build does"
 
 
 def _fits(build: str, generations: Iterable[str | None], driver: str | None) -> bool:
-    made = BUILDS[build]
-    known = [GENERATIONS.index(each) for each in generations if each]
-    covered = all(GENERATIONS.index(made.oldest) <= each <= GENERATIONS.index(made.newest) for each in known)
-    return covered and (not driver or release(driver)[0] >= OLDEST_DRIVER[int(made.cuda.split(".")[0])])
+    facts = BUILDS[build]
+    places = [GENERATIONS.index(each) for each in generations if each]
+    covered = all(GENERATIONS.index(facts.oldest) <= each <= GENERATIONS.index(facts.newest) for each in places)
+    return covered and (not driver or release(driver)[0] >= OLDEST_DRIVER[int(facts.cuda.split(".")[0])])
 
 
 def chosen(generations: Iterable[str | None], driver: str | None) -> str | None:

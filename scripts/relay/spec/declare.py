@@ -46,10 +46,10 @@ class About:
 
     def word(self, value: Any) -> str:
         """A value as a table names it, such as '2 threads' or 'not compiled'."""
-        one, _, other = self.label.partition("|")
+        singular, _, plural = self.label.partition("|")
         if isinstance(value, bool):
-            return one if value else other
-        return (other if other and value != 1 else one).format(value)
+            return singular if value else plural
+        return (plural if plural and value != 1 else singular).format(value)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def _given(kind: Any) -> Any:
     """The type of a value that is given: of `float | None`, float."""
     if get_origin(kind) not in (Union, UnionType):
         return kind
-    (one,) = (each for each in get_args(kind) if each is not NoneType)
-    return one
+    (given,) = (each for each in get_args(kind) if each is not NoneType)
+    return given
 
 
 def reset(group: Group, bearing: Bearing) -> Group:

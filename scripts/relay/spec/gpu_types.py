@@ -34,9 +34,9 @@ def without_tensor_cores(precision: str, capability: tuple[int, int]) -> str | N
     least = TENSOR_CORES.get(precision)
     if least is None or capability >= least:
         return None
-    what = {"bf16": "is emulated, slowly, and not for every operation", "fp16": "is computed without tensor cores"}
+    how = {"bf16": "is emulated, slowly, and not for every operation", "fp16": "is computed without tensor cores"}
     has, wants = (".".join(map(str, each)) for each in (capability, least))
-    return f"precision {precision} {what.get(precision, 'would be fp32')} (compute capability {has}, it needs {wants})"
+    return f"precision {precision} {how.get(precision, 'would be fp32')} (compute capability {has}, it needs {wants})"
 
 
 def compute_capability(gpu_name: str | None) -> tuple[int, int] | None:

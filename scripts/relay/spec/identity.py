@@ -18,7 +18,8 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.spec.declare import bearing
-from relay.spec.requirements import BUILT_IN, assigned, declared_files, unfit
+from relay.spec.literals import declared_files, texts, unfit
+from relay.spec.requirements import BUILT_IN
 from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -75,19 +76,18 @@ def beside(file: Path, folder: Path | None = None) -> set[Path]:
 
     `folder` is from where it imports: by default that in which it lies.
     """
-    folder, found, unread = folder or file.parent, {file}, [file]
+    folder, files, unread = folder or file.parent, {file}, [file]
     while unread:
         importing = unread.pop()
         source = _read(importing)
         _check(source, importing)
-        paths = [_place(module, importing, folder) for module in _modules(source)]
+        paths = [folder.joinpath(*module.split(".")) for module in _modules(source, _package(importing, folder))]
         # Of a module within a package, the packages around it are imported, too.
-        around = {each for path in paths for each in (path, *path.parents) if folder in each.parents}
-        around |= {each for each in importing.parents if folder in each.parents}
-        files = {each for path in around for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()}
-        unread += sorted(files - found)
-        found |= files
-    return found
+        packages = {each for path in (*paths, importing) for each in path.parents if folder in each.parents}
+        imported = _files_of({*paths, *packages} - {folder})
+        unread += sorted(imported - files)
+        files |= imported
+    return files
 
 
 def data_beside(file: Path) -> set[Path]:
@@ -103,18 +103,7 @@ def named_beside(file: Path) -> set[str]:
     classes = [
         node for code in beside(file) for node in ast.walk(_parsed(_read(code))) if isinstance(node, ast.ClassDef)
     ]
-    return {name for owner in classes for node in owner.body for name in _texts(node, "files")}
-
-
-def _texts(node: ast.stmt, name: str) -> list[str]:
-    """The texts of the literal tuple or list that a statement gives this name; none for another statement."""
-    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or name not in assigned(node):
-        return []
-    try:
-        value = ast.literal_eval(node.value)
-    except ValueError:  # it has to be computed
-        return []
-    return [each for each in value if isinstance(each, str)] if isinstance(value, tuple | list) else []
+    return {name for owner in classes for node in owner.body for name in texts(node, "files")}
 
 
 def module_sources(root: Path, *modules: str) -> list[Path]:
@@ -154,36 +143,32 @@ def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
 
 def _imported(importing: Path, folder: Path, packages: Sequence[str]) -> set[Path]:
     """The files of these packages that a file imports. `folder` is that of the package `relay`."""
-    within = importing.parent.relative_to(folder.parent).parts if folder in importing.parents else ()
-    imported = [_absolute(module, within) for module in _modules(_read(importing))]
-    wanted = [m.split(".")[1:] for m in imported if any(f"{m}.".startswith(f"{package}.") for package in packages)]
-    files = (folder.joinpath(*parts) for parts in wanted)
-    return {file for path in files for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
+    modules = _modules(_read(importing), _package(importing, folder.parent))
+    wanted = (m for m in modules if any(f"{m}.".startswith(f"{package}.") for package in packages))
+    return _files_of(folder.joinpath(*module.split(".")[1:]) for module in wanted)
 
 
-def _absolute(module: str, package: Sequence[str]) -> str:
-    """A module's name without the dots before it, as a file of that package means it."""
-    name = module.lstrip(".")
-    level = len(module) - len(name)
-    return ".".join(filter(None, (*package[: len(package) + 1 - level], name))) if level else name
+def _files_of(modules: Iterable[Path]) -> set[Path]:
+    """The files of modules and packages that are there, by their paths without a suffix."""
+    return {file for path in modules for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
 
 
-def _place(module: str, importing: Path, folder: Path) -> Path:
-    """Where a module lies, without a suffix: `.name` beside the file that imports it, another one in `folder`."""
-    name = module.lstrip(".")
-    level = len(module) - len(name)
-    return (importing.parents[level - 1] if level else folder).joinpath(*name.split("."))
+def _package(file: Path, folder: Path) -> tuple[str, ...]:
+    """The parts of the name of the package that a file is in; none for a file that does not lie in `folder`."""
+    return file.parent.relative_to(folder).parts if folder in file.parents else ()
 
 
 @lru_cache(maxsize=512)  # the sources of several strategies are mostly the same
-def _modules(source: str) -> frozenset[str]:
-    """The names of all modules that the source imports, and of what it imports from them, with the dots before them."""
-    nodes = [node for node in _statements(_parsed(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    for node in (each for each in nodes if isinstance(each, ast.ImportFrom)):
-        package = "." * node.level + (node.module or "")
-        within = f"{package}." if node.module else package
-        modules |= {package, *(within + alias.name for alias in node.names)}
+def _modules(source: str, package: tuple[str, ...]) -> frozenset[str]:
+    """The names of all modules that a file of this package imports, and of what it imports from them."""
+    modules = set()
+    for node in _statements(_parsed(source)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            around = package[: len(package) + 1 - node.level] if node.level else ()
+            names = (node.module, *(f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names))
+            modules |= {".".join(filter(None, (*around, name))) for name in names}
     return frozenset(modules)
 
 

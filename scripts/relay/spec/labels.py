@@ -9,8 +9,8 @@ from typing import Any
 
 from relay.base.grouped import gathered
 from relay.spec.declare import Declared
-from relay.spec.requirements import chosen
 from relay.spec.run import Setting, setting_fields, value_of
+from relay.spec.strategy_files import chosen
 
 Row = Mapping[str, Any]
 
@@ -83,12 +83,12 @@ def setting_labels(rows: Sequence[Row]) -> list[str]:
     for more in ([each for each in named if each.group not in ALWAYS_NAMED], None):
         names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
         alike = gathered(zip(names, rows, strict=True))
-        apart = {name: _told_apart(group, more) for name, group in alike.items()}
+        apart = {name: _distinction(group, more) for name, group in alike.items()}
         labels = [", ".join(filter(None, [name[2], *apart[name](row)])) for row, name in zip(rows, names, strict=True)]
     return labels
 
 
-def _told_apart(alike: Sequence[Row], more: Sequence[Declared] | None) -> Callable[[Row], list[str]]:
+def _distinction(alike: Sequence[Row], more: Sequence[Declared] | None) -> Callable[[Row], list[str]]:
     """What is added to the name of one of these rows: words of these fields, or without any the setting's id."""
     if more is not None:
         various = _various(alike, more)
@@ -161,6 +161,6 @@ def options_text(options: Mapping[str, Any]) -> str | None:
     return "; ".join(f"{name}={text}" for name, text in sorted(texts.items())) or None
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number with its noun, such as '1 GPU' or '1,200 GPUs'."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

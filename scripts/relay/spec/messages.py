@@ -62,15 +62,15 @@ def look_alike(text: str) -> str:
     return ""
 
 
-def unknown(what: str, name: Any, allowed: Iterable[str], documented: str = "") -> str:
+def unknown(sentence: str, name: Any, allowed: Iterable[str], documented: str = "") -> str:
     """`… is unknown; did you mean …? allowed: …` for a misspelt name.
 
     With a suggestion, a long list is left out: `documented` says what has all of it.
     """
     names = sorted(allowed)
     meant = near(name, names)
-    known = f"{documented} has all" if meant and documented and len(names) > MOST_KEYS else ""
-    return f"{what}{look_alike(str(name))}; {meant}{known or 'allowed: ' + (', '.join(names) or 'none')}"
+    page = f"{documented} has all" if meant and documented and len(names) > MOST_KEYS else ""
+    return f"{sentence}{look_alike(str(name))}; {meant}{page or 'allowed: ' + (', '.join(names) or 'none')}"
 
 
 def describe(schema: Schema, whole: Schema) -> str:
@@ -105,10 +105,10 @@ def describe(schema: Schema, whole: Schema) -> str:
 
 def _describe_union(parts: Sequence[Schema], whole: Schema) -> str:
     """`X or null` for an optional value, `X or a list of these` for an axis."""
-    one = [p for p in parts if p.get("type") not in ("array", "null")]
-    words = [describe(p, whole) for p in one]
+    single = [p for p in parts if p.get("type") not in ("array", "null")]
+    words = [describe(p, whole) for p in single]
     if {"type": "null"} in parts:
-        words = [f"{words[0]}, null"] if "enum" in _resolved(one[0], whole) else [*words, "null"]
+        words = [f"{words[0]}, null"] if "enum" in _resolved(single[0], whole) else [*words, "null"]
     several = any(p.get("type") == "array" for p in parts)
     return " or ".join(words) + (", or a list of these" if several else "")
 
@@ -199,8 +199,8 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
         return f"config: {path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
     refused = "is unknown" if kind == "unknown_task" else "is not allowed"
     meant = near(value, _names(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
-    told = f"{show(value)} {refused}{look_alike(show(value))}"
-    return f"config: {path}: {told}; {meant}allowed: {allowed}{_hint(value, allowed, location)}"
+    refusal = f"{show(value)} {refused}{look_alike(show(value))}"
+    return f"config: {path}: {refusal}; {meant}allowed: {allowed}{_hint(value, allowed, location)}"
 
 
 def _of_command(location: Sequence[str | int], raw: Any) -> str:
@@ -245,8 +245,8 @@ def _in_unit(text: str, key: str) -> float:
     unit = next((factors for name, factors in UNITS.items() if name in key), {})
     if unit and (clock := re.fullmatch(r"(\d+):(\d\d):00", text)) and "h" in unit:
         return int(clock[1]) * 60.0 + int(clock[2])
-    found = re.fullmatch(r"([\d.]+) ?([a-z]).*", text.lower()) if unit else None
-    return float(found[1]) * unit[found[2]] if found and found[2] in unit else float(text)
+    match = re.fullmatch(r"([\d.]+) ?([a-z]).*", text.lower()) if unit else None
+    return float(match[1]) * unit[match[2]] if match and match[2] in unit else float(text)
 
 
 def requirement_lines(error: ValidationError, schema: Schema) -> list[str]:
@@ -273,8 +273,8 @@ def _requirement_line(error: Mapping[str, Any], whole: Schema) -> str:
     else:
         allowed = describe(part, whole).replace("a list, each", "a tuple, each of them").replace("a block", "a dict")
     meant = near(value, _names(part, whole), likeness=0.7) if isinstance(value, str) else ""
-    told = f"{value!r} is not allowed{' as a key' if is_key else ''}; {meant}allowed: {allowed}"
-    return f"requirements.{'.'.join(map(str, location))}: {told}"
+    refusal = f"{value!r} is not allowed{' as a key' if is_key else ''}; {meant}allowed: {allowed}"
+    return f"requirements.{'.'.join(map(str, location))}: {refusal}"
 
 
 def _member(part: Schema, step: str | int) -> Schema:
@@ -286,5 +286,5 @@ def _member(part: Schema, step: str | int) -> Schema:
 
 def error_lines(error: ValidationError, raw: Any, schema: Schema) -> list[str]:
     """One line per mistake, each once, in the config's order."""
-    found = (_line(e, raw, schema) for e in error.errors(include_url=False))
-    return list(dict.fromkeys(found))
+    lines = (_line(e, raw, schema) for e in error.errors(include_url=False))
+    return list(dict.fromkeys(lines))

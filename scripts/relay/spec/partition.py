@@ -26,13 +26,13 @@ class Limits(Block):
     )
 
     @property
-    def known(self) -> dict[str, int]:
-        """The limits that are known, whether they hold for this user or not: `jobs`, `nodes`, `gpus`, `cpus`."""
+    def stated(self) -> dict[str, int]:
+        """The limits that the file states, whether they hold for this user or not: `jobs`, `nodes`, `gpus`, `cpus`."""
         return self.model_dump(exclude_none=True, exclude={"confirmed"})
 
     def exceeded(self, taken: dict[str, int]) -> list[str]:
         """What a job that takes so much has beyond the limits, in words."""
-        over = {name: most for name, most in self.known.items() if taken[name] > most}
+        over = {name: most for name, most in self.stated.items() if taken[name] > most}
         return [f"{taken[name]} {COUNTED[name]} of a user's {most}" for name, most in over.items()]
 
 
@@ -103,6 +103,6 @@ class Partition(Block):
             ("CPUs per node", cpus_per_node, self.cpus_per_node),
             ("MB per node", memory_mb, self.memory_mb_per_node),
         )
-        over = [f"{asked} {what} of {has}" for what, asked, has in compared if has is not None and asked > has]
+        over = [f"{wanted} {unit} of {has}" for unit, wanted, has in compared if has is not None and wanted > has]
         taken = self.taken(nodes, gpus_per_node, cpus_per_node)
         return [*over, *(self.limits.exceeded(taken) if self.limits.confirmed else ())]

@@ -47,9 +47,9 @@ class Charging:
 
     def cores(self, taken: Mapping[str, float]) -> float:
         """The CPU cores that these `gpus` and `cpus` are charged as: by the price, or else by the larger of the two."""
-        told = self.price.of(taken)
-        if told is not None and self.core_price:
-            return told / self.core_price
+        price = self.price.of(taken)
+        if price is not None and self.core_price:
+            return price / self.core_price
         return float(max(taken["cpus"], taken["gpus"] * self.cores_per_gpu))
 
 

@@ -21,7 +21,8 @@ from relay.base.files import read_json_or, write_json
 from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
-from relay.spec.setting import Batch, Computation, Feeding, Length, Optimization, Place, Shape, StrategySpec
+from relay.spec.recipe import Batch, Length, Optimization
+from relay.spec.setting import Computation, Feeding, Place, Shape, StrategySpec
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 

@@ -104,12 +104,12 @@ def filled(word: str, values: Mapping[str, Any], *, last: bool = False) -> str:
         plain = str(value).lower() if isinstance(value, bool) else str(value)  # as the config writes it
         return plain if last else plain.replace("{", "{{").replace("}", "}}")
 
-    made = []
+    parts = []
     for plain, name in _parts(word):
-        made.append(text(plain))
+        parts.append(text(plain))
         if name is not None:
-            made.append(text(values[name]) if name in values else f"{{{name}}}")
-    return "".join(made)
+            parts.append(text(values[name]) if name in values else f"{{{name}}}")
+    return "".join(parts)
 
 
 def _parts(word: str) -> Iterator[tuple[str, str | None]]:
@@ -132,14 +132,14 @@ def started_by_torchrun(words: Sequence[str]) -> int | None:
 
 def options_given(words: Sequence[str], begin: int) -> dict[str, str]:
     """The options of torchrun that a command gives, as torchrun spells them, with their values ('' without one)."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     rest = list(words[begin:])
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         name, equals, value = rest.pop(0).partition("=")
         if not equals and rest and not rest[0].startswith("-") and name not in ("--standalone", "--no-python"):
             value = rest.pop(0)
-        found[name.replace("_", "-")] = value
-    return found
+        options[name.replace("_", "-")] = value
+    return options
 
 
 def file_argument(word: str) -> tuple[str, str]:

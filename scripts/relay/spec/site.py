@@ -6,8 +6,7 @@ the editors' schema, `config/sites/README.md` and the ready profiles from this m
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +17,11 @@ from relay.base.errors import UserError
 from relay.spec import cuda, yaml_file
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.contradictions import contradictions
-from relay.spec.job import FLAG
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
 from relay.spec.site_blocks import Environment, LibTorch, OpenMP
-from relay.spec.versions import VERSION
+from relay.spec.site_texts import unfit_texts
 
 SITES = Path("config/sites")
 GpuRequest = Literal["gpus-per-node", "gres"]
@@ -33,20 +31,6 @@ MailType = Literal[
 ]  # fmt: skip
 # Slurm takes them in small letters as well, as some pages write them.
 Event = Annotated[MailType, BeforeValidator(lambda name: name.upper() if isinstance(name, str) else name)]
-
-# These texts end up in command lines, so that only the listed characters are allowed.
-NAME = ("letters, digits and . _ + -", r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-# What Snakemake's Slurm plugin takes as the type of a GPU.
-GRES_TYPE = ("letters, digits, . and _ with gpu_request: gres", r"[A-Za-z0-9_.]+")
-FILE_NAME = ("letters, digits and . _ -", r"[A-Za-z0-9][A-Za-z0-9._-]*")
-CONSTRAINT = ("features, with & | * ( ) [ ]", r"[A-Za-z0-9._+&|*()\[\]-]+")
-MAIL = ("an address such as name@example.org", r"[A-Za-z0-9._+-]+(@[A-Za-z0-9.-]+)?")
-INTERFACE = ("an interface such as bond0", r"[A-Za-z0-9._:-]+")
-MODULE = ("a module such as python/3.11", r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
-PACKAGE = ("a package such as torch or torch==2.9.1", r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?")
-DISK = ("a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay", r"[/$][A-Za-z0-9._/${}-]*")
-CAPABILITIES = ("compute capabilities such as 8.0;9.0", r"[0-9]+\.[0-9](\+PTX)?(;[0-9]+\.[0-9](\+PTX)?)*")
-PATH = ("a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %", r"(?!-)[\w./+@~:,=% -]+")
 
 
 class Site(Block):
@@ -128,47 +112,9 @@ class Site(Block):
     @model_validator(mode="after")
     def _agrees(self) -> Site:
         """Check texts that become part of commands, and keys that depend on each other."""
-        for line in (*self._unfit_texts(), *contradictions(self)):
+        for line in (*unfit_texts(self), *contradictions(self)):
             raise PydanticCustomError("exceeds", "{line}", {"line": line})
         return self
-
-    def _unfit_texts(self) -> Iterator[str]:
-        for key, value, (allowed, pattern) in self._texts():
-            if value is not None and not re.fullmatch(pattern, value):
-                yield f"{key}: {show(value)} is not allowed; allowed: {allowed}"
-
-    def _texts(self) -> Iterator[tuple[str, str | None, tuple[str, str]]]:
-        yield "name", self.name, FILE_NAME
-        for key in ("account", "qos", "reservation"):
-            yield key, getattr(self, key), NAME
-        yield "constraint", self.constraint, CONSTRAINT
-        yield "mail_user", self.mail_user, MAIL
-        yield "node_disk", self.node_disk, DISK
-        yield "nvidia_driver", self.nvidia_driver, ("a version such as 550.54.15", r"[1-9][0-9]{2}(\.[0-9]+){0,2}")
-        yield "network_interface", self.network_interface, INTERFACE
-        yield "openmp.stack", self.openmp.stack, ("a size such as 512m", r"[1-9][0-9]*[BbKkMmGg]?")
-        for i, partition in enumerate(self.partitions):
-            yield f"partitions[{i}].name", partition.name, NAME
-            yield f"partitions[{i}].gpu_name", partition.gpu_name, NAME
-            if self.gpu_request == "gres":
-                yield f"partitions[{i}].gpu_name", partition.gpu_name, GRES_TYPE
-        for i, module in enumerate(self.modules):
-            yield f"modules[{i}]", module, MODULE
-        for stack, modules in self.stack_modules.items():
-            for i, module in enumerate(modules):
-                yield f"stack_modules.{stack}[{i}]", module, MODULE
-        for stack, packages in self.environment.packages.items():
-            for i, package in enumerate(packages):
-                yield f"environment.packages.{stack}[{i}]", package, PACKAGE
-        for stack, name in self.environment.conda.items():
-            yield f"environment.conda.{stack}", name, PATH
-        yield "environment.image", self.environment.image, PATH
-        yield "environment.torch_version", self.environment.torch_version, ("a version such as 2.5.1", VERSION)
-        yield "environment.python", self.environment.python, PATH
-        yield "torch_cuda_arch_list", self.torch_cuda_arch_list, CAPABILITIES
-        for key, flags in self.libtorch:
-            for i, flag in enumerate(flags):
-                yield f"libtorch.{key}[{i}]", flag, FLAG
 
     @property
     def torch_build(self) -> str:
@@ -209,8 +155,8 @@ class Site(Block):
 
     def time_limits(self, device: str, gpus_per_node: int, nodes: int, *, cpus_per_node: int = 1) -> list[int]:
         """The longest jobs, in minutes, of each partition that a job fits into and whose limit is known."""
-        asked = (nodes, gpus_per_node, cpus_per_node, 0)
-        return [p.max_minutes for p in self._of_device(device) if p.max_minutes and not self._misfit(p, *asked)]
+        job = (nodes, gpus_per_node, cpus_per_node, 0)
+        return [p.max_minutes for p in self._of_device(device) if p.max_minutes and not self._misfit(p, *job)]
 
     def _of_device(self, device: str) -> list[Partition]:
         return [p for p in self.partitions if p.device == device]
@@ -299,8 +245,8 @@ def load_site(name_or_path: str, root: Path) -> Site:
     elif name_or_path in names(root):
         file, shown = root / SITES / f"{name_or_path}.yaml", f"{SITES}/{name_or_path}.yaml"
     else:
-        what = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
-        raise UserError(f"{what}, or the path of a file of your own")
+        refusal = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
+        raise UserError(f"{refusal}, or the path of a file of your own")
     return read_from(_validated(yaml_file.read(file, shown), shown), shown)
 
 

@@ -36,7 +36,7 @@ def counters(site: Site, partition: Partition) -> dict[str, Counter]:
         f"{scope}_{w}": Counter(w, where, most)
         for scope, where, of in scopes
         if of.confirmed
-        for w, most in of.known.items()
+        for w, most in of.stated.items()
     }
 
 
@@ -51,7 +51,7 @@ def beside_driver(site: Site) -> Site:
     taken = own.taken(1, 0, 1) if own else DRIVER
 
     def left(limits: Limits) -> Limits:
-        return limits.model_copy(update={w: max(0, most - taken[w]) for w, most in limits.known.items()})
+        return limits.model_copy(update={w: max(0, most - taken[w]) for w, most in limits.stated.items()})
 
     partitions = [
         each.model_copy(update={"limits": left(each.limits)}) if own and each.slurms == own.slurms else each

@@ -30,15 +30,15 @@ def installed(name: str) -> str | None:
 
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version, without what a build adds: (2, 5, 1) of "2.5.1+cu124"."""
-    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
-def too_old(name: str, found: str, least: str) -> str | None:
+def too_old(name: str, version: str, least: str) -> str | None:
     """What is missing where `name` ("torch", "python") is older than the least version; None where it is not."""
-    if release(found) >= release(least):
+    if release(version) >= release(least):
         return None
-    return f"needs {NAMES[name]} {least} or newer, has {found}"
+    return f"needs {NAMES[name]} {least} or newer, has {version}"
 
 
 def needed(least_torch: str, least_python: str, packages: Sequence[str] = ()) -> tuple[str, ...]:
@@ -66,24 +66,24 @@ def _parted(choice: str) -> tuple[str, str]:
 
 def _allows(wanted: str, version: str) -> bool:
     """Whether a version is among those wanted, such as "==0.19.8" or ">=0.16,<0.20"; all are where none is named."""
-    found = release(version)
-    holds = {"==": lambda least: found == least, ">=": lambda least: found >= least, "<": lambda most: found < most}
+    own = release(version)
+    holds = {"==": lambda least: own == least, ">=": lambda least: own >= least, "<": lambda most: own < most}
     return all(holds[sign](release(named)) for sign, named in re.findall(r"(==|>=|<)([0-9.]+)", wanted))
 
 
-def lacking(packages: Sequence[str], found: Mapping[str, str | None]) -> Iterator[str]:
-    """What is missing of these packages, a text for each. `found` has the versions that are there, by name."""
+def lacking(packages: Sequence[str], installed: Mapping[str, str | None]) -> Iterator[str]:
+    """What is missing of these packages, a text for each. `installed` has the versions that are there, by name."""
     for package in packages:
         choices = [_parted(choice) for choice in package.split("|")]
-        there = {name: version.partition("+")[0] for name, _ in choices if (version := found.get(name))}
+        there = {name: version.partition("+")[0] for name, _ in choices if (version := installed.get(name))}
         if any(name in there and _allows(wanted, there[name]) for name, wanted in choices):
             continue
         has = ", ".join(f"{name} {version}" for name, version in there.items())
-        told = (f"{name} {wanted.removeprefix('==')}".strip() for name, wanted in choices)
-        yield f"needs {' or '.join(told)}, has {has or 'none'}"
+        wishes = (f"{name} {wanted.removeprefix('==')}".strip() for name, wanted in choices)
+        yield f"needs {' or '.join(wishes)}, has {has or 'none'}"
 
 
 def least_of(needs: Sequence[str], name: str) -> str:
     """The least version of `name` that these needs ask for, LEAST where none does."""
-    asked = [need.partition(">=")[2] for need in needs if need.startswith(f"{name}>=")]
-    return max([LEAST[name], *asked], key=release)
+    versions = [need.partition(">=")[2] for need in needs if need.startswith(f"{name}>=")]
+    return max([LEAST[name], *versions], key=release)

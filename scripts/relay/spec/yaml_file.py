@@ -53,8 +53,8 @@ class Strict(yaml.SafeLoader):
 
 
 Strict.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in pairs if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _pattern in (
     ("int", r"[-+]?(0|[1-9][0-9]*)$"),
@@ -67,17 +67,17 @@ class _Refused(yaml.YAMLError):
     """What is YAML, and is not allowed here; the text says why."""
 
 
-def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Characters and nodes, with each alias counted as what it stands for. Nothing is expanded for that."""
     if isinstance(node, yaml.ScalarNode):
         return 1 + len(node.value)
-    if id(node) not in known:
-        known[id(node)] = 0  # until it is known
+    if id(node) not in sizes:
+        sizes[id(node)] = 0  # until it is known
         parts = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
-        known[id(node)] = 1 + sum(_written_out(each, known) for each in parts)
-    elif not known[id(node)]:
+        sizes[id(node)] = 1 + sum(_written_out(each, sizes) for each in parts)
+    elif not sizes[id(node)]:
         raise ValueError("Circular reference detected")
-    return known[id(node)]
+    return sizes[id(node)]
 
 
 def read(file: Path, shown: str) -> Any:
@@ -104,8 +104,8 @@ def read(file: Path, shown: str) -> Any:
             raise _Refused(
                 f"a control character ({control[0]!a}) stands in a text; a terminal would obey it: remove it"
             )
-        if found := TEXT.search(written):
-            raise _Refused(f"{show(found[1])} has {len(found[1]):,} characters; allowed: at most {LONGEST:,}")
+        if too_long := TEXT.search(written):
+            raise _Refused(f"{show(too_long[1])} has {len(too_long[1]):,} characters; allowed: at most {LONGEST:,}")
         return value
     except _Refused as error:
         raise UserError(f"{shown}: {error}") from None
@@ -133,12 +133,12 @@ def _parsed(text: str) -> Any:
 
 
 def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    block: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in block:
             raise _Refused(f"the key {show(key)} stands twice in one block; keep one")
-        found[key] = value
-    return found
+        block[key] = value
+    return block
 
 
 def _place(mark: yaml.Mark | None) -> str:

@@ -19,7 +19,7 @@ from relay.equivalence.statistics import Statistics
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.spot_check.streams import WHOLE, Streams
@@ -59,7 +59,7 @@ class Division:
     def __init__(self, run: Run, spots: Spots) -> None:
         self.run, self.spots = run, spots
         file = Path(run.strategy.file)
-        needs = requirements.read(file) if file.is_file() else Requirements()
+        needs = strategy_files.read(file) if file.is_file() else Requirements()
         options = {**needs.options, **run.strategy.options}
         self.copies = needs.copies_model
         self.declared = math.prod(int(options[name]) for name in needs.whole_batches if name in options)

@@ -9,7 +9,7 @@ from relay.chain.agreement import Decision
 from relay.chain.signals import Interruption
 from relay.process.devices import wait_for
 from relay.process.ranks import TIMEOUT, Ranks
-from relay.spec.setting import Length
+from relay.spec.recipe import Length
 from relay.training.checkpoint import Checkpoints
 
 FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk

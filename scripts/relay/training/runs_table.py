@@ -11,8 +11,8 @@ from relay.base.errors import UserError
 from relay.base.plain_text import plain_text
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import complete
-from relay.spec.requirements import chosen
 from relay.spec.run import Run
+from relay.spec.strategy_files import chosen
 
 COLUMNS = (
     *("run", "task", "strategy", "options", "devices", "CPUs", "loader", "precision", "batch", "seed"),

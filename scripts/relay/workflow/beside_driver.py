@@ -36,20 +36,20 @@ class BesideDriver:
         """
         return words(*relay(self.call, *command)).replace("{", "{{").replace("}", "}}")
 
-    def told(self, *command: str) -> str:
+    def with_ending(self, *command: str) -> str:
         """The same, whose program writes beside the job's log how it ended."""
         return "env TORCH_RELAY_JOB_LOG={log:q} " + self.program(*command)
 
     def job(self, *command: str) -> str:
         """The same for the last program of a job: it takes the shell's place, so that it gets the driver's signals."""
-        return "exec " + self.told(*command)
+        return "exec " + self.with_ending(*command)
 
     def strategy_in_words(self, strategy: str) -> str:
         """A strategy's runs, and why some are skipped, for its rule's message."""
         plan = self.call.plan
         reasons = [reason for skipped in plan.skipped_of(strategy) for reason in skipped.reasons]
-        told = "".join(f"\n  skipped: {reason}" for reason in reasons)
-        return f"{strategy}: {len(plan.runs_of(strategy))} runs{told}".replace("{", "{{").replace("}", "}}")
+        skips = "".join(f"\n  skipped: {reason}" for reason in reasons)
+        return f"{strategy}: {len(plan.runs_of(strategy))} runs{skips}".replace("{", "{{").replace("}", "}}")
 
     def no_environment(self, wildcards: Any) -> None:
         """For a rule of the driver's own Python."""
@@ -62,7 +62,7 @@ class BesideDriver:
         config = self.call.config
         root = [f"--root={Path(config.dataset_root).expanduser()}"] if config.dataset_root else []
         mirror = [f"--mirror={config.dataset_mirror}"] if config.dataset_mirror else []
-        return self.told("dataset", *root, *mirror)
+        return self.with_ending("dataset", *root, *mirror)
 
     def dataset_text(self, job: Any) -> str:
         of = self.files.datasets[job.dataset]
@@ -71,11 +71,11 @@ class BesideDriver:
     def task_environment(self, job: Any) -> str:
         """A task's `prepare` may need packages of the user's."""
         plain = self.call.plan.stacks.plain
-        return json.dumps([self.files.asked_of_stack(plain), str(locks.lock_of(self.call.root, plain))])
+        return json.dumps([self.files.environment_asked(plain), str(locks.lock_of(self.call.root, plain))])
 
     def stack_text(self, job: Any) -> str:
         """What is asked of a stack. Whom it is for (a GPU run or not) changes nothing that is prepared."""
-        return json.dumps(self.files.asked_of_stack(job.stack))
+        return json.dumps(self.files.environment_asked(job.stack))
 
     def lock(self, job: Any) -> str:
         return str(locks.lock_of(self.call.root, job.stack))

@@ -112,7 +112,7 @@ class Call:
             sys.exit(f"error: config: comparisons: '{taken}' is the name of a target; give the command another `name`")
         return self.plan.strategies
 
-    def asked_for(self, rule: str) -> bool:
+    def had_jobs_of(self, rule: str) -> bool:
         """Whether this call had a job of that rule to do."""
         jobs = self.workflow.dag.needrun_jobs(exclude_finished=False)
         return any(job.rule.name == rule for job in jobs)
@@ -162,7 +162,7 @@ def begin(workflow: Any) -> Call:
             chosen, plan = handed.handed()
             return Call(workflow, plan, chosen)
         call = _planned(workflow, sys.argv[1:])
-    for line in _told(call):
+    for line in _lines(call):
         print(line, file=sys.stderr)
     if call.site:
         leave_to_slurm(call.site, os.environ)
@@ -240,7 +240,7 @@ def _without_planning(config: Config, root: Path, words: list[str], why: UserErr
     return Plan(config, root, None, [*names], warnings=[str(why)])
 
 
-def _told(call: Call) -> Iterator[str]:
+def _lines(call: Call) -> Iterator[str]:
     """What the user is told of a call before anything is done."""
     if call.selftest and not call.site:
         yield f"self-test on {selftest_plan.described(call.plan, call.gpus)}"

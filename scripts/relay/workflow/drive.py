@@ -13,7 +13,7 @@ from relay.environments import login_node
 from relay.equivalence.job import settle
 from relay.launch import gpus
 from relay.planning import chains, handed, planner, scripts, searches, table
-from relay.spec import requirements
+from relay.spec import strategy_files
 from relay.status import finished
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.jobs import Jobs
@@ -38,16 +38,16 @@ class Wants(guard.Wants):
 
     def refused(self, targets: Collection[str]) -> Iterable[str]:
         plan, config = self.plan, self.call.config
-        known = {
-            "strategy": requirements.find([Path(folder) for folder in config.strategy_folders]),
+        names = {
+            "strategy": strategy_files.find([Path(folder) for folder in config.strategy_folders]),
             "run": list(self.call.runs),
             "gate": plan.gates,
             "reference": plan.references,
         }
-        told = [*unknown_targets(self.call.workflow, known), *searches.refusals(plan, targets)]
-        told += [*scripts.refusals(config, targets), *chains.refusals(plan, targets)]
-        if told or self.first or {*targets} == {"card"}:
-            return told
+        lines = [*unknown_targets(self.call.workflow, names), *searches.refusals(plan, targets)]
+        lines += [*scripts.refusals(config, targets), *chains.refusals(plan, targets)]
+        if lines or self.first or {*targets} == {"card"}:
+            return lines
         return filter(None, [table.nothing_for(plan, targets)])
 
     def missing(self) -> Iterator[str]:

@@ -81,9 +81,9 @@ class Files:
 
     def environment(self, job: Any) -> list[str]:
         file = Path(f"results/environments/{job.stack}.json")
-        return self._needed(file, finished.record(file, asked=self.asked_of_stack(job.stack)), [])
+        return self._needed(file, finished.record(file, asked=self.environment_asked(job.stack)), [])
 
-    def asked_of_stack(self, stack: str) -> dict[str, Any]:
+    def environment_asked(self, stack: str) -> dict[str, Any]:
         """What its environment is made of."""
         return login_node.environment_of(self.call.site, stack, self.call.root)
 

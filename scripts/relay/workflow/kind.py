@@ -58,13 +58,13 @@ class Kind:
         if self.call.site is None:
             return {"runtime": self.call.config.runtime_minutes, **own}
         names = [*shapes.RESOURCES, *user_limits.all_counters(self.call.site)]
-        return {name: self._asked(name) for name in names} | own
+        return {name: self._resource(name) for name in names} | own
 
     def conda(self, wildcards: Any) -> str | None:
         """The software of the job, which documents it for Snakemake."""
         return login_node.conda_directive(self.call.site, self.of(wildcards).stack, self.call.root)
 
-    def _asked(self, name: str) -> OfJob:
+    def _resource(self, name: str) -> OfJob:
         return lambda wildcards: self.call.job_requests.resources(self.of(wildcards)).get(name)
 
     def _before(self, wildcards: Any) -> str:

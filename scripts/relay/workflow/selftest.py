@@ -45,18 +45,18 @@ class SelfTest:
         """What the records say of each part, for the page."""
         from relay.selftest.rows import Records
 
-        plan, known = self.call.plan, Records(RESULTS, table.words_by_id(self.call.plan))
-        rows = [known.of_preflight(look) for look in self.looks.values()]
+        plan, records = self.call.plan, Records(RESULTS, table.words_by_id(self.call.plan))
+        rows = [records.of_preflight(look) for look in self.looks.values()]
         for gate in plan.gates.values():
             before = (f"environment/{gate.stack}", f"preflight/{plan.preflight(gate)}")
-            rows.append(known.of_gate(gate, *before, f"reference/{plan.reference_of[gate.id]}"))
+            rows.append(records.of_gate(gate, *before, f"reference/{plan.reference_of[gate.id]}"))
         for run in plan.runs:
-            rows += known.of_run(run)
-        rows += [known.of_spot_check(setting) for setting in plan.spot_checks]
-        rows += [known.of_own_part(part, place, self.pairs.get(place)) for part, place in self.parts]
-        rows += [known.of_probe(planned.probe) for planned in self.call.probes.values()]
-        rows += [known.of_libtorch(setting) for setting in plan.libtorch]
-        return rows + [known.of_skipped(line) for line in dict.fromkeys(table.skipped(plan))]  # of several tasks
+            rows += records.of_run(run)
+        rows += [records.of_spot_check(setting) for setting in plan.spot_checks]
+        rows += [records.of_own_part(part, place, self.pairs.get(place)) for part, place in self.parts]
+        rows += [records.of_probe(planned.probe) for planned in self.call.probes.values()]
+        rows += [records.of_libtorch(setting) for setting in plan.libtorch]
+        return rows + [records.of_skipped(line) for line in dict.fromkeys(table.skipped(plan))]  # of several tasks
 
     def write(self, running: str = "") -> list[Row]:
         """Write the page; its rows. `running`: how far the call is, as long as it goes on."""

@@ -43,7 +43,7 @@ def with_gates(plan: Plan, other: Plan) -> Plan:
     references = {other.reference_of[name]: other.references[other.reference_of[name]] for name in gates}
     looks = {name: other.preflight_of[name] for name in (*gates, *references)}
     looks = {**plan.preflight_of, **looks, **plan.preflight_of}  # in the plan's order, with its values
-    known = {**other.preflights, **plan.preflights}
+    all_preflights = {**other.preflights, **plan.preflights}
     return replace(
         plan,
         strategies=list(dict.fromkeys([*plan.strategies, *other.strategies])),
@@ -56,16 +56,16 @@ def with_gates(plan: Plan, other: Plan) -> Plan:
         references={**plan.references, **references, **plan.references},
         reference_of={**plan.reference_of, **{name: other.reference_of[name] for name in gates}},
         preflight_of=looks,
-        preflights={look: known[look] for look in dict.fromkeys([*plan.preflights, *looks.values()])},
+        preflights={look: all_preflights[look] for look in dict.fromkeys([*plan.preflights, *looks.values()])},
     )
 
 
 def foremost(plan: Plan) -> list[Gate]:
     """Each strategy's first gate, which tells most of it: it is judged before further precisions, options and tasks."""
-    found: dict[str, Gate] = {}
+    firsts: dict[str, Gate] = {}
     for gate in plan.gates.values():
-        found.setdefault(gate.strategy.name, gate)
-    return list(found.values())
+        firsts.setdefault(gate.strategy.name, gate)
+    return list(firsts.values())
 
 
 def _setting(gate: Gate) -> Setting:
@@ -82,12 +82,12 @@ def _unmade(gate: Gate, root: Path) -> str:
 
 def pairs(plan: Plan) -> dict[str, Preflight]:
     """Where faults are planted: a pair of processes of each kind that is planned, by the preflight of its shape."""
-    found: dict[tuple[Any, ...], Preflight] = {}
+    pair_of: dict[tuple[Any, ...], Preflight] = {}
     for look in sorted(plan.preflights.values(), key=lambda look: (len(look.node_needs), look.id)):
         shape = look.shape
         if look.stack == plan.stacks.plain and shape.world_size == 2 and shape.launcher in ("direct", "torchrun"):
-            found.setdefault((shape.nodes, shape.device, shape.backend), look)
-    return {look.id: look for look in found.values()}
+            pair_of.setdefault((shape.nodes, shape.device, shape.backend), look)
+    return {look.id: look for look in pair_of.values()}
 
 
 def not_right(record: Path) -> str:

@@ -13,7 +13,7 @@ from relay.base import entry
 from relay.base.files import read_json
 from relay.card.looks import Looks
 from relay.card.words import all_in_words
-from relay.config.asked import task_options
+from relay.config.expansion import task_options
 from relay.driver import claim, guard, refused, signals
 from relay.driver.view import View
 from relay.libtorch import record
@@ -97,7 +97,7 @@ class Shown(guard.Shows):
 
     def finished(self) -> None:
         """Show the comparison again where all of it was there: `succeeded` has shown one that was made."""
-        if not self.call.asked_for("comparison") and not self.files.unfinished_comparison():
+        if not self.call.had_jobs_of("comparison") and not self.files.unfinished_comparison():
             self.comparison()
 
     def comparison(self) -> None:
@@ -124,8 +124,8 @@ class Shown(guard.Shows):
 
     def example_in_cpp(self, answer: str) -> None:
         """Print what the smallest C++ program has said. The next call tries it again."""
-        told = read_json(Path(answer))
-        _say(told.get("said") or f"skipped: {told['reason']}")
+        answered = read_json(Path(answer))
+        _say(answered.get("said") or f"skipped: {answered['reason']}")
         Path(answer).unlink()
 
     # When a call has ended
@@ -137,22 +137,22 @@ class Shown(guard.Shows):
 
     def succeeded(self) -> None:
         """All is made."""
-        if self.call.asked_for("comparison"):
+        if self.call.had_jobs_of("comparison"):
             self.comparison()
-        if self.call.asked_for("selftest"):
+        if self.call.had_jobs_of("selftest"):
             self.selftest()
 
     def failed(self) -> None:
         """Something is missing, for good or because the call was interrupted: the comparison is made of the others."""
-        if self.call.asked_for("selftest"):  # of an interrupted call, too
+        if self.call.had_jobs_of("selftest"):  # of an interrupted call, too
             self.selftest()
         if signals.interrupted():  # the next call goes on, and makes it
             return
-        if self.call.asked_for("comparison"):
+        if self.call.had_jobs_of("comparison"):
             self.driver.write_plan("results/plan.json")
             shell(self.driver.program("compare") + COMPARE + " --partial")
             self.comparison()
-        elif self.call.asked_for("preflight_job"):
+        elif self.call.had_jobs_of("preflight_job"):
             shell(self.preflights + " || true")
 
     @property

@@ -130,8 +130,8 @@ class Executor(slurm.Executor):
                         with suppress(OSError):
                             log.unlink()
                 case state:
-                    told = f"SLURM-job '{number}' failed, SLURM status is: '{state}'. "
-                    self.report_job_error(job, msg=told, aux_logs=[str(log)] if log else [])
+                    message = f"SLURM-job '{number}' failed, SLURM status is: '{state}'. "
+                    self.report_job_error(job, msg=message, aux_logs=[str(log)] if log else [])
         self.next_seconds_between_status_checks = seconds
 
     async def sleep(self) -> None:

@@ -15,7 +15,7 @@ from relay.config.config import Config
 
 
 @dataclass(frozen=True)
-class Asked:
+class Combination:
     """One combination of a comparison's axes and options, before defaults are filled in.
 
     `comparison` is the index of the comparison in the config. An axis is None where the config gives no value.
@@ -28,13 +28,13 @@ class Asked:
     task_options: Mapping[str, Any]
 
 
-def expand(config: Config) -> Iterator[Asked]:
+def expand(config: Config) -> Iterator[Combination]:
     """Every combination of each comparison's axes and options, and of the task's options, in the config's order."""
     for index, comparison in enumerate(config.comparisons):
         axes = {name: getattr(comparison, name) for name in AXES}
         of_task = {**config.task_options, **comparison.task_options}
         for chosen, own, task in product(*map(_combinations, (axes, comparison.options, of_task))):
-            yield Asked(index, comparison.strategy, chosen, own, task)
+            yield Combination(index, comparison.strategy, chosen, own, task)
 
 
 def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
 
 def task_options(config: Config) -> list[dict[str, Any]]:
     """Every combination of the task's options that the config or one of its comparisons asks for."""
-    return list({options_key(asked.task_options): dict(asked.task_options) for asked in expand(config)}.values())
+    return list({options_key(each.task_options): dict(each.task_options) for each in expand(config)}.values())
 
 
 def options_key(options: Mapping[str, Any]) -> str:

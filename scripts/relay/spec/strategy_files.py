@@ -1,0 +1,158 @@
+"""The files of strategies: where they are, and what they state that they need. Only the planner checks it."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from relay.base.entry import ROOT
+from relay.base.errors import UserError
+from relay.spec.literals import members, unfit
+from relay.spec.requirements import BUILT_IN, Need, Requirements
+from relay.spec.versions import PACKAGE, VERSION
+
+NEEDS = BUILT_IN / "_needs.py"
+
+
+def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
+    """Every strategy's file by its name: the project's own, and those of further folders, which shadow none."""
+    files: dict[str, Path] = {}
+    for folder in (BUILT_IN, *folders):
+        if not folder.is_dir():
+            raise UserError(f"strategy_folders: '{folder}' is not a folder")
+        for path in sorted(folder.glob("[a-z]*.py")):
+            if path.stem == "base":
+                continue
+            # A strategy's name is a target of the workflow, and a module.
+            if not path.stem.isidentifier() or path.stem in rules():
+                raise UserError(
+                    f"strategy_folders: '{path}': the name is not allowed; allowed: letters, digits and _, no rule's"
+                )
+            if path.stem in files:
+                raise UserError(f"strategy_folders: '{path}' has the name of {files[path.stem]}; rename it")
+            files[path.stem] = path
+    return files
+
+
+@cache
+def rules() -> frozenset[str]:
+    """The names of the workflow's rules, which no strategy may have: both are targets of `snakemake`."""
+    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
+    texts = (file.read_text("utf-8") for file in files)
+    return frozenset(name for text in texts for name in re.findall(r"(?m)^(?:use rule \w+ as|rule) (\w+)", text))
+
+
+def read(path: Path) -> Requirements:
+    """The literal `requirements = Requirements(...)` in a strategy's file, without running the file.
+
+    Raises UserError where there is none, or where it is no literal: importing torch for each of twenty files would
+    cost the planner seconds, and it runs again inside every job.
+    """
+    try:
+        stated = _stated(path, members(path, path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    _check(path, stated)
+    return stated
+
+
+def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
+    """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
+    from pydantic import TypeAdapter, ValidationError  # the planner has it, a job's environment need not
+
+    from relay.spec.messages import requirement_lines
+
+    try:
+        _strict()(**given)
+    except ValidationError as error:
+        lines = requirement_lines(error, TypeAdapter[Any](_strict()).json_schema())
+        raise UserError("\n".join(f"{path}: {line}" for line in lines)) from None
+    return Requirements(**given)
+
+
+@cache
+def _strict() -> Any:
+    """The requirements as a class that takes nothing of another type."""
+    from pydantic import ConfigDict
+    from pydantic.dataclasses import dataclass as checked
+
+    return checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+
+
+def _check(path: Path, stated: Requirements) -> None:
+    """Raises UserError for less than one device, a missing file, and an option that is spoken of and not there."""
+    _check_files(path, stated)
+    if stated.least_devices < 1:
+        refusal = f"{stated.least_devices} is not allowed; allowed: a whole number of at least 1"
+        raise UserError(f"{path}: requirements.least_devices: {refusal}")
+    for member, version in (("least_torch", stated.least_torch), ("least_python", stated.least_python)):
+        if not re.fullmatch(VERSION, version):
+            raise UserError(
+                f"{path}: requirements.{member}: '{version}' is not allowed; allowed: a version such as 2.9"
+            )
+    if unfit := [package for package in stated.packages if not re.fullmatch(PACKAGE, package)]:
+        raise UserError(
+            f"{path}: requirements.packages: '{unfit[0]}' is not allowed; allowed: a package's name in small letters, "
+            "such as horovod, deepspeed>=0.14.5,<0.20 or lightning|pytorch-lightning"
+        )
+    members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
+    named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
+    named |= {other for other, _ in stated.part_of.values()}
+    named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
+    if unknown := sorted(str(name) for name in named - set(stated.options)):
+        raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")
+
+
+def _check_files(path: Path, stated: Requirements) -> None:
+    """Raises UserError for a file that is not there, or not below the strategy's folder, or is Python code."""
+    for name in stated.files:
+        if why := unfit(path.parent, name):
+            raise UserError(
+                f"{path}: requirements.files: '{name}' {why}; allowed: a file in {path.parent} or below, relative to "
+                "it (helper modules _*.py need not be declared)"
+            )
+
+
+def needs(path: Path, stated: Requirements, *, reading: bool = False) -> tuple[Need, ...]:
+    """The functions that a strategy's requirements name, taken out of the files' text without importing them.
+
+    Such a function uses nothing but its arguments and Python itself. With `reading`, nothing of another author's is to
+    run: their functions are left out. Raises UserError for a name that is no function's.
+    """
+    own, shared = _functions(path), _functions(NEEDS)
+    if missing := [name for name in stated.needs if name not in own | shared]:
+        raise UserError(
+            f"{path}: requirements.needs: {missing[0]!r} is no function of this file; allowed: one of it, or "
+            f"{', '.join(sorted(shared))}"
+        )
+    left_out = own if reading and path.parent != BUILT_IN else ()
+    return tuple(_compiled(path, (own | shared)[name]) for name in stated.needs if name not in left_out)
+
+
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """The functions that a file defines at its top, by name."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _compiled(path: Path, node: ast.FunctionDef) -> Need:
+    """One of them, alone. Raises UserError where already its definition would run something."""
+    if node.decorator_list or node.args.defaults or any(node.args.kw_defaults):
+        raise UserError(f"{path}:{node.lineno}: {node.name}: a function of `needs` has no decorators and no defaults")
+    place: dict[str, Any] = {}
+    exec(compile(ast.Module([node], []), str(path), "exec", __future__.annotations.compiler_flag), place)
+    return cast("Need", place[node.name])
+
+
+def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not the strategy's defaults: what names a setting. All of them where its file has gone."""
+    try:
+        defaults = read(strategy_file).options
+    except UserError:
+        defaults = {}
+    return {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
