@@ -22,7 +22,7 @@ from . import note, sealed
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_sound
+from .folder import Folder, newest_of
 from .ranks import Ranks
 from .report import reporter
 from .signals import Interruption
@@ -57,9 +57,10 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         folder = Folder(Path(trainer.args.output_dir))
         self._lock = ranks.alike(lambda: folder.open() if ranks.rank == 0 else None)
-        places = [folder.path / f"checkpoint-{step}" for step in sealed.steps(folder.path, "checkpoint-")]
-        found = ranks.of_first(lambda: newest_sound(places, self._script, ranks.world_size, "give another output_dir"))
-        return str(found) if found else None
+        place = ranks.of_first(
+            lambda: newest_of(self._script, ranks.world_size, folder.places("checkpoint-"), "give another output_dir")
+        )
+        return str(place) if place else None
 
     def _join(self) -> Ranks:
         self._ranks = self._ranks or Ranks.meet()

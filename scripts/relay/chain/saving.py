@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from . import writers
+from . import sealed, writers
 from .background import Background, Saving
 from .errors import ChainError, say
 from .files import described, disk_refusal, remove, sync
-from .folder import Folder, of_another, whole
+from .folder import Folder, newest_sound, of_another
 from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
@@ -98,7 +98,7 @@ class Checkpoints(Background[Files]):
         return {str(path.relative_to(partial)): described(path) for path in written}
 
     def _written(self, saving: Saving[Files]) -> None:
-        files = whole(self.ranks.gather(saving.part.result()))
+        files = {name: each for part in self.ranks.gather(saving.part.result()) for name, each in part.items()}
         seconds = max(self.longest_save_seconds, time.monotonic() - saving.began)
         told = {
             "script": self.script,
@@ -145,19 +145,14 @@ class Checkpoints(Background[Files]):
 
         Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
         """
-        steps = self.ranks.of_first(self.folder.steps)
-        for step in steps:
-            place = self.folder.place(step)
-            found = self.ranks.gather(damage(place, self.ranks.rank, self.ranks.world_size))
-            problem = next((each for each in found if each), None)
-            if problem is None:
-                return self._loaded(place)
-            if self.ranks.rank == 0:
-                say(f"the checkpoint of step {step} is passed over: {problem}")
-        if steps:
-            problem = f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0"
-            raise ChainError(problem, told=self.ranks.rank == 0)
-        return Place()
+        steps = self.ranks.of_first(lambda: sealed.steps(self.folder.path))
+        place = newest_sound([*map(self.folder.place, steps)], self._damage, aloud=self.ranks.rank == 0)
+        return self._loaded(place) if place else Place()
+
+    def _damage(self, place: Path) -> str | None:
+        """What any rank finds wrong with a checkpoint: each reads its share of the files. Collective."""
+        problems = self.ranks.gather(damage(place, self.ranks.rank, self.ranks.world_size))
+        return next((problem for problem in problems if problem), None)
 
     def _prove(self, place: Path) -> None:
         """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.

@@ -19,9 +19,9 @@ from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
-from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.known_faults import known
+from relay.run_folder.progress import saved_step
 
 RESULTS = Path("results")
 SAVING_ATTEMPTS = 10  # in a row without a newer checkpoint, while a process holds the run; each waits a minute for it
@@ -166,7 +166,7 @@ def _where(job: Any) -> str:
 
 
 def _newest(run: str) -> int:
-    return reached.newest(RESULTS / "checkpoints" / run)
+    return saved_step(RESULTS / "checkpoints" / run)
 
 
 def _keep(log: Path) -> None:

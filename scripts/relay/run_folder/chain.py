@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from relay.base.files import read_json_or, write_json_over
-from relay.run_folder import attempts, sealed
+from relay.chain.sealed import sound, step_of
+from relay.run_folder import attempts
+from relay.run_folder.sealed import complete, damage, manifest
 
 CHAIN = "chain.json"
 BEGUN = "begun.json"
@@ -23,13 +25,10 @@ def read(work: Path) -> dict[str, Any] | None:
     known = read_json_or(work / CHAIN, None)
     if _is_chain(known):
         return dict(known)
-    for step in sealed.complete(work):
-        place = work / f"step-{step}"
-        if sealed.damage(place) is None and _is_chain(known := sealed.manifest(place).get("chain")):
-            print(
-                f"warning: {work / CHAIN} is lost or damaged: what it said is taken from the checkpoint of step {step}",
-                file=sys.stderr,
-            )
+    for place in sound((work / f"step-{step}" for step in complete(work)), damage):
+        if _is_chain(known := manifest(place).get("chain")):
+            source = f"the checkpoint of step {step_of(place)}"
+            print(f"warning: {work / CHAIN} is lost or damaged: what it said is taken from {source}", file=sys.stderr)
             return dict(known) | {"attempts": _with_later(work, list(known["attempts"]))}
     return None
 
@@ -108,7 +107,7 @@ def _generation(run: Path, known: Any) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def _is_chain(known: Any) -> bool:
+def _is_chain(known: Any) -> TypeGuard[dict[str, Any]]:
     if not isinstance(known, dict) or not isinstance(known.get("attempts"), list):
         return False
     words = all(isinstance(known.get(name), str) for name in ("generation", "code", "strategy_source"))

@@ -16,6 +16,12 @@ LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it 
 OF_JOBS = {"code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 
 
+def refuse_others(work: Path) -> None:
+    """Raises UserError where another user could put something into a run's folder."""
+    if problem := writers.unsafe_above(work, LEVELS):
+        raise UserError(problem)
+
+
 def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     """Close the folders of what jobs run or load, and warn where a group could write there, or above.
 
@@ -31,8 +37,7 @@ def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     own, around = [results, *([state] if state.is_dir() else [])], dict.fromkeys(writers.above(results))
     for name, depth in OF_JOBS.items():
         writers.make_own(results / name)
-        if problem := writers.unsafe_above(results / name / "any", LEVELS):
-            raise UserError(problem)
+        refuse_others(results / name / "any")
         around |= dict.fromkeys(writers.above(results / name))
         own.append(results / name)
         own += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))

@@ -12,8 +12,9 @@ from typing import Any
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.run_folder import chain, reached
+from relay.run_folder import chain
 from relay.run_folder.places import Places
+from relay.run_folder.progress import saved_step
 from relay.run_folder.replaced import how_anew
 from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import freeze, name_of_today, noted, planned
@@ -125,7 +126,7 @@ def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
         return Kept(run, finished=True) if _differs(summary, today) else None
     declared, known = chain.declared(places.run), chain.read(places.work)
     begun = known and known["generation"] == declared and not may_change(run, places.work)
-    return Kept(run, finished=False, step=reached.newest(places.work)) if begun and _differs(known, today) else None
+    return Kept(run, finished=False, step=saved_step(places.work)) if begun and _differs(known, today) else None
 
 
 def _differs(known: dict[str, Any] | None, today: str | None) -> bool:

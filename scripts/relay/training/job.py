@@ -18,14 +18,15 @@ from relay.base import ending
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
-from relay.chain.writers import make_own, unsafe_above
+from relay.chain.writers import make_own
 from relay.datasets import verified
 from relay.launch.launcher import launch
-from relay.run_folder import attempts, chain, faults, reached, replaced
+from relay.run_folder import attempts, chain, faults, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
+from relay.run_folder.progress import saved_step
 from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
-from relay.run_folder.trust import LEVELS
+from relay.run_folder.trust import refuse_others
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -43,8 +44,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = _declared(places)
-    if problem := unsafe_above(places.work, LEVELS):
-        raise UserError(problem)
+    refuse_others(places.work)
     wait_until_free(places.work)  # an earlier attempt may still save
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
         return ended
@@ -63,7 +63,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     known["attempts"].append(entry)
     chain.write(places.work, known)
     _put_folder_aside(places, run, known)
-    before = reached.newest(places.work)
+    before = saved_step(places.work)
     role, arguments = "script.process", {"--spec": places.run / "run.json", "--work": places.work, "--attempt": number}
     if run.strategy.script is None:
         role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
@@ -151,7 +151,7 @@ def _adopted(places: Places) -> dict[str, Any] | None:
 def _of_slurm(work: Path) -> dict[str, Any]:
     """What an attempt's entry keeps of its Slurm job: which start of which job it is, and how far the run had come."""
     job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
-    return {"job": job, "restarts": restarts, "found": reached.newest(work)} if job else {}
+    return {"job": job, "restarts": restarts, "found": saved_step(work)} if job else {}
 
 
 def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> str:
@@ -210,7 +210,7 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
         where = f"after step {ended['end']}" if script else f"at step {ended['end']} of {last}"
         what = f"run {run.id}: stopped {where} ({reason})"
         return ending.interrupted(what, planned=reason == attempts.DEADLINE)
-    came_further = reached.newest(places.work) > start
+    came_further = saved_step(places.work) > start
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 
