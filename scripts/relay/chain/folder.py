@@ -6,7 +6,7 @@ lists every other file with its size and SHA-256.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from . import lock, sealed, writers
 from .errors import ChainError, say
 from .files import remove
-from .sealed import damage, manifest
+from .sealed import Damage, damage, manifest
 
 
 class Folder:
@@ -87,18 +87,15 @@ def of_another(facts: Mapping[str, Any], script: str, world_size: int) -> str | 
     return None
 
 
-def newest_sound(
-    places: Sequence[Path], damage_of: Callable[[Path], str | None] = damage, *, aloud: bool = True
-) -> Path | None:
+def newest_sound(places: Sequence[Path], damage_of: Damage = damage, *, aloud: bool = True) -> Path | None:
     """The first sound one of checkpoints, the newest first; None where there is none at all.
 
     `damage_of` says what is wrong with one. Says `aloud` what is passed over. Raises ChainError where none is sound.
     """
-    tell = (lambda line: say(f"the {line}")) if aloud else None
-    place = next(sealed.sound(places, damage_of, tell), None)
+    place = next(sealed.sound(places, damage_of, lambda line: say(f"the {line}") if aloud else None), None)
     if places and place is None:
         problem = f"{places[0].parent}: no checkpoint is sound; remove the folder to start at step 0"
-        raise ChainError(problem, told=aloud)
+        raise ChainError(problem, aloud=aloud)
     return place
 
 

@@ -80,16 +80,16 @@ class ChainCallback(TrainerCallback):
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
         self._saved = state.global_step
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
-        if told := reporter():
-            told.event("resumed", state.global_step)
+        if report := reporter():
+            report.event("resumed", state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Have the Trainer save, and stop, where the ranks agree on it."""
         self._step_at = time.monotonic()
-        if told := reporter():
-            told.count(state.global_step, None)
+        if report := reporter():
+            report.count(state.global_step, None)
         if self._agreement.due(state.global_step):
             decision = self._agreement.reach(state.global_step, 0.0, self._save_seconds)
             self._agreement.done(state.global_step, saved=decision.save)
@@ -111,8 +111,8 @@ class ChainCallback(TrainerCallback):
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         whose = {"script": self._script, "world_size": args.world_size}
         sealed.seal(place, state.global_step, all_described(place), whose)
-        if told := reporter():
-            told.event("saved", state.global_step)
+        if report := reporter():
+            report.event("saved", state.global_step)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

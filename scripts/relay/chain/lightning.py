@@ -96,8 +96,8 @@ class ChainCallback(Checkpoint):
         if self._resumed is None:
             return None
         self._proven = True
-        if told := reporter():  # now: the Trainer calls nobody where no step is left
-            told.event("resumed", int(self._resumed.name.rpartition("-")[2]))
+        if report := reporter():  # now: the Trainer calls nobody where no step is left
+            report.event("resumed", int(self._resumed.name.rpartition("-")[2]))
         return str(self._resumed / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -148,8 +148,8 @@ class ChainCallback(Checkpoint):
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Tell how far the training is."""
-        if told := reporter():
-            told.count(_step(trainer), None)
+        if report := reporter():
+            report.count(_step(trainer), None)
 
     def _between(self, trainer: Any) -> None:
         """Save, and stop, where the ranks agree on it. Raises Stopped."""
@@ -191,7 +191,7 @@ class ChainCallback(Checkpoint):
         ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
         own = {
             "places": [each.reached(ahead) for each in self._loaders],
-            "own": [[one.get_state() for one in own_generators(each.loader)] for each in self._loaders],
+            "own": [[generator.get_state() for generator in own_generators(each.loader)] for each in self._loaders],
             "generators": generators(),
             "metrics": {name: value.detach() for name, value in trainer._logger_connector._callback_metrics.items()},
         }
@@ -212,10 +212,10 @@ class ChainCallback(Checkpoint):
 
     def _complete(self, partial: Path, step: int) -> None:
         world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
-        told = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
-        self.folder.complete(partial, step, all_described(partial), told)
-        if told_to := reporter():
-            told_to.event("saved", step)
+        facts = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
+        self.folder.complete(partial, step, all_described(partial), facts)
+        if report := reporter():
+            report.event("saved", step)
 
 
 def _joined(trainer: Any) -> Ranks:

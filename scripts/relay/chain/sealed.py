@@ -1,4 +1,7 @@
-"""What makes a folder a whole checkpoint: a manifest of all its other files, written last. Needs no torch."""
+"""What makes a folder a whole checkpoint, and which ones are sound: a manifest, written last, has all other files.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from .files import described, remove, sync, write_json
 MANIFEST = "manifest.json"
 FORMAT = 1
 KEPT = 2
+Damage = Callable[[Path], str | None]  # what is wrong with a checkpoint, in one line
+Tell = Callable[[str], None]
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
 
 
@@ -115,11 +120,7 @@ def damage(place: Path, share: int = 0, shares: int = 1, name: str = MANIFEST) -
     return None
 
 
-def sound(
-    places: Iterable[Path],
-    damage_of: Callable[[Path], str | None] = damage,
-    tell: Callable[[str], None] | None = None,
-) -> Iterator[Path]:
+def sound(places: Iterable[Path], damage_of: Damage = damage, tell: Tell = lambda _: None) -> Iterator[Path]:
     """Those of the places that hold a sound checkpoint, in their order.
 
     `damage_of` says what is wrong with one, as `damage` does. `tell` gets a line for each that is passed over.
@@ -128,7 +129,7 @@ def sound(
         problem = damage_of(place)
         if problem is None:
             yield place
-        elif tell:
+        else:
             tell(f"checkpoint of step {step_of(place)} is passed over: {problem}")
 
 

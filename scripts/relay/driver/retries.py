@@ -20,7 +20,7 @@ from relay.base.files import end_of
 from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
-from relay.run_folder.known_faults import known
+from relay.run_folder.known_faults import look_up
 from relay.run_folder.progress import saved_step
 
 RESULTS = Path("results")
@@ -109,7 +109,7 @@ class Retries:
     def _for_memory(self, job: Any, log: Path | None) -> bool:
         """Whether Slurm or the kernel has killed a job's processes for memory."""
         told = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
-        return known(told, "logs") is not None
+        return look_up(told, "logs") is not None
 
     def _enlarged(self, job: Any, told: Ending) -> tuple[Ending, str | None]:
         """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from relay.base.files import remove
 from relay.chain import sealed, writers
 from relay.run_folder.trust import refuse_others
 
@@ -17,6 +18,13 @@ MANIFEST = "complete.json"
 def complete(directory: Path) -> list[int]:
     """Steps of which a checkpoint `step-{n}/` is there, newest first."""
     return sealed.complete(directory, MANIFEST)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed saves have left."""
+    for leftover in directory.glob("partial-*"):
+        with suppress(OSError):  # what an orphan still writes goes with the next attempt
+            remove(leftover)
 
 
 def sound(directory: Path, first: int, last: int, *, generation: str | None = None) -> Iterator[int]:
@@ -29,15 +37,12 @@ def sound(directory: Path, first: int, last: int, *, generation: str | None = No
     if steps:
         refuse_others(directory)
     places = [directory / f"step-{step}" for step in steps if first <= step <= last]
-    for place in sealed.sound(places, partial(damage, generation=generation), _warn):
+    warn = partial(print, "warning:", flush=True)
+    for place in sealed.sound(places, partial(damage, generation=generation), warn):
         with suppress(OSError):
             if line := writers.warning((place, *place.rglob("*")), directory, owners=False):
                 print(line, flush=True)
         yield int(sealed.step_of(place))
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", flush=True)
 
 
 def damage(place: Path, *, of_run: str | None = None, generation: str | None = None) -> str | None:

@@ -31,9 +31,9 @@ def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
     state = results.parent / ".snakemake"  # with environments
     program = [path for source in sources for path in (source, *source.rglob("*"))]
-    for made in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
-        if made.is_dir() and not made.is_symlink() and made.stat().st_mode & 0o022:
-            writers.keep_to_owner(made)
+    for place in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
+        if place.is_dir() and not place.is_symlink() and place.stat().st_mode & 0o022:
+            writers.keep_to_owner(place)
     own, around = [results, *([state] if state.is_dir() else [])], dict.fromkeys(writers.above(results))
     for name, depth in OF_JOBS.items():
         writers.make_own(results / name)

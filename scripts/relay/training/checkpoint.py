@@ -26,7 +26,7 @@ from relay.chain.generators import generators, restore
 from relay.chain.sealed import publish, superseded, wait_for
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
-from relay.run_folder.sealed import MANIFEST, complete, manifest, sound
+from relay.run_folder.sealed import MANIFEST, complete, manifest, remove_leftovers, sound
 from relay.strategies.base import Strategy
 
 
@@ -153,13 +153,11 @@ class Checkpoints(Background[float]):
     def _newest_sound(self, first: int, last: int) -> tuple[int | None, int | None, float, str]:
         """On rank 0: the step to go on from, that of another run's checkpoint, the seconds that saving has taken, and
         why nothing may be loaded."""
-        for leftover in self.directory.glob("partial-*"):
-            with suppress(OSError):  # what an orphan still writes goes with the next attempt
-                remove(leftover)
-        known = self._chain or {}
-        adopted = (known.get("adopted_from") or {}).get("step")
+        remove_leftovers(self.directory)
+        run_chain = self._chain or {}
+        adopted = (run_chain.get("adopted_from") or {}).get("step")
         try:
-            newest = next(sound(self.directory, first, last, generation=known.get("generation")), None)
+            newest = next(sound(self.directory, first, last, generation=run_chain.get("generation")), None)
         except UserError as error:  # other users could have written what is there
             return None, None, 0.0, str(error)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
