@@ -10,7 +10,7 @@ import pytest
 from relay.driver.retries import Retries
 from relay.launch.launcher import KILLED
 from relay.process.system import memory_kills
-from relay.run_folder.known_faults import known
+from relay.run_folder.known_faults import look_up
 
 
 def test_words_that_say_so() -> None:
@@ -19,9 +19,9 @@ def test_words_that_say_so() -> None:
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed",
         KILLED.format(count=1),
     ):
-        assert known(f"a line\n{text}\nanother\n", "logs")
+        assert look_up(f"a line\n{text}\nanother\n", "logs")
     for text in ("torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB", "srun: error: c1: task 0: Killed"):
-        assert known(text, "logs") is None
+        assert look_up(text, "logs") is None
 
 
 @pytest.mark.parametrize(

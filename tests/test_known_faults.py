@@ -17,7 +17,7 @@ from relay.base.ending import FAULT, FREE_SPACE, INTERRUPTED, Ending
 from relay.base.errors import Busy, UserError
 from relay.launch import launcher
 from relay.run_folder import faults
-from relay.run_folder.known_faults import known, text_of
+from relay.run_folder.known_faults import look_up, text_of
 
 MESSAGES = yaml.safe_load(Path(__file__).with_name("known_faults.yaml").read_text())
 TYPES = {"DistBackendError": dist.DistBackendError, "OutOfMemoryError": torch.OutOfMemoryError}
@@ -56,7 +56,7 @@ def ids(message: dict[str, Any]) -> str:
 def test_a_job_ends_as_its_fault_says(
     message: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = known(text_of(error_of(message)))
+    row = look_up(text_of(error_of(message)))
     assert (row and row.kind, row and row.name) == (message["kind"], message["name"])
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("SLURMD_NODENAME", "c1")

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, sealed, time_limit, writers
+from relay.chain import ChainError, Run, Stopped, note, resume, sbatch, sealed, time_limit, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from small_disks import fill, mounts, small
@@ -279,7 +279,7 @@ def test_a_full_disk_is_told_and_the_older_checkpoint_stays() -> None:
         run.after(2)
         with pytest.raises(ChainError, match="disk/checkpoints: step 2 could not be saved: No space left on device"):
             run.finish()
-        assert folder.Folder(Path("disk/checkpoints")).steps() == [1]
+        assert sealed.steps(Path("disk/checkpoints")) == [1]
 
 
 class Around(torch.optim.Optimizer):

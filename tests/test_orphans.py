@@ -79,12 +79,12 @@ def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
     assert attempt_name.name() != earlier
     os.environ[attempt_name.ATTEMPT], this = earlier, attempt_name.name()
     recorded(tmp_path, 1)
-    assert len(faults.told(tmp_path)) == 1
+    assert len(faults.of_ranks(tmp_path)) == 1
     os.environ[attempt_name.ATTEMPT] = this
-    assert faults.told(tmp_path) == []
+    assert faults.of_ranks(tmp_path) == []
     assert faults.collect(tmp_path) is None
     recorded(tmp_path, 1)
-    assert [fault["rank"] for fault in faults.told(tmp_path)] == [1]
+    assert [fault["rank"] for fault in faults.of_ranks(tmp_path)] == [1]
 
 
 def test_what_an_orphan_still_writes_gets_into_no_later_checkpoint(

@@ -71,8 +71,8 @@ PHASES: dict[str, Sequence[str]] = {
     "load": ("relay.training.checkpoint:Checkpoints.resume",),
     "step": ("relay.training.records:Recorder.loss",),
     "copy": ("relay.training.checkpoint:generators",),
-    "write": ("relay.training.checkpoint:Checkpoints._complete", "relay.training.checkpoint:seal"),
-    "rename": ("relay.training.checkpoint:sync", "relay.training.checkpoint:Checkpoints._tidy"),
+    "write": ("relay.training.checkpoint:Checkpoints._complete", "relay.chain.sealed:seal"),
+    "rename": ("relay.chain.sealed:sync", "relay.training.checkpoint:Checkpoints._tidy"),
     "evaluation": ("relay.training.evaluation:Evaluation.measure",),
     "end": ("relay.training.records:Recorder.end",),
 }

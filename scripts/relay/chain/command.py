@@ -98,12 +98,12 @@ class Command(Supervisor):
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            told = note.read(self._note)
+            stop = note.read(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
-        if told:
-            if status == 0 and not told.get("quiet"):
-                say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
+        if stop:
+            if status == 0 and not stop.get("quiet"):
+                say(f"the script ended with status 0, and had stopped after step {stop['step']}: let SystemExit pass")
             return STOPPED
         # Slurm signals all of a job's processes: the command may have ended before this process was told.
         ordered = self.received or status in [128 + number for number in SIGNALS]
@@ -131,13 +131,13 @@ class Command(Supervisor):
 
     def whom(self) -> list[int]:
         """The launcher, which tells its own, or those that listen, or the whole group: once, after a signal."""
-        if self.told or not self.received or not self.left():
+        if self.signalled or not self.received or not self.left():
             return []
         command = self.processes[0].pid
-        told = _listening(command)
-        if command in told:
-            told = (_is_torchrun(self.words) and children(command)) or [command]
-        return told or [-command]
+        listeners = _listening(command)
+        if command in listeners:
+            listeners = (_is_torchrun(self.words) and children(command)) or [command]
+        return listeners or [-command]
 
     def look(self) -> None:
         """Call `meanwhile` when it is time."""
@@ -147,7 +147,7 @@ class Command(Supervisor):
 
     def patience(self) -> float:
         """The seconds until the job's end, and those of a save at least."""
-        return max(MOST_SECONDS + MEANWHILE_SECONDS, (end_time(told=self.environment) or 0.0) - time.time())
+        return max(MOST_SECONDS + MEANWHILE_SECONDS, (end_time(environment=self.environment) or 0.0) - time.time())
 
     def kill(self, left: Sequence[int]) -> None:
         """Kill the whole group, and what has left it."""
@@ -168,12 +168,12 @@ def _name(process: int) -> str:
 
 def _listening(group: int) -> list[int]:
     """The processes of a group that have a handler for SIGTERM; none where the system does not tell."""
-    found = []
+    listeners = []
     for process in (int(place.name) for place in Path("/proc").glob("[0-9]*")):
         with suppress(OSError):
             if os.getpgid(process) == group and hears(process, signal.SIGTERM):
-                found.append(process)
-    return found
+                listeners.append(process)
+    return listeners
 
 
 def _shield() -> None:

@@ -12,12 +12,12 @@ STOPPED = 75  # EX_TEMPFAIL of sysexits.h: the next job goes on
 class ChainError(Exception):
     """A mistake that the user can mend. Uncaught, it is one line on stderr and status 1.
 
-    `told` is False on the ranks that leave the telling to another one.
+    `aloud` is False on the ranks that leave the telling to another one.
     """
 
-    def __init__(self, message: str, *, told: bool = True) -> None:
+    def __init__(self, message: str, *, aloud: bool = True) -> None:
         super().__init__(message)
-        self.told = told
+        self.aloud = aloud
 
 
 class Stopped(SystemExit):
@@ -40,7 +40,7 @@ def tell_in_one_line() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not isinstance(error, ChainError):
             before(kind, error, trace)
-        elif error.told:
+        elif error.aloud:
             say(str(error))
 
     if getattr(before, "__module__", None) != __name__:

@@ -28,21 +28,21 @@ def children(pid: int) -> list[int]:
     return [each for each, parent in parents().items() if parent == pid]
 
 
-def descendants(pid: int, known: Mapping[int, int] | None = None) -> list[int]:
-    """The same, with those that they have started. `known` is what `parents` has told, where that is at hand."""
-    known, found = known or parents(), [pid]
-    for above in found:  # it grows meanwhile
-        found += [each for each, parent in known.items() if parent == above and each not in found]
-    return found[1:]
+def descendants(pid: int, parent_of: Mapping[int, int] | None = None) -> list[int]:
+    """The same, with those that they have started. `parent_of` is what `parents` has told, where that is at hand."""
+    parent_of, tree = parent_of or parents(), [pid]
+    for above in tree:  # it grows meanwhile
+        tree += [each for each, parent in parent_of.items() if parent == above and each not in tree]
+    return tree[1:]
 
 
 def parents() -> dict[int, int]:
     """The parent of each process that runs; what is dead, and was not waited for, does not."""
-    found = {}
+    parent_of = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # The program's name, which comes before, may have blanks and brackets.
             state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state not in "ZX":
-                found[int(path.parent.name)] = int(parent)
-    return found
+                parent_of[int(path.parent.name)] = int(parent)
+    return parent_of

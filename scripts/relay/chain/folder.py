@@ -13,10 +13,8 @@ from typing import Any, TextIO
 
 from . import lock, sealed, writers
 from .errors import ChainError, say
-from .files import remove, sync
-from .sealed import damage, manifest
-
-KEPT = 2
+from .files import remove
+from .sealed import Damage, damage, manifest
 
 
 class Folder:
@@ -53,14 +51,14 @@ class Folder:
             remove(left)
         return stream
 
-    def steps(self) -> list[int]:
-        """The steps of which a checkpoint is there, damaged or not; the newest first."""
-        return sealed.steps(self.path)
+    def places(self, prefix: str = "step-") -> list[Path]:
+        """Where checkpoints lie, damaged ones or not; the newest first."""
+        return [self.path / f"{prefix}{step}" for step in sealed.steps(self.path, prefix)]
 
     def reached(self) -> int:
         """The step of the newest sound checkpoint; 0 where there is none. It waits for another process as `open`."""
         with self.open():
-            return next((step for step in self.steps() if damage(self.place(step)) is None), 0)
+            return next((int(sealed.step_of(place)) for place in sealed.sound(self.places())), 0)
 
     def place(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
@@ -70,53 +68,47 @@ class Folder:
         """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
         return self._from / self._given / f".partial-{attempt}-{step}"
 
-    def complete(self, partial: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    def complete(self, partial: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Make a checkpoint of what was written, and keep the last two. Raises OSError.
 
-        `files` are those of all ranks, as `described`; `told` is what else the manifest says.
+        `files` are those of all ranks, as `described`; `facts` are what else the manifest says.
         """
-        sealed.seal(partial, step, files, told)
-        place = self.place(step)
-        remove(place)  # a damaged one, passed over at the start
-        partial.rename(place)
-        sync(self.path)
-        # One beyond this step was damaged, and passed over: it must not push out a sound one.
-        kept = [found for found in self.steps() if found <= step][:KEPT]
-        for found in self.steps():
-            if found not in kept:
-                remove(self.place(found))
+        sealed.publish(partial, self.place(step), step, files, facts)
+        for place in sealed.superseded(self.path, step):
+            remove(place)
 
 
-def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | None:
-    """Why a checkpoint with this manifest is not this script's, in words; None where it may be."""
-    if script and told["script"] and told["script"] != script:
-        return f"belongs to another script: {told['script']}, not {script}"
-    if told["world_size"] != world_size:
-        return f"is of {told['world_size']} processes, and here are {world_size}; start {told['world_size']}"
+def of_another(facts: Mapping[str, Any], script: str, world_size: int) -> str | None:
+    """Why a checkpoint with these facts in its manifest is not this script's, in words; None where it may be."""
+    if script and facts["script"] and facts["script"] != script:
+        return f"belongs to another script: {facts['script']}, not {script}"
+    if facts["world_size"] != world_size:
+        return f"is of {facts['world_size']} processes, and here are {world_size}; start {facts['world_size']}"
     return None
 
 
-def whole(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The files of all ranks, as one mapping."""
-    return {name: told for each in files for name, told in each.items()}
-
-
-def newest_sound(places: Sequence[Path], script: str, world_size: int, remedy: str) -> Path | None:
+def newest_sound(places: Sequence[Path], damage_of: Damage = damage, *, aloud: bool = True) -> Path | None:
     """The first sound one of checkpoints, the newest first; None where there is none at all.
 
-    Says what is passed over. Raises ChainError where none is sound, and for one of another script or number of
-    processes, with the `remedy` for that.
+    `damage_of` says what is wrong with one. Says `aloud` what is passed over. Raises ChainError where none is sound.
     """
-    for place in places:
-        step = place.name.rpartition("-")[2]
-        if problem := damage(place):
-            say(f"the checkpoint of step {step} is passed over: {problem}")
-            continue
+    place = next(sealed.sound(places, damage_of, lambda line: say(f"the {line}") if aloud else None), None)
+    if places and place is None:
+        problem = f"{places[0].parent}: no checkpoint is sound; remove the folder to start at step 0"
+        raise ChainError(problem, aloud=aloud)
+    return place
+
+
+def newest_of(script: str, world_size: int, places: Sequence[Path], remedy: str) -> Path | None:
+    """The newest sound one of a script's checkpoints; None where there is none at all. Says from where it goes on.
+
+    Raises ChainError where none is sound, and for one of another script or number of processes, with the `remedy` for
+    that.
+    """
+    place = newest_sound(places)
+    if place:
         if wrong := of_another(manifest(place), script, world_size):
             raise ChainError(f"{place} {wrong}; {remedy}")
         writers.tell(place.parent, place)
-        say(f"goes on from step {step} ({place})")
-        return place
-    if places:
-        raise ChainError(f"{places[0].parent}: no checkpoint is sound; remove the folder to start at step 0")
-    return None
+        say(f"goes on from step {sealed.step_of(place)} ({place})")
+    return place

@@ -58,27 +58,27 @@ class Own:
         state = self.numpys.state if self.numpys else self.generator.getstate()
         return {"state": json.dumps(state, default=lambda array: array.tolist())}
 
-    def load_state_dict(self, told: dict[str, Any]) -> None:
-        """Go on from a state that `state_dict` told."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state that `state_dict` gave."""
         if isinstance(self.generator, torch.Generator):
-            self.generator.set_state(told["state"])
+            self.generator.set_state(state["state"])
         elif self.numpys:
-            self.numpys.state = json.loads(told["state"])
+            self.numpys.state = json.loads(state["state"])
         else:
-            version, python, gauss = json.loads(told["state"])
+            version, python, gauss = json.loads(state["state"])
             self.generator.setstate((version, tuple(python), gauss))
 
 
 def _numpy() -> dict[str, Any]:
     import numpy as np
 
-    told: dict[str, Any] = np.random.get_state(legacy=False)
-    key = torch.from_numpy(told["state"]["key"].astype(np.int64))
-    return {**told, "state": {**told["state"], "key": key}}
+    state: dict[str, Any] = np.random.get_state(legacy=False)
+    key = torch.from_numpy(state["state"]["key"].astype(np.int64))
+    return {**state, "state": {**state["state"], "key": key}}
 
 
-def _restore_numpy(told: dict[str, Any]) -> None:
+def _restore_numpy(state: dict[str, Any]) -> None:
     import numpy as np
 
-    key = told["state"]["key"].numpy().astype(np.uint32)
-    np.random.set_state({**told, "state": {**told["state"], "key": key}})
+    key = state["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**state, "state": {**state["state"], "key": key}})

@@ -22,7 +22,7 @@ from . import note, sealed
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_sound
+from .folder import Folder, newest_of
 from .ranks import Ranks
 from .report import reporter
 from .signals import Interruption
@@ -57,9 +57,10 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         folder = Folder(Path(trainer.args.output_dir))
         self._lock = ranks.alike(lambda: folder.open() if ranks.rank == 0 else None)
-        places = [folder.path / f"checkpoint-{step}" for step in sealed.steps(folder.path, "checkpoint-")]
-        found = ranks.of_first(lambda: newest_sound(places, self._script, ranks.world_size, "give another output_dir"))
-        return str(found) if found else None
+        place = ranks.of_first(
+            lambda: newest_of(self._script, ranks.world_size, folder.places("checkpoint-"), "give another output_dir")
+        )
+        return str(place) if place else None
 
     def _join(self) -> Ranks:
         self._ranks = self._ranks or Ranks.meet()
@@ -79,16 +80,16 @@ class ChainCallback(TrainerCallback):
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
         self._saved = state.global_step
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
-        if told := reporter():
-            told.event("resumed", state.global_step)
+        if report := reporter():
+            report.event("resumed", state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Have the Trainer save, and stop, where the ranks agree on it."""
         self._step_at = time.monotonic()
-        if told := reporter():
-            told.count(state.global_step, None)
+        if report := reporter():
+            report.count(state.global_step, None)
         if self._agreement.due(state.global_step):
             decision = self._agreement.reach(state.global_step, 0.0, self._save_seconds)
             self._agreement.done(state.global_step, saved=decision.save)
@@ -110,8 +111,8 @@ class ChainCallback(TrainerCallback):
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         whose = {"script": self._script, "world_size": args.world_size}
         sealed.seal(place, state.global_step, all_described(place), whose)
-        if told := reporter():
-            told.event("saved", state.global_step)
+        if report := reporter():
+            report.event("saved", state.global_step)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -32,7 +32,7 @@ from . import note
 from .agreement import Agreement
 from .errors import ChainError, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_sound
+from .folder import Folder, newest_of
 from .generators import generators
 from .lightning_loader import Loader
 from .place import Place, own_generators
@@ -70,7 +70,7 @@ class ChainCallback(Checkpoint):
         self._interruption = Interruption(saved=lambda: self._saved)
         self._ranks: Ranks | None = None
         self._lock: Any = None  # held as long as the process lives
-        self._found: Path | None = None
+        self._resumed: Path | None = None
         self._attempt = ""
         self._loaders: list[Loader] = []
         self._saved = self._asked = 0
@@ -90,16 +90,15 @@ class ChainCallback(Checkpoint):
         self._lock = ranks.alike(lambda: self.folder.open() if ranks.rank == 0 else None)
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
-        places = [self.folder.place(step) for step in self.folder.steps()]
-        self._found = ranks.of_first(
-            lambda: newest_sound(places, self._script, ranks.world_size, "give another folder")
+        self._resumed = ranks.of_first(
+            lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
-        if self._found is None:
+        if self._resumed is None:
             return None
         self._proven = True
-        if told := reporter():  # now: the Trainer calls nobody where no step is left
-            told.event("resumed", int(self._found.name.rpartition("-")[2]))
-        return str(self._found / CHECKPOINT)
+        if report := reporter():  # now: the Trainer calls nobody where no step is left
+            report.event("resumed", int(self._resumed.name.rpartition("-")[2]))
+        return str(self._resumed / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the signals: the Trainer has just installed handlers of its own, which would end one rank alone."""
@@ -108,14 +107,14 @@ class ChainCallback(Checkpoint):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch for signals and the time, and go to the place in the data."""
         ranks = self._ranks
-        given = None if self._found is None else str(self._found / CHECKPOINT)
+        given = None if self._resumed is None else str(self._resumed / CHECKPOINT)
         if ranks is None or (str(trainer.ckpt_path) if trainer.ckpt_path else None) != given:
             raise ChainError("the Trainer begins elsewhere; write trainer.fit(…, ckpt_path=chain.newest(trainer))")
         self._interruption.watch()
         own: dict[str, Any] = {}
-        if self._found is not None:
-            own = torch.load(self._found / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
-            self._save_seconds = float(manifest(self._found).get("save_seconds", 0))
+        if self._resumed is not None:
+            own = torch.load(self._resumed / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
+            self._save_seconds = float(manifest(self._resumed).get("save_seconds", 0))
         self._saved = self._asked = _step(trainer)
         self._agreement = Agreement(ranks, self._interruption, self._saved, self.save_minutes * 60, self.save_steps)
         # The Trainer has made the first epoch's iterator already, which is not at the place.
@@ -149,8 +148,8 @@ class ChainCallback(Checkpoint):
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """Tell how far the training is."""
-        if told := reporter():
-            told.count(_step(trainer), None)
+        if report := reporter():
+            report.count(_step(trainer), None)
 
     def _between(self, trainer: Any) -> None:
         """Save, and stop, where the ranks agree on it. Raises Stopped."""
@@ -192,7 +191,7 @@ class ChainCallback(Checkpoint):
         ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
         own = {
             "places": [each.reached(ahead) for each in self._loaders],
-            "own": [[one.get_state() for one in own_generators(each.loader)] for each in self._loaders],
+            "own": [[generator.get_state() for generator in own_generators(each.loader)] for each in self._loaders],
             "generators": generators(),
             "metrics": {name: value.detach() for name, value in trainer._logger_connector._callback_metrics.items()},
         }
@@ -213,10 +212,10 @@ class ChainCallback(Checkpoint):
 
     def _complete(self, partial: Path, step: int) -> None:
         world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
-        told = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
-        self.folder.complete(partial, step, all_described(partial), told)
-        if told_to := reporter():
-            told_to.event("saved", step)
+        facts = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
+        self.folder.complete(partial, step, all_described(partial), facts)
+        if report := reporter():
+            report.event("saved", step)
 
 
 def _joined(trainer: Any) -> Ranks:

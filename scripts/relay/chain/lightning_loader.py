@@ -37,8 +37,8 @@ class Loader:
 
     def reached(self, ahead: int) -> dict[str, Any]:
         """The place, as plain values; `ahead` batches were fetched that are not trained yet."""
-        told = self._place.state()
-        return {**told, "batch": max(0, told["batch"] - ahead)}
+        place = self._place.state()
+        return {**place, "batch": max(0, place["batch"] - ahead)}
 
     def __iter__(self) -> Iterator[Any]:
         self._before()

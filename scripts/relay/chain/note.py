@@ -57,6 +57,6 @@ def is_early() -> bool:
 def read(place: Path) -> dict[str, Any] | None:
     """What was told; None where nothing was."""
     with suppress(OSError, ValueError):
-        told: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-        return told
+        content: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        return content
     return None

@@ -28,7 +28,7 @@ class Place:
     """`step`: batches taken since the run's start. `batch`: those of this epoch. `epoch`: counted from 0.
 
     `order` is the state of the generators at the epoch's start; empty before the first. `loader` is what tells the
-    epoch's batches (`told_of`).
+    epoch's batches (`epoch_size`).
     """
 
     step: int = 0
@@ -46,7 +46,7 @@ class Place:
         self.epoch, self.batch, self.order = self.epoch + 1, 0, {}
 
 
-def told_of(loader: Any) -> dict[str, int | None]:
+def epoch_size(loader: Any) -> dict[str, int | None]:
     """How many batches an epoch of the loader has, and of how many samples; None where it does not tell."""
     try:
         count = len(loader)
@@ -79,32 +79,32 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
 
 def own_generators(loader: Any) -> list[torch.Generator]:
     """The generators that the user gave to a loader, or to what it holds, each once."""
-    found = (getattr(holder, "generator", None) for holder in within(loader))
-    return list(dict.fromkeys(each for each in found if isinstance(each, torch.Generator)))
+    given = (getattr(holder, "generator", None) for holder in within(loader))
+    return list(dict.fromkeys(each for each in given if isinstance(each, torch.Generator)))
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
     """Tell the epoch to whatever draws its order from it, such as a DistributedSampler, wherever it is held."""
     for holder in within(loader):
-        if callable(told := getattr(holder, "set_epoch", None)):
-            told(epoch)
+        if callable(set_epoch := getattr(holder, "set_epoch", None)):
+            set_epoch(epoch)
 
 
 def within(loader: Any) -> list[Any]:
     """A loader, and the loaders, samplers and data sets that it holds, at any depth, each once."""
-    found: list[Any] = []
+    holders: list[Any] = []
     unread = [loader]
     while unread:
         each = unread.pop(0)
-        if any(each is other for other in found):
+        if any(each is other for other in holders):
             continue
-        found.append(each)
+        holders.append(each)
         held = list(getattr(each, "__dict__", {}).values())
-        held += [one for several in held if type(several) in (list, tuple) for one in several[:MOST_HELD]]
-        unread += [one for one in held if isinstance(one, FEEDING) or hasattr(one, "set_epoch")]
+        held += [item for several in held if type(several) in (list, tuple) for item in several[:MOST_HELD]]
+        unread += [item for item in held if isinstance(item, FEEDING) or hasattr(item, "set_epoch")]
         # What has one of these names feeds the loader, whatever it is.
-        unread += [one for name in HOLDING if (one := getattr(each, name, None)) is not None]
-    return found
+        unread += [item for name in HOLDING if (item := getattr(each, name, None)) is not None]
+    return holders
 
 
 def _passing(loader: DataLoader[Any], count: int, arrived: Callable[[], None]) -> DataLoader[Any]:

@@ -39,7 +39,7 @@ class Ranks:
             call += f'("gloo", init_method="file://…", rank=…, world_size={size})'
         alone = "" if variable == "WORLD_SIZE" else "; if each of them trains for itself, set WORLD_SIZE=1"
         raise ChainError(
-            f"{variable} is {size}, and there is no process group; call {call} before resume{alone}", told=rank == 0
+            f"{variable} is {size}, and there is no process group; call {call} before resume{alone}", aloud=rank == 0
         )
 
     def largest(self, values: list[float]) -> list[float]:
@@ -69,9 +69,9 @@ class Ranks:
         except OSError as error:
             problem = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
         problems = self.gather(problem)
-        for rank, found in enumerate(problems):
-            if found:
-                raise ChainError(found, told=self.rank == rank)
+        for rank, problem in enumerate(problems):
+            if problem:
+                raise ChainError(problem, aloud=self.rank == rank)
         return result[0]
 
     def of_first(self, act: Callable[[], T]) -> T:

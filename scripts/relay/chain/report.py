@@ -31,7 +31,7 @@ class Reporter:
 
     def __init__(self, place: str) -> None:
         self.place, self.began, self.written = place, time.time(), 0.0
-        self.step, self.samples, self.told, self.pending = 0, 0, 0, ""
+        self.step, self.samples, self.counted, self.pending = 0, 0, 0, ""
         self._numbered = False  # by `Run.after`, beside which `step` only tells samples
         atexit.register(self.flush)
 
@@ -43,17 +43,17 @@ class Reporter:
         elif not self._numbered:
             self.step += 1
         self.samples += samples or 0
-        self.told += 1
+        self.counted += 1
         now = time.time()
         self.pending = f"{now:.6f} {self.step} {self.samples if self.samples else '-'}\n"
         due = BETWEEN_SECONDS if now - self.began < FIRST_SECONDS else LATER_SECONDS
-        if now - self.written >= due or self.told <= FIRST_STEPS:
+        if now - self.written >= due or self.counted <= FIRST_STEPS:
             self.flush(now)
 
-    def event(self, what: str, step: int) -> None:
+    def event(self, kind: str, step: int) -> None:
         """A checkpoint of a step is complete (`saved`), or the training goes on from one (`resumed`)."""
         self.flush()
-        self.pending = f"{what} {step}\n"
+        self.pending = f"{kind} {step}\n"
         self.flush()
 
     def flush(self, now: float | None = None) -> None:
@@ -89,5 +89,5 @@ def step(samples: int) -> None:
 
     `samples` is how many samples this process has trained in it. All processes are taken to do as many.
     """
-    if told := reporter():
-        told.count(None, samples * _rank_and_size()[1])
+    if report := reporter():
+        report.count(None, samples * _rank_and_size()[1])

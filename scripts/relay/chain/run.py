@@ -13,7 +13,7 @@ from .agreement import Agreement
 from .errors import ChainError, Stopped, say, tell_in_one_line
 from .folder import Folder
 from .forgotten import forgotten
-from .place import Place, batches, own_generators, told_of
+from .place import Place, batches, epoch_size, own_generators
 from .ranks import Ranks
 from .report import reporter
 from .saving import Checkpoints
@@ -56,8 +56,8 @@ def resume(
     checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
     interruption.saved = lambda: checkpoints.saved
     reached = checkpoints.load()
-    if told := reporter():
-        told.event("resumed", reached.step)
+    if report := reporter():
+        report.event("resumed", reached.step)
     agreement = Agreement(ranks, interruption, reached.step, save_minutes * 60, save_steps)
     return Run(reached, checkpoints, agreement, things, lock)
 
@@ -119,8 +119,8 @@ class Run:
         self._of_steps = True
         prepare(loader)
         if reached := self._place.loader:
-            self._checkpoints.ranks.alike(lambda: self._compare(reached, told_of(loader)))
-        self._place.loader = told_of(loader)
+            self._checkpoints.ranks.alike(lambda: self._compare(reached, epoch_size(loader)))
+        self._place.loader = epoch_size(loader)
         outer = self._goal is not None
         goal = self._goal or epochs or (None if until else 1)
         self._checkpoints.use(own_generators(loader))
@@ -177,8 +177,8 @@ class Run:
         """
         self._go_on()
         self._place.step = step
-        if told := reporter():
-            told.count(step, None)
+        if report := reporter():
+            report.count(step, None)
         if not self._asked:
             self._asked = True
             self._tell_what_is_forgotten()

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from . import writers
+from . import sealed, writers
 from .background import Background, Saving
 from .errors import ChainError, say
 from .files import described, disk_refusal, remove, sync
-from .folder import Folder, of_another, whole
+from .folder import Folder, newest_sound, of_another
 from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
@@ -98,9 +98,9 @@ class Checkpoints(Background[Files]):
         return {str(path.relative_to(partial)): described(path) for path in written}
 
     def _written(self, saving: Saving[Files]) -> None:
-        files = whole(self.ranks.gather(saving.part.result()))
+        files = {name: each for part in self.ranks.gather(saving.part.result()) for name, each in part.items()}
         seconds = max(self.longest_save_seconds, time.monotonic() - saving.began)
-        told = {
+        facts = {
             "script": self.script,
             "words": sys.argv[1:],
             "world_size": self.ranks.world_size,
@@ -108,34 +108,34 @@ class Checkpoints(Background[Files]):
             "things": self.state.shape(),
         }
         try:
-            self.ranks.of_first(lambda: self.folder.complete(saving.partial, saving.step, files, told))
+            self.ranks.of_first(lambda: self.folder.complete(saving.partial, saving.step, files, facts))
         except ChainError as error:
-            self._give_up(saving, str(error), told=error.told)
+            self._give_up(saving, str(error), aloud=error.aloud)
             return
         self.saved, self._once_failed = saving.step, False
         self.longest_save_seconds = seconds
         if not self._proven:  # the next job would be too late to find it
             place = self.folder.place(saving.step)
             self.ranks.alike(lambda: self._prove(place))
-        if told_to := reporter():
-            told_to.event("saved", saving.step)
+        if report := reporter():
+            report.event("saved", saving.step)
 
     def _failed(self, saving: Saving[Files]) -> None:
         error = saving.part.exception() if saving.part.done() else None
         rank, reason = self._reason(_reason(error, self.ranks.rank, self.folder.path) if error else None)
-        self._give_up(saving, f"{reason} (rank {rank})", told=self.ranks.rank == rank)
+        self._give_up(saving, f"{reason} (rank {rank})", aloud=self.ranks.rank == rank)
 
-    def _give_up(self, saving: Saving[Files], reason: str, *, told: bool) -> None:
+    def _give_up(self, saving: Saving[Files], reason: str, *, aloud: bool) -> None:
         """Say that a save failed. Raises ChainError where the one before failed, too."""
         self._saving = None
         if self.ranks.rank == 0:
             remove(saving.partial)  # room for what others write there
         line = f"{self.folder.path}: step {saving.step} could not be saved: {reason}"
         if self._once_failed:
-            what = "make room there" if any(words in reason for words in FULL) else "see to that disk"
-            raise ChainError(f"{line}; {what}, and start the same job again", told=told)
+            remedy = "make room there" if any(words in reason for words in FULL) else "see to that disk"
+            raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
         self._once_failed = True
-        if told:
+        if aloud:
             say(f"warning: {line}; the next save tries again")
 
     # Loading
@@ -145,19 +145,14 @@ class Checkpoints(Background[Files]):
 
         Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
         """
-        steps = self.ranks.of_first(self.folder.steps)
-        for step in steps:
-            place = self.folder.place(step)
-            found = self.ranks.gather(damage(place, self.ranks.rank, self.ranks.world_size))
-            problem = next((each for each in found if each), None)
-            if problem is None:
-                return self._loaded(place)
-            if self.ranks.rank == 0:
-                say(f"the checkpoint of step {step} is passed over: {problem}")
-        if steps:
-            problem = f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0"
-            raise ChainError(problem, told=self.ranks.rank == 0)
-        return Place()
+        steps = self.ranks.of_first(lambda: sealed.steps(self.folder.path))
+        place = newest_sound([*map(self.folder.place, steps)], self._damage, aloud=self.ranks.rank == 0)
+        return self._loaded(place) if place else Place()
+
+    def _damage(self, place: Path) -> str | None:
+        """What any rank finds wrong with a checkpoint: each reads its share of the files. Collective."""
+        problems = self.ranks.gather(damage(place, self.ranks.rank, self.ranks.world_size))
+        return next((problem for problem in problems if problem), None)
 
     def _prove(self, place: Path) -> None:
         """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.
@@ -169,50 +164,50 @@ class Checkpoints(Background[Files]):
         names = [f"rank-{self.ranks.rank}.pt", *([REPLICATED] if self.ranks.rank == 0 else [])]
         self._read(place, manifest(place), names, mapped=True)
 
-    def _read(self, place: Path, told: Mapping[str, Any], names: Sequence[str], *, mapped: bool = False) -> list[Any]:
+    def _read(self, place: Path, facts: Mapping[str, Any], names: Sequence[str], *, mapped: bool = False) -> list[Any]:
         """What is in a checkpoint's files of these names; `mapped`: left on the disk. Raises ChainError.
 
         It raises that where the checkpoint is another one's, and where torch cannot read it.
         """
-        self._refuse_another(place, told)
+        self._refuse_another(place, facts)
         path = place
         try:
             if self._sharded:
                 self._sharded.read(place)
-            found = [
+            contents = [
                 torch.load(path := place / name, map_location="cpu", weights_only=True, mmap=mapped) for name in names
             ]
         except Exception as error:
             raise ChainError(f"{path} cannot be read by weights_only: {unreadable(error)}") from None
         self._proven = True
-        return found
+        return contents
 
     def _loaded(self, place: Path) -> Place:
-        told = manifest(place)
+        facts = manifest(place)
         names = (REPLICATED, f"rank-{self.ranks.rank}.pt")
-        every, own = self.ranks.alike(lambda: self._read(place, told, names))
+        every, own = self.ranks.alike(lambda: self._read(place, facts, names))
         if self._sharded:
             self._sharded.load(place)
-        self.state.load(every, own, told["things"])
+        self.state.load(every, own, facts["things"])
         restore(own["generators"])
-        self.longest_save_seconds = float(told.get("save_seconds", 0))
+        self.longest_save_seconds = float(facts.get("save_seconds", 0))
         if self.ranks.rank == 0:
             writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
-            if (words := told.get("words", sys.argv[1:])) != sys.argv[1:]:
+            if (words := facts.get("words", sys.argv[1:])) != sys.argv[1:]:
                 say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")
-            for name in self.state.shape().keys() - told["things"].keys():
+            for name in self.state.shape().keys() - facts["things"].keys():
                 say(f"{place} has no {name}: it starts anew")
         self._own_states = own["generators"]["further"]
         self.saved = own["place"]["step"]
         return Place(**own["place"])
 
-    def _refuse_another(self, place: Path, told: Mapping[str, Any]) -> None:
+    def _refuse_another(self, place: Path, facts: Mapping[str, Any]) -> None:
         """Raises ChainError where a checkpoint is of another script, number of processes, or other parameters."""
         remedy = f"give another folder, or remove {self.folder.path} to start at step 0"
-        if wrong := of_another(told, self.script, self.ranks.world_size):
+        if wrong := of_another(facts, self.script, self.ranks.world_size):
             raise ChainError(f"{place} {wrong}; {remedy}")
-        if wrong := difference(told["things"], self.state.shape()):
+        if wrong := difference(facts["things"], self.state.shape()):
             raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
 
 
@@ -221,7 +216,7 @@ def _reason(error: BaseException, rank: int, folder: Path) -> str:
     failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank
     if isinstance(failures, dict) and rank in failures:
         error = failures[rank][0]
-    found = error if isinstance(error, OSError) else (disk_refusal(folder) or error)
-    if isinstance(found, OSError):
-        return found.strerror or str(found)
-    return f"{type(found).__name__}: {found}".splitlines()[0]
+    cause = error if isinstance(error, OSError) else (disk_refusal(folder) or error)
+    if isinstance(cause, OSError):
+        return cause.strerror or str(cause)
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]

@@ -70,17 +70,17 @@ def main(words: Sequence[str]) -> int:
             f"{refused}: it hands the next job no variables, and the chain would end with its first job; allowed: a "
             "value with ALL, or none at all"
         )
-    if asked := _ARRAY.search(f"#SBATCH {' '.join(own)}\n{text}"):
+    if array := _ARRAY.search(f"#SBATCH {' '.join(own)}\n{text}"):
         raise ChainError(
-            f"{asked[1]}: each job of an array would submit an array; submit a chain for each, by its own script"
+            f"{array[1]}: each job of an array would submit an array; submit a chain for each, by its own script"
         )
     record = script.resolve().with_name(f".{script.name}.chain")
-    with _recorded(record) as told:
-        if (last := told.get("job")) and _is_there(last):
+    with _recorded(record) as state:
+        if (last := state.get("job")) and _is_there(last):
             there = f"job {last} is queued or runs; cancel it first: {_cancelling(last)}"
             raise ChainError(f"{script} is a chain already: {there}")
-        told |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
-    say(f"job {told['job']} is submitted; each job submits the next one, {most} at most")
+        state |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
+    say(f"job {state['job']} is submitted; each job submits the next one, {most} at most")
     return 0
 
 
@@ -91,11 +91,11 @@ def _script_at(words: Sequence[str], folder: str = "") -> int | None:
 
 def _exports(words: Sequence[str], script: str) -> str:
     """What keeps this environment from the jobs, as it is written; '' where nothing does."""
-    asked = re.findall(r"(?m)^#SBATCH\b.*?(--export[= ]\S+)", script)
-    asked += [f"SBATCH_EXPORT={os.environ['SBATCH_EXPORT']}"] if "SBATCH_EXPORT" in os.environ else []
-    asked += re.findall(r"--export[= ]\S+", " ".join(words))
+    exports = re.findall(r"(?m)^#SBATCH\b.*?(--export[= ]\S+)", script)
+    exports += [f"SBATCH_EXPORT={os.environ['SBATCH_EXPORT']}"] if "SBATCH_EXPORT" in os.environ else []
+    exports += re.findall(r"--export[= ]\S+", " ".join(words))
     # The last one wins: of the script, the environment and the command line.
-    return asked[-1] if asked and "ALL" not in re.split("[=, ]", asked[-1].upper()) else ""
+    return exports[-1] if exports and "ALL" not in re.split("[=, ]", exports[-1].upper()) else ""
 
 
 def _most(words: list[str]) -> tuple[int, list[str]]:
@@ -142,8 +142,8 @@ class Following:
             self.ask_again()
             say(f"job {self.job} goes on" if self.job else f"{self.owed or LAST}; submit it again to go on")
         elif self.job:
-            with _recorded(Path(self.chain.record)) as told:
-                told["after"] = None
+            with _recorded(Path(self.chain.record)) as state:
+                state["after"] = None
             try:
                 slurm.call(*_cancelling(self.job).split())
             except ChainError as error:  # the training's own status stands
@@ -169,13 +169,13 @@ def _submitted(chain: Chain, own: str) -> str | None:
 
     The queue is asked, too: sbatch's answer may have been lost, or the record.
     """
-    with _recorded(Path(chain.record)) as told:
-        if told.get("after") == own:
-            return str(told["job"])
+    with _recorded(Path(chain.record)) as state:
+        if state.get("after") == own:
+            return str(state["job"])
         if chain.left < 1:
             return None
         job = _waiting_for(own) or chain.submit(f"--dependency=afterany:{own}")
-        told |= {"job": job, "after": own}
+        state |= {"job": job, "after": own}
     say(f"job {job} comes after this one; to end the chain: {_cancelling(job)} {own}")
     return job
 
@@ -197,14 +197,14 @@ def _recorded(path: Path) -> Iterator[dict[str, Any]]:
     with ExitStack() as stack:
         with suppress(OSError):  # a file system without locks, or one that nodes only read
             fcntl.flock(stack.enter_context(path.with_name(f"{path.name}.lock").open("a")), fcntl.LOCK_EX)
-        told: dict[str, Any] = {}
+        state: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            told = json.loads(path.read_text(encoding="utf-8"))
-        before = dict(told)
-        yield told
+            state = json.loads(path.read_text(encoding="utf-8"))
+        before = dict(state)
+        yield state
         try:
-            if told != before:
-                write_json(path, told)
+            if state != before:
+                write_json(path, state)
         except OSError as error:  # the job is submitted, and the training goes on
             say(f"warning: {path}: {error.strerror}: another chain of this script would not be noticed")
 
@@ -216,7 +216,7 @@ def _is_there(job: str) -> bool:
     """
     try:
         printed = slurm.call("squeue", "--noheader", "--format", "%A %i", "--jobs", *slurm.words_for(job))
-        return any(True for _ in slurm.told_of(job, printed))
+        return any(True for _ in slurm.fields_of(job, printed))
     except ChainError as error:
         if slurm.GONE.search(str(error)):
             return False

@@ -1,19 +1,25 @@
-"""What makes a folder a whole checkpoint: a manifest of all its other files, written last. Needs no torch."""
+"""What makes a folder a whole checkpoint, and which ones are sound: a manifest, written last, has all other files.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from . import writers
-from .files import described, sync, write_json
+from .files import described, remove, sync, write_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+KEPT = 2
+Damage = Callable[[Path], str | None]  # what is wrong with a checkpoint, in one line
+Tell = Callable[[str], None]
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
 
 
@@ -30,35 +36,65 @@ def wait_for(place: Path, names: Iterable[str]) -> None:
             time.sleep(0.5)
 
 
-def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any], name: str = MANIFEST) -> None:
+def seal(place: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any], name: str = MANIFEST) -> None:
     """Make a checkpoint's files durable and its user's alone, and write its manifest. Raises OSError.
 
-    `files` are all of them, as `described`; `told` is what else the manifest says, and `name` its file's.
+    `files` are all of them, as `described`; `facts` are what else the manifest says, and `name` its file's.
     """
     wait_for(place, files)
     for each in files:
         sync(place / each)
-    write_json(place / name, {"format": FORMAT, "step": step, **told, "files": files})
+    write_json(place / name, {"format": FORMAT, "step": step, **facts, "files": files})
     writers.keep_to_owner(place)
     for path in [*place.rglob("*"), place]:
         if path.is_dir():
             sync(path)
 
 
+def publish(
+    partial: Path, place: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any], name: str = MANIFEST
+) -> None:
+    """Make a checkpoint of what was written: `seal` it, and give it its name. Raises OSError."""
+    seal(partial, step, files, facts, name)
+    remove(place)  # a damaged one of the same step, passed over at the start
+    partial.rename(place)
+    sync(place.parent)
+
+
 def steps(folder: Path, prefix: str = "step-") -> list[int]:
     """The steps of which a checkpoint is there, damaged or not; the newest first. A copy of another name is none."""
-    found = (place.name.removeprefix(prefix) for place in folder.glob(f"{prefix}*"))
-    return sorted((int(number) for number in found if number.isdecimal()), reverse=True)
+    numbers = (place.name.removeprefix(prefix) for place in folder.glob(f"{prefix}*"))
+    return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+
+
+def complete(folder: Path, name: str = MANIFEST) -> list[int]:
+    """The steps of which a checkpoint with its manifest is there; the newest first."""
+    return [step for step in steps(folder) if (folder / f"step-{step}" / name).is_file()]
+
+
+def superseded(folder: Path, step: int, name: str = MANIFEST) -> list[Path]:
+    """The checkpoints that nobody needs once that of `step` is complete: all but the newest ones.
+
+    One of a later step was damaged or left by an earlier start: it must neither push out a sound one nor be gone on
+    with later.
+    """
+    kept = [each for each in complete(folder, name) if each <= step][:KEPT]
+    return [folder / f"step-{each}" for each in steps(folder) if each not in kept]
+
+
+def step_of(place: Path) -> str:
+    """The step in the name of a checkpoint's folder."""
+    return place.name.rpartition("-")[2]
 
 
 def manifest(place: Path, name: str = MANIFEST) -> dict[str, Any]:
     """What a checkpoint's manifest says. Raises OSError or ValueError where it cannot be read."""
-    told = json.loads((place / name).read_text(encoding="utf-8"))
-    if not isinstance(told, dict) or not isinstance(told.get("files"), dict) or not told["files"]:
+    facts = json.loads((place / name).read_text(encoding="utf-8"))
+    if not isinstance(facts, dict) or not isinstance(facts.get("files"), dict) or not facts["files"]:
         raise ValueError("it is no manifest")
-    if told.get("format", FORMAT) != FORMAT:
-        raise ValueError(f"it has format {told['format']}; this version reads format {FORMAT}")
-    return told
+    if facts.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"it has format {facts['format']}; this version reads format {FORMAT}")
+    return facts
 
 
 def damage(place: Path, share: int = 0, shares: int = 1, name: str = MANIFEST) -> str | None:
@@ -69,13 +105,13 @@ def damage(place: Path, share: int = 0, shares: int = 1, name: str = MANIFEST) -
     try:
         if problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place):
             return problem
-        told = manifest(place, name)
-        if place.name.rpartition("-")[2] != str(told.get("step")):
-            return f"{place} holds the checkpoint of step {told.get('step')}: it was copied there"
-        if problem := next(_wrong_names(place, told["files"], name), None):
+        facts = manifest(place, name)
+        if step_of(place) != str(facts.get("step")):
+            return f"{place} holds the checkpoint of step {facts.get('step')}: it was copied there"
+        if problem := next(_wrong_names(place, facts["files"], name), None):
             return problem
-        for file in sorted(told["files"])[share::shares]:
-            if described(place / file) != told["files"][file]:
+        for file in sorted(facts["files"])[share::shares]:
+            if described(place / file) != facts["files"][file]:
                 return f"{place / file} does not have the checksum of its manifest"
     except OSError as error:
         return f"{error.filename or place} cannot be read ({error.strerror or error})"
@@ -84,8 +120,21 @@ def damage(place: Path, share: int = 0, shares: int = 1, name: str = MANIFEST) -
     return None
 
 
+def sound(places: Iterable[Path], damage_of: Damage = damage, tell: Tell = lambda _: None) -> Iterator[Path]:
+    """Those of the places that hold a sound checkpoint, in their order.
+
+    `damage_of` says what is wrong with one, as `damage` does. `tell` gets a line for each that is passed over.
+    """
+    for place in places:
+        problem = damage_of(place)
+        if problem is None:
+            yield place
+        else:
+            tell(f"checkpoint of step {step_of(place)} is passed over: {problem}")
+
+
 def _wrong_names(place: Path, files: Mapping[str, Any], name: str) -> Iterator[str]:
     """What is missing, and what is there and in no manifest."""
-    found = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {name}
-    yield from (f"{place / each} is missing" for each in sorted(set(files) - found))
-    yield from (f"{place / each} is not in the manifest" for each in sorted(found - set(files)))
+    there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {name}
+    yield from (f"{place / each} is missing" for each in sorted(set(files) - there))
+    yield from (f"{place / each} is not in the manifest" for each in sorted(there - set(files)))

@@ -51,8 +51,8 @@ class Sharded:
     @staticmethod
     def read(place: Path) -> Mapping[str, Any]:
         """What is said of the tensors that `begin` has written."""
-        told: Mapping[str, Any] = dcp.FileSystemReader(place / SHARDED).read_metadata().state_dict_metadata
-        return told
+        tensors: Mapping[str, Any] = dcp.FileSystemReader(place / SHARDED).read_metadata().state_dict_metadata
+        return tensors
 
     def load(self, place: Path) -> None:
         """Load what `begin` has written. Collective."""

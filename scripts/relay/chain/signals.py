@@ -71,11 +71,11 @@ class Interruption:
                     self._before[number] = before
             if last_resort and self._last is None:
                 # Python calls a handler between two steps of its main thread; a pipe is written to at once.
-                told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+                wakeups, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
                 if (another := signal.set_wakeup_fd(tell, warn_on_full_buffer=False)) != -1:
                     signal.set_wakeup_fd(another)
                 os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-                self._last = threading.Thread(target=self._end_in_time, args=[told], name="last resort", daemon=True)
+                self._last = threading.Thread(target=self._end_in_time, args=[wakeups], name="last resort", daemon=True)
                 self._last.start()
 
     def end(self) -> None:
@@ -89,11 +89,11 @@ class Interruption:
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received.append(signal.Signals(number).name)
 
-    def _end_in_time(self, told: int) -> None:
+    def _end_in_time(self, wakeups: int) -> None:
         """In a thread: wait for an order to end, and end this process where it is still there when its time is over."""
         while True:
-            while (reason := self.reason or _first_of(told)) is None:
-                select.select([told], [], [], _LOOK_SECONDS)
+            while (reason := self.reason or _first_of(wakeups)) is None:
+                select.select([wakeups], [], [], _LOOK_SECONDS)
             began = time.monotonic()
             self._wait(began, reason)
             if not self.ended:
@@ -140,9 +140,9 @@ class Interruption:
         return None
 
 
-def _first_of(told: int) -> str | None:
+def _first_of(wakeups: int) -> str | None:
     """The first of the signals whose numbers are in a pipe; None where none of them is."""
     with suppress(BlockingIOError):
-        numbers = [number for number in os.read(told, 1 << 10) if number in SIGNALS]
+        numbers = [number for number in os.read(wakeups, 1 << 10) if number in SIGNALS]
         return signal.Signals(numbers[0]).name if numbers else None
     return None

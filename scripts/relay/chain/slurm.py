@@ -47,8 +47,8 @@ def number_of(printed: str) -> str | None:
 
     None where there is none, or more than one.
     """
-    found = _NUMBER.findall(printed)
-    return str(found[0]) if len(found) == 1 else None
+    numbers = _NUMBER.findall(printed)
+    return str(numbers[0]) if len(numbers) == 1 else None
 
 
 def words_for(job: str) -> list[str]:
@@ -57,7 +57,7 @@ def words_for(job: str) -> list[str]:
     return [number, *([f"--clusters={cluster}"] if cluster else [])]
 
 
-def told_of(job: str, printed: str) -> Iterator[str]:
+def fields_of(job: str, printed: str) -> Iterator[str]:
     """What squeue says of this very job, in the format `%A %i …`, no others of its group, and no greetings."""
     for words in (line.split(maxsplit=2) for line in printed.splitlines()):
         if job.partition(";")[0] in words[:2]:

@@ -64,14 +64,14 @@ class State:
 
     def shape(self) -> dict[str, Any]:
         """Names and shapes of all that is saved, for the manifest: a checkpoint of another shape is not loaded."""
-        told: dict[str, Any] = {}
+        things: dict[str, Any] = {}
         for name, module in self.modules.items():
             own = {key: list(value.shape) for key, value in module.state_dict().items() if torch.is_tensor(value)}
-            told[name] = {"kind": "module", "tensors": own}
+            things[name] = {"kind": "module", "tensors": own}
         for name, optimizer in self.optimizers.items():
             shapes = {str(place): list(each.shape) for place, each in enumerate(parameters(optimizer))}
-            told[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": self._names(optimizer)}
-        return told | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
+            things[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": self._names(optimizer)}
+        return things | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
 
     def check(self) -> None:
         """Raises ChainError for what a training may have put into an optimizer's groups, and could not be read back."""
@@ -83,20 +83,22 @@ class State:
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
         """Of each of its groups the parameters' names. One that belongs to no module is known by its place alone."""
-        known = {
-            id(each): f"{module}.{key}" for module, its in self.modules.items() for key, each in its.named_parameters()
+        names = {
+            id(each): f"{name}.{key}"
+            for name, module in self.modules.items()
+            for key, each in module.named_parameters()
         }
         strange = itertools.count(1)
         return [
-            [known.get(id(each)) or f"parameter {next(strange)} of no module" for each in group["params"]]
+            [names.get(id(each)) or f"parameter {next(strange)} of no module" for each in group["params"]]
             for group in optimizer.param_groups
         ]
 
     def replicated(self) -> dict[str, Any]:
         """A copy, in host memory, of what rank 0 saves for all."""
         every: dict[str, Any] = {**self.modules, **self.optimizers}
-        found = {name: copied(thing.state_dict()) for name, thing in every.items() if name not in self.sharded}
-        return found | {name: copied(state) for name, state in self._further(replicas=True)}
+        states = {name: copied(thing.state_dict()) for name, thing in every.items() if name not in self.sharded}
+        return states | {name: copied(state) for name, state in self._further(replicas=True)}
 
     def own(self) -> dict[str, Any]:
         """A copy, in host memory, of what each rank saves for itself."""
@@ -212,18 +214,18 @@ def keep_dtypes(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Give an optimizer's state the dtypes that it was saved with: torch has cast it to its parameters' dtype."""
     numbers = [number for group in saved["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters(optimizer), strict=True):
-        its = optimizer.state[parameter] if number in saved["state"] else {}
-        for key, value in its.items():
+        state = optimizer.state[parameter] if number in saved["state"] else {}
+        for key, value in state.items():
             before = saved["state"][number].get(key)
             if torch.is_tensor(value) and torch.is_tensor(before) and value.dtype != before.dtype:
-                its[key] = before.to(value.device)
+                state[key] = before.to(value.device)
 
 
 def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """The module's own buffers that are saved and not sharded."""
     saved = module.state_dict()
-    found = dict(module.named_buffers(remove_duplicate=False))
-    return {name: each for name, each in found.items() if name in saved and not is_sharded(each)}
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    return {name: each for name, each in buffers.items() if name in saved and not is_sharded(each)}
 
 
 def copied(value: Any) -> Any:
@@ -264,9 +266,9 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
                 return f"{name}: {wrong}"
             saved, given = ({"kind": each["kind"], "tensors": _by_name(each)} for each in (saved, given))
         for key in {**saved["tensors"], **given["tensors"]}:
-            one, other = saved["tensors"].get(key), given["tensors"].get(key)
-            if one != other:
-                return f"{name}: {key} has {_shape(one)} there, and {_shape(other)} here"
+            before, now = saved["tensors"].get(key), given["tensors"].get(key)
+            if before != now:
+                return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
     return None
 
 
@@ -286,9 +288,9 @@ def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | N
     return None
 
 
-def _by_name(told: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The shapes of an optimizer's parameters by their names."""
-    return dict(zip((name for names in told["groups"] for name in names), told["tensors"].values(), strict=True))
+    return dict(zip((name for names in saved["groups"] for name in names), saved["tensors"].values(), strict=True))
 
 
 def _shape(shape: list[int] | None) -> str:
@@ -321,5 +323,5 @@ def _check_readable(name: str, state: Any) -> None:
 def unreadable(error: Exception) -> str:
     """Why `weights_only` does not read something, in a line: torch names a strange class after many words."""
     text = f"{type(error).__name__}: {error}".strip()
-    found = re.search(r"GLOBAL (\S+) was not an allowed|`?(\S+?)`? (?:was|is) not an allowed", text)
-    return (found[1] or found[2]) if found else text.splitlines()[0]
+    match = re.search(r"GLOBAL (\S+) was not an allowed|`?(\S+?)`? (?:was|is) not an allowed", text)
+    return (match[1] or match[2]) if match else text.splitlines()[0]

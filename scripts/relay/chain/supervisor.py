@@ -46,7 +46,7 @@ class Supervisor:
         self.processes: list[Process] = []
         self.received: list[int] = []
         self.failed: tuple[int, int] | None = None
-        self.told: set[int] = set()
+        self.signalled: set[int] = set()
         self._deadline = math.inf
 
     def __enter__(self) -> Self:
@@ -115,7 +115,7 @@ class Supervisor:
 
     def kill(self, left: Sequence[int]) -> None:
         """Kill processes with all that they have started: they were told to end long ago."""
-        for pid in [each for one in left for each in (*descendants(one), one)]:
+        for pid in [each for parent in left for each in (*descendants(parent), parent)]:
             send(pid, signal.SIGKILL)
 
     def _note_failure(self) -> None:
@@ -131,8 +131,8 @@ class Supervisor:
 
     def _tell(self) -> None:
         for pid in self.whom():
-            if pid not in self.told:
-                self.told.add(pid)
+            if pid not in self.signalled:
+                self.signalled.add(pid)
                 send(pid, signal.SIGTERM)
 
 

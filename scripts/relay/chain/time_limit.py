@@ -26,10 +26,10 @@ def seconds_of(limit: float | str) -> float:
     if isinstance(limit, str):
         if re.fullmatch(r"\d*\.\d+", limit.strip()):
             return seconds_of(60 * float(limit))
-        found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
-        if not found:
+        match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
+        if not match:
             raise ChainError(f"time limit: '{limit}' is not allowed; allowed: {_FORMS}")
-        days, *given = found.groups()
+        days, *given = match.groups()
         parts = [int(part) for part in given if part]
         # Slurm reads one or two numbers from the hours on after days, and from the minutes on without.
         hours, minutes, seconds = ([*parts, 0, 0] if days or len(parts) == 3 else [0, *parts, 0])[:3]
@@ -39,20 +39,20 @@ def seconds_of(limit: float | str) -> float:
     return float(limit)
 
 
-def end_time(limit: float | str | None = None, told: Mapping[str, str] = os.environ) -> float | None:
+def end_time(limit: float | str | None = None, environment: Mapping[str, str] = os.environ) -> float | None:
     """The earliest end of this process's time that is known, in Unix seconds; None where none is.
 
-    `limit` is the script's own, counted from the start of its process; `told` has the environment's. Raises ChainError
-    for a wrong one.
+    `limit` is the script's own, counted from the start of its process; the `environment` may tell others. Raises
+    ChainError for a wrong one.
     """
-    known = [in_environment(END_TIME, told), None if limit is None else _process_start() + seconds_of(limit)]
-    known.append(_slurm_end(needed=not any(known)))
-    return min((end for end in known if end is not None), default=None)
+    ends = [in_environment(END_TIME, environment), None if limit is None else _process_start() + seconds_of(limit)]
+    ends.append(_slurm_end(needed=not any(ends)))
+    return min((end for end in ends if end is not None), default=None)
 
 
-def in_environment(variable: str = "SLURM_JOB_END_TIME", told: Mapping[str, str] = os.environ) -> float | None:
+def in_environment(variable: str = "SLURM_JOB_END_TIME", environment: Mapping[str, str] = os.environ) -> float | None:
     """The end, in Unix seconds, that an environment variable tells; else None, with a warning of nonsense."""
-    if not (text := told.get(variable)):
+    if not (text := environment.get(variable)):
         return None
     with suppress(ValueError):
         if math.isfinite(end := float(text)):
@@ -71,11 +71,11 @@ def _slurm_end(*, needed: bool) -> float | None:
         return end
     try:
         printed = slurm.call("squeue", "--noheader", "--jobs", job, "--format", "%A %i %e", seconds=_ANSWER_SECONDS)
-        told = next(slurm.told_of(job, printed), "no such job")
+        said = next(slurm.fields_of(job, printed), "no such job")
     except ChainError as error:
-        told = str(error)
-    if (end := slurm.unix_seconds(told)) is None and needed:
-        say(f"warning: Slurm tells no end of job {job} ({told}); a signal alone stops it, or relay-chain --time LIMIT")
+        said = str(error)
+    if (end := slurm.unix_seconds(said)) is None and needed:
+        say(f"warning: Slurm tells no end of job {job} ({said}); a signal alone stops it, or relay-chain --time LIMIT")
     return end
 
 

@@ -19,9 +19,9 @@ from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
-from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
-from relay.run_folder.known_faults import known
+from relay.run_folder.known_faults import look_up
+from relay.run_folder.progress import saved_step
 
 RESULTS = Path("results")
 SAVING_ATTEMPTS = 10  # in a row without a newer checkpoint, while a process holds the run; each waits a minute for it
@@ -109,7 +109,7 @@ class Retries:
     def _for_memory(self, job: Any, log: Path | None) -> bool:
         """Whether Slurm or the kernel has killed a job's processes for memory."""
         text = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
-        return known(text, "logs") is not None
+        return look_up(text, "logs") is not None
 
     def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str | None]:
         """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""
@@ -166,7 +166,7 @@ def _where(job: Any) -> str:
 
 
 def _newest(run: str) -> int:
-    return reached.newest(RESULTS / "checkpoints" / run)
+    return saved_step(RESULTS / "checkpoints" / run)
 
 
 def _keep(log: Path) -> None:

@@ -140,7 +140,7 @@ def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, stat
     What others may have caused is `noted` the first time. A second time there were no others: a hang stays a fault.
     """
     told = faults.outcome(fault, what, status)
-    row = faults.known(fault) if fault else None
+    row = faults.row_of(fault) if fault else None
     if fault is None:  # on a cluster, Slurm may have ended the processes
         blamed = Job.read(spec) is None and -status not in SIGNALS
     elif row:

@@ -104,7 +104,7 @@ def started(
 
 def _understood(status: int, work: Path) -> int:
     """An exit status as it is. Where a launcher refuses its arguments, that is recorded: a retry would repeat it."""
-    if status == USAGE and not faults.told(work):
+    if status == USAGE and not faults.of_ranks(work):
         faults.record(work, UserError("the launcher refuses its command line; the log has its words"))
     return status
 

@@ -20,7 +20,7 @@ from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
 from relay.environments.versioned import only_one
-from relay.run_folder.known_faults import known
+from relay.run_folder.known_faults import look_up
 from relay.spec.job import FLAG
 
 NAME = "relay_libtorch"
@@ -143,7 +143,7 @@ def _explained(said: str) -> str:
     # TorchScript gives its reason last, after the model's source; a c10::Error first, before the backtrace.
     reason = next((line for line in reversed(lines) if re.match(r"[A-Z]\w*Error: ", line)), None)
     message = (reason or " ".join(lines)).removeprefix("relay_libtorch: ").removeprefix("what():").strip()[:500]
-    cause = known(message, "cpp")
+    cause = look_up(message, "cpp")
     return f"{message} ({cause.remedy})" if cause else message
 
 

@@ -178,7 +178,7 @@ def shown_depths(plan: Plan, answers: Mapping[str, Mapping[str, Any]]) -> str:
 def _line(answer: LargestModel) -> str:
     if answer.depth is None:
         return f"{answer.name}: {answer.reason}"
-    line = ", ".join(filter(None, (f"{answer.name}: {answer.depth} blocks", answer.told_limit)))
+    line = ", ".join(filter(None, (f"{answer.name}: {answer.depth} blocks", answer.limit_in_words)))
     if answer.parameters is None or answer.predicted_parameters is None:
         return line
     count, said = answer.parameters / 1e6, answer.predicted_parameters / 1e6

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relay.preflight.findings import Facts, Finding, check, fine, listed, stop, warn, who
-from relay.run_folder.known_faults import known
+from relay.run_folder.known_faults import look_up
 
 # Between nodes less than this share of the bandwidth within them. NVLink beside InfiniBand is about 0.1.
 LEAST_SHARE = 0.03
@@ -158,7 +158,7 @@ def transport(facts: Facts) -> Finding | None:
 def nccl_warnings(facts: Facts) -> Finding | None:
     """What NCCL itself warns of; where the ranks got no further, that is why: its watchdog ends them without a word."""
     for rank in facts.ranks:
-        warnings = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not known(line, "nccl")]
+        warnings = [line for line in (rank.get("nccl") or {}).get("warnings", ()) if not look_up(line, "nccl")]
         if warnings:
             return (warn if facts.complete else stop)(
                 f"{who(rank)}: {warnings[0]}",

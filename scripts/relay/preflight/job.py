@@ -15,7 +15,7 @@ from relay.preflight.checks import check_all
 from relay.preflight.facts import gathered, rank_file, specification
 from relay.preflight.findings import Finding
 from relay.run_folder import faults
-from relay.run_folder.known_faults import Kind, known
+from relay.run_folder.known_faults import Kind, look_up
 from relay.run_folder.snapshot import freeze
 
 COLLECTED, PROBLEMS = "collected.json", "problems.json"
@@ -34,7 +34,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     status = _launch(spec, results, folder)
     run, job = specification(spec)
     passing = (Kind.HARDWARE, Kind.BUSY)  # another node, or another time, may do
-    if passed := [fault for fault in faults.told(folder) if any(faults.is_a(kind, fault) for kind in passing)]:
+    if passed := [fault for fault in faults.of_ranks(folder) if any(faults.is_a(kind, fault) for kind in passing)]:
         return ending.say(faults.outcome(passed[0], f"preflight {run.id}", status))
     facts = read_json(folder / COLLECTED)
     complete = facts is not None
@@ -83,9 +83,9 @@ def _forget(output: Path) -> None:
 
 def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
     """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
-    recorded = faults.told(folder)
+    recorded = faults.of_ranks(folder)
     for error in (fault["error"] for fault in recorded):
-        if (row := known(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
+        if (row := look_up(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
             return [Finding(row.name, False, "stop", error, row.remedy)]
     if fault := faults.collect(folder):
         remedy = "" if fault["mistake"] else "the job's log has the traceback"  # a mistake's line has its own

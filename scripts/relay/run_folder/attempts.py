@@ -39,8 +39,8 @@ def gone(work: Path) -> str:
 
 def numbers(work: Path) -> list[int]:
     """The attempts that have left records, in order."""
-    found = (path.stem.removeprefix("attempt-") for path in (work / "records").glob("attempt-*.jsonl"))
-    return sorted(int(number) for number in found if number.isdecimal())
+    names = (path.stem.removeprefix("attempt-") for path in (work / "records").glob("attempt-*.jsonl"))
+    return sorted(int(number) for number in names if number.isdecimal())
 
 
 def read(work: Path, attempt: int) -> list[dict[str, Any]]:
@@ -53,9 +53,9 @@ def read(work: Path, attempt: int) -> list[dict[str, Any]]:
         lines = attempt_path(work, attempt).read_bytes().splitlines(keepends=True)
     except OSError:
         return []
-    found = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
-    begins = bool(found) and isinstance(found[0].get("start"), int) and found[0].get("run") in (None, work.name)
-    return _once(found) if begins else []
+    records = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
+    begins = bool(records) and isinstance(records[0].get("start"), int) and records[0].get("run") in (None, work.name)
+    return _once(records) if begins else []
 
 
 def _once(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -100,19 +100,19 @@ def record(work: Path, attempt: int, **values: Any) -> None:
 def record_begin(work: Path, attempt: int, step: int, ranks: Sequence[Mapping[str, Any]]) -> None:
     """Begin the records of an attempt that goes on from `step`; `ranks` are the facts of each."""
     launched = os.environ.get(LAUNCHED)
-    known = {"launched": float(launched)} if launched else {}
+    launch = {"launched": float(launched)} if launched else {}
     attempt_path(work, attempt).parent.mkdir(exist_ok=True)
-    record(work, attempt, run=work.name, start=step, ranks=ranks, **known)
+    record(work, attempt, run=work.name, start=step, ranks=ranks, **launch)
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
     """The values of a line; None where it is damaged."""
     try:
         values = json.loads(line)
-        told = values.pop("crc32", None)
+        checksum = values.pop("crc32", None)
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
-    if told is not None and told != f"{zlib.crc32(json.dumps(values).encode()):08x}":
+    if checksum is not None and checksum != f"{zlib.crc32(json.dumps(values).encode()):08x}":
         return None
     return dict(values)
 
@@ -130,10 +130,10 @@ def not_finite(
     `losses` are (step, training loss); of `evaluations` it reads `step` and `test_loss`. `why` is asked for the set,
     `train` or `test`, and the step; where it knows no cause, the training diverged.
     """
-    found = [(step, 0, loss) for step, loss in losses if not math.isfinite(loss)]
-    found += [(e["step"], 1, e["test_loss"]) for e in evaluations if not math.isfinite(e["test_loss"])]
-    if not found:
+    faulty = [(step, 0, loss) for step, loss in losses if not math.isfinite(loss)]
+    faulty += [(e["step"], 1, e["test_loss"]) for e in evaluations if not math.isfinite(e["test_loss"])]
+    if not faulty:
         return ""
-    step, of_test, value = min(found)  # of one step, the training's comes first
+    step, of_test, value = min(faulty)  # of one step, the training's comes first
     which, name = ("the test loss", "test") if of_test else ("the training loss", "train")
     return f"{which} of step {step} is {value}{why(name, step) or DIVERGED}"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from relay.base.files import read_json_or, write_json_over
-from relay.run_folder import attempts, sealed
+from relay.chain.sealed import sound, step_of
+from relay.run_folder import attempts
+from relay.run_folder.sealed import complete, damage, manifest
 
 CHAIN = "chain.json"
 BEGUN = "begun.json"
@@ -20,17 +22,14 @@ BEGUN = "begun.json"
 
 def read(work: Path) -> dict[str, Any] | None:
     """The chain of the checkpoints in `work`; from a manifest where its file is lost or damaged; None without any."""
-    known = read_json_or(work / CHAIN, None)
-    if _is_chain(known):
-        return dict(known)
-    for step in sealed.complete(work):
-        place = work / f"step-{step}"
-        if sealed.damage(place) is None and _is_chain(known := sealed.manifest(place).get("chain")):
-            print(
-                f"warning: {work / CHAIN} is lost or damaged: what it said is taken from the checkpoint of step {step}",
-                file=sys.stderr,
-            )
-            return dict(known) | {"attempts": _with_later(work, list(known["attempts"]))}
+    chain = read_json_or(work / CHAIN, None)
+    if _is_chain(chain):
+        return dict(chain)
+    for place in sound((work / f"step-{step}" for step in complete(work)), damage):
+        if _is_chain(chain := manifest(place).get("chain")):
+            source = f"the checkpoint of step {step_of(place)}"
+            print(f"warning: {work / CHAIN} is lost or damaged: what it said is taken from {source}", file=sys.stderr)
+            return dict(chain) | {"attempts": _with_later(work, list(chain["attempts"]))}
     return None
 
 
@@ -61,11 +60,11 @@ def dataset(work: Path) -> str | None:
 
     A chain that went on from another run's checkpoint, and has trained no step of its own, trained with that run's.
     """
-    known = read(work) or {"attempts": []}
-    for entry in reversed(known["attempts"]):
+    chain = read(work) or {"attempts": []}
+    for entry in reversed(chain["attempts"]):
         if lines := attempts.read(work, entry["number"]):
             return next((rank.get("dataset") for rank in lines[0].get("ranks", ())), None)
-    return (known.get("adopted_from") or {}).get("dataset")
+    return (chain.get("adopted_from") or {}).get("dataset")
 
 
 def begun(run: Path) -> str | None:
@@ -94,8 +93,8 @@ def declared_there(run: Path) -> str | None:
 
 def of_another_start(run: Path, work: Path) -> str | None:
     """Why what lies in `work` is not what a run's declared start has trained; None where it is, or is not known."""
-    known, expected = read(work), declared(run)
-    if known is None or expected is None or known["generation"] == expected:
+    chain, expected = read(work), declared(run)
+    if chain is None or expected is None or chain["generation"] == expected:
         return None
     return (
         f"the records in {work} are those of another run, or of an older start; put its own back, or delete {run} to "
@@ -103,18 +102,18 @@ def of_another_start(run: Path, work: Path) -> str | None:
     )
 
 
-def _generation(run: Path, known: Any) -> str | None:
-    found = known.get("generation") if isinstance(known, dict) and known.get("run", run.name) == run.name else None
-    return found if isinstance(found, str) and found else None
+def _generation(run: Path, note: Any) -> str | None:
+    generation = note.get("generation") if isinstance(note, dict) and note.get("run", run.name) == run.name else None
+    return generation if isinstance(generation, str) and generation else None
 
 
-def _is_chain(known: Any) -> bool:
-    if not isinstance(known, dict) or not isinstance(known.get("attempts"), list):
+def _is_chain(value: Any) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(value, dict) or not isinstance(value.get("attempts"), list):
         return False
-    words = all(isinstance(known.get(name), str) for name in ("generation", "code", "strategy_source"))
-    adopted = known.get("adopted_from")
+    words = all(isinstance(value.get(name), str) for name in ("generation", "code", "strategy_source"))
+    adopted = value.get("adopted_from")
     from_another = adopted is None or (isinstance(adopted, dict) and isinstance(adopted.get("step"), int))
-    return words and from_another and all(map(_is_entry, known["attempts"]))
+    return words and from_another and all(map(_is_entry, value["attempts"]))
 
 
 def _is_entry(entry: Any) -> bool:
@@ -126,11 +125,11 @@ def _is_entry(entry: Any) -> bool:
     )
 
 
-def _with_later(work: Path, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_later(work: Path, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The attempts, and those that came after them, as far as their records tell."""
-    numbers = {entry["number"] for entry in known}
+    numbers = {entry["number"] for entry in entries}
     for number in attempts.numbers(work):
         lines = attempts.read(work, number)
         if number not in numbers and lines:
-            known.append({"number": number, "started": lines[0]["time"], "first": lines[0]["start"]})
-    return sorted(known, key=lambda entry: int(entry["number"]))
+            entries.append({"number": number, "started": lines[0]["time"], "first": lines[0]["start"]})
+    return sorted(entries, key=lambda entry: int(entry["number"]))

@@ -25,7 +25,7 @@ from relay.base.printable import printable
 from relay.chain.files import disk_refusal
 from relay.chain.writers import make_own
 from relay.run_folder import attempt_name, known_faults, peers, watchdog
-from relay.run_folder.known_faults import Kind, Known
+from relay.run_folder.known_faults import Kind, Row
 
 FAULT = "fault.json"
 FAULT_BYTES = 2**16  # a recorded fault is smaller
@@ -70,11 +70,11 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
 
 def _end_with_peer(work: Path, rank: int) -> None:
     """End this process some seconds after another rank's fault, wherever it waits. It leaves word that it was alive."""
-    while not (found := _of_others(work, rank) or _killed(work)):
+    while not (faults := _of_others(work, rank) or _killed(work)):
         time.sleep(LOOK_SECONDS)
     time.sleep(GRACE_SECONDS)
-    found = _of_others(work, rank) or found
-    first = _first(found) or found[0]
+    faults = _of_others(work, rank) or faults
+    first = _first(faults) or faults[0]
     _tell_follower(rank, first)
     if not (work / _file(rank)).exists():  # its own error may just have been recorded
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -94,20 +94,20 @@ def _tell_follower(rank: int, fault: dict[str, Any]) -> None:
 
 def _of_others(work: Path, rank: int) -> list[dict[str, Any]]:
     """The faults that the other ranks of this attempt have recorded."""
-    return [fault for fault in told(work) if fault["rank"] != rank]
+    return [fault for fault in of_ranks(work) if fault["rank"] != rank]
 
 
-def told(work: Path) -> list[dict[str, Any]]:
+def of_ranks(work: Path) -> list[dict[str, Any]]:
     """The faults that the ranks of this attempt have recorded, in the order of ranks."""
-    found = (_read(path) for path in work.glob(f"fault-{attempt_name.name()}-*.json"))
-    return sorted((fault for fault in found if fault), key=lambda fault: int(fault["rank"]))
+    faults = (_read(path) for path in work.glob(f"fault-{attempt_name.name()}-*.json"))
+    return sorted((fault for fault in faults if fault), key=lambda fault: int(fault["rank"]))
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A recorded fault; None where it is gone, or damaged."""
-    found = read_json_or(path, None)
-    whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in MEMBERS.items())
-    return _shown(found) if whole else None
+    fault = read_json_or(path, None)
+    whole = isinstance(fault, dict) and all(isinstance(fault.get(name), kind) for name, kind in MEMBERS.items())
+    return _shown(fault) if whole else None
 
 
 def _shown(fault: dict[str, Any]) -> dict[str, Any]:
@@ -120,14 +120,14 @@ def _first(faults: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(own, key=lambda fault: float(fault["time"]), default=None)
 
 
-def known(fault: dict[str, Any]) -> Known | None:
+def row_of(fault: dict[str, Any]) -> Row | None:
     """What is known of such faults; None of a mistake, which speaks for itself, and of what nobody has met yet."""
-    return None if fault["mistake"] else known_faults.known(str(fault.get("text", fault["error"])))
+    return None if fault["mistake"] else known_faults.look_up(str(fault.get("text", fault["error"])))
 
 
 def is_a(kind: Kind, fault: dict[str, Any]) -> bool:
     """Whether a recorded fault is of that kind."""
-    row = known(fault)
+    row = row_of(fault)
     return row is not None and row.kind == kind
 
 
@@ -142,8 +142,8 @@ def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> 
 
 def _fault(error: BaseException, rank: int, where: str) -> dict[str, Any]:
     # In one line, but for lines that it quotes: of a command's output.
-    told, *quoted = str(error).split(QUOTED)
-    line = QUOTED.join([" ".join(told.split()), *quoted])
+    text, *quoted = str(error).split(QUOTED)
+    line = QUOTED.join([" ".join(text.split()), *quoted])
     fault = {
         "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}",
         "rank": rank,
@@ -175,7 +175,7 @@ def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
     They go to stderr, because nothing else says what happened. `came_further`: see `again`.
     """
-    left = told(work)
+    left = of_ranks(work)
     flights = watchdog.dumps(work)
     first = _first(left) or _first(_of_watchdog(flights)) or _first(_of_the_disk(work))
     if first and is_a(Kind.HANG, first) and not _all_alive(first, left, flights):
@@ -207,8 +207,8 @@ def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     same |= {"node": os.environ.get("SLURMD_NODENAME", "") if nodes == "1" else ""}
     words = [(rank, f"DistBackendError: {why}") for rank, why in watchdog.words(_log())]
     hung = watchdog.hang(flights)
-    found = [(hung[0], f"{WATCHDOG_TIMEOUT}: {hung[1]}"), *words] if hung else words
-    faults = [{"rank": rank, "error": why, "time": place, **same} for place, (rank, why) in enumerate(found)]
+    reasons = [(hung[0], f"{WATCHDOG_TIMEOUT}: {hung[1]}"), *words] if hung else words
+    faults = [{"rank": rank, "error": why, "time": place, **same} for place, (rank, why) in enumerate(reasons)]
     # The others also wait for a rank whose GPU has failed.
     return [fault for fault in faults if is_a(Kind.HARDWARE, fault) or is_a(Kind.DEVICE, fault)] or faults
 
@@ -229,7 +229,7 @@ def again(fault: dict[str, Any], *, came_further: bool = False) -> bool:
 
     `came_further`: a training has saved something newer than what it began with. It then also goes on after a hang.
     """
-    row = known(fault)
+    row = row_of(fault)
     if row is None:
         return bool(fault["kind"] == Busy.__name__)
     return row.kind in known_faults.AGAIN or (row.kind == Kind.HANG and came_further)
@@ -238,16 +238,16 @@ def again(fault: dict[str, Any], *, came_further: bool = False) -> bool:
 def outcome(fault: dict[str, Any] | None, what: str, status: int, *, came_further: bool = False) -> Ending:
     """How a job ended whose processes left this fault, and no result, and ended with `status`. `what` names the job."""
     if fault is None:
-        told = f"its processes ended without a word (status {status}): killed, a lost node, out of memory?"
-        return Ending(ending.INTERRUPTED, f"{what}: {told}")
+        message = f"its processes ended without a word (status {status}): killed, a lost node, out of memory?"
+        return Ending(ending.INTERRUPTED, f"{what}: {message}")
     if fault["kind"] == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault["error"])
     node = str(fault.get("node", ""))
     place = f" (rank {fault['rank']}{f' on {node}' if node else ''})"
-    told = f"{what} failed: {fault['error']}{'' if fault['mistake'] else place}"  # a mistake is all ranks' alike
+    message = f"{what} failed: {fault['error']}{'' if fault['mistake'] else place}"  # a mistake is all ranks' alike
     if not again(fault, came_further=came_further):
-        return Ending(ending.FAULT, told, remedy(fault))
-    return Ending(ending.INTERRUPTED, told, remedy(fault), node=node if is_a(Kind.HARDWARE, fault) else "")
+        return Ending(ending.FAULT, message, remedy(fault))
+    return Ending(ending.INTERRUPTED, message, remedy(fault), node=node if is_a(Kind.HARDWARE, fault) else "")
 
 
 def concluded(work: Path, what: str, status: int, *, came_further: bool = False) -> int:
@@ -262,7 +262,7 @@ def remedy(fault: dict[str, Any]) -> str:
     """What the user can do about a recorded fault; '' where its own line says it."""
     if fault.get("remedy"):  # a run's frozen code may be older than this
         return str(fault["remedy"])
-    row = known(fault)
+    row = row_of(fault)
     if row is not None and row.remedy:
         return row.remedy
     return "" if fault["mistake"] else "the log has the traceback"

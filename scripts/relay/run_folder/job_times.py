@@ -26,9 +26,8 @@ class JobTimes:
 
 def of_run(work: Path) -> list[JobTimes]:
     """The times of each job of a run that has trained and ended. `work` is the run's folder of checkpoints."""
-    known = chain.read(work)
-    found = []
-    for entry in known["attempts"] if known else ():
+    times = []
+    for entry in (chain.read(work) or {"attempts": ()})["attempts"]:
         lines = attempts.read(work, entry["number"])
         trained = [line for line in lines if line.get("blocks")]
         blocks = [block for line in trained for block in line["blocks"]]
@@ -38,7 +37,7 @@ def of_run(work: Path) -> list[JobTimes]:
         # Of a script, the first step is known only by what it told.
         began = next((line["first_at"] for line in lines if line.get("first_at")), lines[0]["time"])
         last, seconds = trained[-1]["time"], sum(block[2] for block in blocks)
-        found.append(
+        times.append(
             JobTimes(
                 seconds_per_step=seconds / steps,
                 startup_seconds=max(0.0, began - entry["started"]),
@@ -47,7 +46,7 @@ def of_run(work: Path) -> list[JobTimes]:
                 jobs=1,
             )
         )
-    return found
+    return times
 
 
 def mean(times: Sequence[JobTimes]) -> JobTimes:

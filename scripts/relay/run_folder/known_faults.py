@@ -34,7 +34,7 @@ AGAIN = (Kind.LOST_PEER, Kind.BUSY, Kind.HARDWARE, Kind.DEVICE)
 
 
 @dataclass(frozen=True)
-class Known:
+class Row:
     """A row: the thing that is wrong in a word or two, patterns of what the text has in it, the remedy, the kind."""
 
     name: str
@@ -43,7 +43,7 @@ class Known:
     kind: Kind = Kind.SETUP
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> Known:
+    def of(cls, row: dict[str, Any]) -> Row:
         """From the file's row. What helps against a full disk is told elsewhere as well, in the same words."""
         remedy = row.get("remedy", "").replace("FREE_SPACE", FREE_SPACE)
         return cls(row["name"], row["texts"], remedy, Kind(row.get("kind", Kind.SETUP)))
@@ -51,11 +51,11 @@ class Known:
 
 MetBy = Literal["processes", "commands", "cpp", "logs", "output", "nccl"]
 FILE = Path(__file__).with_suffix(".toml")
-TABLE = {met_by: [*map(Known.of, rows)] for met_by, rows in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
+TABLE = {met_by: [*map(Row.of, rows)] for met_by, rows in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
 TABLE["commands"] += TABLE["processes"]  # a command may meet what Python's processes do
 
 
-def known(text: str, met_by: MetBy = "processes") -> Known | None:
+def look_up(text: str, met_by: MetBy = "processes") -> Row | None:
     """The first row that fits an error's text; None for what nobody has met yet, which is the program's own."""
     return next((row for row in TABLE[met_by] if re.search("|".join(row.texts), text)), None)
 
@@ -70,5 +70,5 @@ def text_of(error: BaseException) -> str:
 
 def is_a(kind: Kind, error: BaseException) -> bool:
     """Whether an error is of that kind. A mistake of the user's is of none."""
-    row = None if isinstance(error, UserError) else known(text_of(error))
+    row = None if isinstance(error, UserError) else look_up(text_of(error))
     return row is not None and row.kind == kind

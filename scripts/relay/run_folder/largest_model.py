@@ -28,14 +28,14 @@ class LargestModel:
     budget_bytes: int | None = None
 
     @property
-    def told_limit(self) -> str:
+    def limit_in_words(self) -> str:
         """What ended the search; '' for the memory, which is what it looks for."""
         return {"most": "the most to try", "minutes": "the most tried in the time allowed"}.get(self.limited_by, "")
 
 
 def of_record(record: Mapping[str, Any], name: str) -> LargestModel:
     """A search's record, of the setting with this name. A record that lacks something raises TypeError or KeyError."""
-    known = {each.name for each in fields(LargestModel)}
-    budgets = [one["budget_bytes"] for one in record.get("tried", ()) if one["budget_bytes"]]
-    told = {key: value for key, value in record.items() if key in known}
-    return LargestModel(**told | {"name": name, "budget_bytes": max(budgets, default=None)})
+    names = {each.name for each in fields(LargestModel)}
+    budgets = [each["budget_bytes"] for each in record.get("tried", ()) if each["budget_bytes"]]
+    values = {key: value for key, value in record.items() if key in names}
+    return LargestModel(**values | {"name": name, "budget_bytes": max(budgets, default=None)})

@@ -27,8 +27,8 @@ def refuse_other(results: Path) -> bool:
     Raises UserError for one of another layout, and where something else is in the place of a folder.
     """
     _check_folders(results)
-    known = read_json_or(results / FILE, None) if (results / FILE).exists() else {}
-    layout = known.get("layout", "unknown" if known else None) if isinstance(known, dict) else "unknown"
+    note = read_json_or(results / FILE, None) if (results / FILE).exists() else {}
+    layout = note.get("layout", "unknown" if note else None) if isinstance(note, dict) else "unknown"
     if layout in (None, "unknown") and any((results / name).exists() for name in OF_A_LAYOUT):
         layout = LAYOUT if _has_todays(results) else layout or 1
         if layout == LAYOUT:  # the note was lost: it is written again

@@ -19,10 +19,10 @@ MEASURED = "measured.json"
 def read_measured(*folders: Path) -> dict[str, Any]:
     """What is known so far, from the first of the folders that has it undamaged; empty before the first measurement."""
     for folder in folders:
-        known = read_json_or(folder / MEASURED, None)
-        found = known.get("measured") if isinstance(known, dict) else None
-        if isinstance(found, dict) and known == _kept(found):
-            return found
+        content = read_json_or(folder / MEASURED, None)
+        measured = content.get("measured") if isinstance(content, dict) else None
+        if isinstance(measured, dict) and content == _kept(measured):
+            return measured
         if (folder / MEASURED).exists():
             print(f"warning: {folder / MEASURED} is damaged and passed over", flush=True)
     return {}

@@ -41,8 +41,8 @@ def go() -> None:
 
 def killed(work: Path) -> list[int]:
     """The ranks of this node whose processes are gone, although they have not ended by themselves."""
-    found = (read_json_or(path, None) for path in work.glob(_notes(attempt_name.name())))
-    here = (note for note in found if isinstance(note, dict) and note.get("place") == _place())
+    notes = (read_json_or(path, None) for path in work.glob(_notes(attempt_name.name())))
+    here = (note for note in notes if isinstance(note, dict) and note.get("place") == _place())
     return sorted(note["rank"] for note in here if not lifeline.alive(note["process"]))
 
 

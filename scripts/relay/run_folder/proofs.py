@@ -23,10 +23,10 @@ def origin(folder: Path, chain: Mapping[str, Any], facts: Mapping[str, Any]) -> 
 
     `folder` is that of its run.json, `facts` are what a process of its last attempt recorded.
     """
-    known = {name: chain.get(name) for name in ("generation", "strategy_source", "training_source")}
+    sources = {name: chain.get(name) for name in ("generation", "strategy_source", "training_source")}
     proof = read_json_or(folder / PROOF, None)
     gate = proof.get("gate") if isinstance(proof, dict) else None  # none where it is damaged: then nothing is proven
-    return {**known, "gate": gate, "versions": facts.get("versions"), "dataset": facts.get("dataset")}
+    return {**sources, "gate": gate, "versions": facts.get("versions"), "dataset": facts.get("dataset")}
 
 
 def inherited(results: Path, adopted: Mapping[str, Any] | None) -> list[str]:
@@ -36,9 +36,9 @@ def inherited(results: Path, adopted: Mapping[str, Any] | None) -> list[str]:
     """
     lines = []
     while adopted:
-        if found := next(_against(results, adopted), ""):
+        if problem := next(_against(results, adopted), ""):
             lines.append(
-                f"it went on from step {adopted['step']} of run {adopted['run']}, which is not proven: {found}"
+                f"it went on from step {adopted['step']} of run {adopted['run']}, which is not proven: {problem}"
             )
         adopted = adopted.get("adopted_from")
     return lines
@@ -68,9 +68,9 @@ def _against(results: Path, run: Mapping[str, Any]) -> Iterator[str]:
     yield from _spot_check(results, run)
 
 
-def _made_with(told: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: version for name, version in (told.get("versions") or {}).items() if name in COMPUTING}
-    return known | ({"dataset": told["dataset"]} if told.get("dataset") else {})
+def _made_with(facts: Mapping[str, Any]) -> dict[str, Any]:
+    versions = {name: version for name, version in (facts.get("versions") or {}).items() if name in COMPUTING}
+    return versions | ({"dataset": facts["dataset"]} if facts.get("dataset") else {})
 
 
 def _spot_check(results: Path, run: Mapping[str, Any]) -> Iterator[str]:

@@ -31,16 +31,16 @@ def cannot_run(fault: Mapping[str, Any], task: str) -> str:
     The line is the last one of the user's that led to it, in the folder of the `task`'s file or a job's copy of it;
     that of torch's own where none did.
     """
-    told = str(fault["error"])
+    error = str(fault["error"])
     frames = list(FRAME.finditer(str(fault.get("traceback", ""))))
     own = [frame for frame in frames if _beside(Path(frame["file"]), task)]
     place = ""
-    if found := (own or frames)[-1:]:
-        place = f" {found[0]['file'] if own else Path(found[0]['file']).name}:{found[0]['line']}"
-        place += f" ({found[0]['code']})" if found[0]["code"] and not found[0]["code"].startswith("raise ") else ""
+    if last := (own or frames)[-1:]:
+        place = f" {last[0]['file'] if own else Path(last[0]['file']).name}:{last[0]['line']}"
+        place += f" ({last[0]['code']})" if last[0]["code"] and not last[0]["code"].startswith("raise ") else ""
         place += ":"
-    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, told)), "")
-    return f"{CANNOT_RUN}:{place} {told}{helps}"
+    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, error)), "")
+    return f"{CANNOT_RUN}:{place} {error}{helps}"
 
 
 def _beside(file: Path, task: str) -> bool:
@@ -49,5 +49,5 @@ def _beside(file: Path, task: str) -> bool:
 
 def refusing(problems: Sequence[str]) -> str:
     """A verdict that refuses its setting, in words."""
-    told = "; ".join(problems)
-    return told if told.startswith(CANNOT_RUN) else f"NOT equivalent: {told}"
+    reasons = "; ".join(problems)
+    return reasons if reasons.startswith(CANNOT_RUN) else f"NOT equivalent: {reasons}"

@@ -58,19 +58,19 @@ def put_aside(places: Places) -> str:
     It is moved aside. If a result is aside already, because an earlier new start has come to none, that result stays,
     and what was trained since is deleted. Raises Busy where a process trains the run, and UserError for a disk's fault.
     """
-    told, old = trained(places), aside(places)
-    if not told:
+    training, old = trained(places), aside(places)
+    if not training:
         return ""
     try:
         with exclusive(places.work):
             if _has_result(old.run) and not _has_result(places.run):
                 _clear(places)
-                return f"{told} are deleted, and the result from before stays in {old.run}"
+                return f"{training} are deleted, and the result from before stays in {old.run}"
             if _holds(places.work):
                 _move(places.work, old.work)
             if not (places.run / chain.CHAIN).exists():  # Snakemake removes it before a forced start
-                known = chain.read(old.work) or {}
-                write_json(places.run / chain.CHAIN, {"generation": known.get("generation") or chain.begun(places.run)})
+                generation = (chain.read(old.work) or {}).get("generation") or chain.begun(places.run)
+                write_json(places.run / chain.CHAIN, {"generation": generation})
             _move(places.run, old.run)
             for name in KEPT:
                 if (old.run / name).exists():
@@ -78,7 +78,7 @@ def put_aside(places: Places) -> str:
                     (places.run / name).write_bytes((old.run / name).read_bytes())
     except OSError as error:
         raise UserError(f"run {places.run_id}: {error.filename}: cannot be moved aside: {error.strerror}") from None
-    return f"{told} are moved to {old.run} and {old.work}"
+    return f"{training} are moved to {old.run} and {old.work}"
 
 
 def put_work_aside(places: Places) -> None:

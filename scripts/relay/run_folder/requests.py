@@ -52,19 +52,19 @@ class Requests:
     @classmethod
     def read(cls, results: Path) -> Requests:
         """What the driver has written down; nothing where it has not, or where the file is damaged."""
-        known = read_json_or(results / FILE, None)
+        content = read_json_or(results / FILE, None)
         try:
-            measured = {name: Sized(**values) for name, values in known["measured"].items()}
-            return cls(measured, {name: int(memory_mb) for name, memory_mb in known["raised"].items()})
+            measured = {name: Sized(**values) for name, values in content["measured"].items()}
+            return cls(measured, {name: int(memory_mb) for name, memory_mb in content["raised"].items()})
         except (TypeError, KeyError, ValueError, AttributeError):
             return cls()
 
     def write(self, results: Path) -> None:
         """Write it down for later calls. Raises OSError."""
         measured = {name: asdict(sized) for name, sized in self.measured.items()}
-        known = {"measured": measured, "raised": dict(self.raised)}
-        if read_json_or(results / FILE, None) != known:
-            write_json_over(results / FILE, known)
+        content = {"measured": measured, "raised": dict(self.raised)}
+        if read_json_or(results / FILE, None) != content:
+            write_json_over(results / FILE, content)
 
 
 def name_of(specification: Specification) -> str:

@@ -39,7 +39,7 @@ class Look:
     gpus: Sequence[Reading]
     node_cpu_seconds: float | None = None
 
-    def told(self, reading: str) -> list[float]:
+    def readings(self, reading: str) -> list[float]:
         """A reading of each GPU that tells it; older records have fewer."""
         place = READINGS.index(reading)
         return [value for gpu in self.gpus if len(gpu) > place and (value := gpu[place]) is not None]

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relay.base.errors import UserError
+from relay.base.files import remove
 from relay.chain import sealed, writers
-from relay.run_folder.trust import LEVELS
+from relay.run_folder.trust import refuse_others
 
 MANIFEST = "complete.json"
 
 
 def complete(directory: Path) -> list[int]:
     """Steps of which a checkpoint `step-{n}/` is there, newest first."""
-    return [step for step in sealed.steps(directory) if (directory / f"step-{step}" / MANIFEST).is_file()]
+    return sealed.complete(directory, MANIFEST)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed saves have left."""
+    for leftover in directory.glob("partial-*"):
+        with suppress(OSError):  # what an orphan still writes goes with the next attempt
+            remove(leftover)
 
 
 def sound(directory: Path, first: int, last: int, *, generation: str | None = None) -> Iterator[int]:
@@ -25,19 +33,16 @@ def sound(directory: Path, first: int, last: int, *, generation: str | None = No
     `generation` is the start of the run that they have to be of, where that is known. Raises UserError where another
     user could have put one there.
     """
-    if complete(directory) and (problem := writers.unsafe_above(directory, LEVELS)):
-        raise UserError(problem)
-    for step in complete(directory):
-        if not first <= step <= last:
-            continue
-        problem = damage(place := directory / f"step-{step}", generation=generation)
-        if problem is None:
-            with suppress(OSError):
-                if line := writers.warning((place, *place.rglob("*")), directory, owners=False):
-                    print(line, flush=True)
-            yield step
-        else:
-            print(f"warning: checkpoint of step {step} is passed over: {problem}", flush=True)
+    steps = complete(directory)
+    if steps:
+        refuse_others(directory)
+    places = [directory / f"step-{step}" for step in steps if first <= step <= last]
+    warn = partial(print, "warning:", flush=True)
+    for place in sealed.sound(places, partial(damage, generation=generation), warn):
+        with suppress(OSError):
+            if line := writers.warning((place, *place.rglob("*")), directory, owners=False):
+                print(line, flush=True)
+        yield int(sealed.step_of(place))
 
 
 def damage(place: Path, *, of_run: str | None = None, generation: str | None = None) -> str | None:
@@ -47,12 +52,12 @@ def damage(place: Path, *, of_run: str | None = None, generation: str | None = N
     that run, where it is known.
     """
     try:
-        told = manifest(place)
+        facts = manifest(place)
     except (OSError, ValueError, RecursionError) as error:
         return sealed.damage(place, name=MANIFEST) or f"{place / MANIFEST} cannot be read ({error})"
-    if told.get("run") not in (None, of_run or place.parent.name):
-        return f"{place} holds a checkpoint of run {told['run']}: it was copied there"
-    chain = told.get("chain")
+    if facts.get("run") not in (None, of_run or place.parent.name):
+        return f"{place} holds a checkpoint of run {facts['run']}: it was copied there"
+    chain = facts.get("chain")
     start = chain.get("generation") if isinstance(chain, dict) else None  # none where it was adopted
     if None not in (start, generation) and start != generation:
         return f"{place} holds a checkpoint of another start of the run: it was copied there"

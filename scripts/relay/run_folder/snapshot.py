@@ -44,12 +44,12 @@ def _sources(strategy_file: Path | None, task_file: str, script: Script | None) 
     So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
     folder. A user's task comes with what it imports and declares of its folder, a script with its files.
     """
-    found = _package_and_strategy(strategy_file)
+    files = _package_and_strategy(strategy_file)
     if task_file:
-        found |= {f"{OWN_TASK}/{name}": path for name, path in own_files(Path(task_file)).items()}
+        files |= {f"{OWN_TASK}/{name}": path for name, path in own_files(Path(task_file)).items()}
     if script:
-        found |= {f"{OWN_SCRIPT}/{script.frozen_name(file)}": Path(file) for file in script.files}
-    return found
+        files |= {f"{OWN_SCRIPT}/{script.frozen_name(file)}": Path(file) for file in script.files}
+    return files
 
 
 def own_files(task: Path) -> dict[str, Path]:
@@ -59,15 +59,15 @@ def own_files(task: Path) -> dict[str, Path]:
 
 def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
     own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.glob("run_folder/*.toml")])
-    found = {str(path.relative_to(PACKAGE)): path for path in own}
+    files = {str(path.relative_to(PACKAGE)): path for path in own}
     if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
         for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):
-            found[f"strategies/{path.name}"] = path
+            files[f"strategies/{path.name}"] = path
     if strategy_file is None:
-        return found
+        return files
     for path in declared_files(strategy_file):
-        found[f"strategies/{path.relative_to(strategy_file.parent)}"] = path
-    return found
+        files[f"strategies/{path.relative_to(strategy_file.parent)}"] = path
+    return files
 
 
 def freeze(strategy_file: Path | None, task_file: str = "", script: Script | None = None, *, folder: Path) -> Path:
@@ -91,8 +91,8 @@ def freeze(strategy_file: Path | None, task_file: str = "", script: Script | Non
         if executable:
             path.chmod(0o755)
         sync(path)
-    if told := _commit():
-        (partial / COMMIT).write_text(json.dumps(told) + "\n", encoding="utf-8")  # whole once `partial` is renamed
+    if commit := _commit():
+        (partial / COMMIT).write_text(json.dumps(commit) + "\n", encoding="utf-8")  # whole once `partial` is renamed
         sync(partial / COMMIT)
     keep_to_owner(partial)
     # Looked at again: another job may have made it meanwhile, and may run it already.
@@ -118,9 +118,9 @@ def planned(folder: Path, specification: Specification) -> dict[str, str]:
 
     Empty where the plan knows nothing of it, such as a run that is started by hand, or where the snapshot was changed.
     """
-    known = read_json_or(folder / PLANNED, {})
-    found: dict[str, str] = known.get(f"{specification.kind} {specification.id}", {})
-    return found if found and changed_since(folder / found["code"]) is None else {}
+    plan = read_json_or(folder / PLANNED, {})
+    digests: dict[str, str] = plan.get(f"{specification.kind} {specification.id}", {})
+    return digests if digests and changed_since(folder / digests["code"]) is None else {}
 
 
 def noted(frozen: Path, name: str, find: Callable[[], str], is_todays: Callable[[], bool]) -> str:
@@ -128,13 +128,13 @@ def noted(frozen: Path, name: str, find: Callable[[], str], is_todays: Callable[
 
     It reads today's files. So its answer is kept only where `is_todays` says that they still are the snapshot's.
     """
-    known = read_json_or(frozen / NOTED, {})
-    if name not in known:
-        known[name] = find()
+    notes = read_json_or(frozen / NOTED, {})
+    if name not in notes:
+        notes[name] = find()
         with suppress(OSError):  # what cannot be kept is found out again
             if is_todays():
-                write_json(frozen / NOTED, known)
-    return str(known[name])
+                write_json(frozen / NOTED, notes)
+    return str(notes[name])
 
 
 def _contents(strategy_file: Path | None, task_file: str, script: Script | None) -> dict[str, tuple[bytes, bool]]:
@@ -149,12 +149,12 @@ def _contents(strategy_file: Path | None, task_file: str, script: Script | None)
 def _commit() -> dict[str, object] | None:
     """The commit of the package's checkout, and whether the package was changed since; None without git."""
     try:
-        asked = [["rev-parse", "HEAD"], ["status", "--porcelain", "--", str(PACKAGE)]]
+        commands = [["rev-parse", "HEAD"], ["status", "--porcelain", "--", str(PACKAGE)]]
         commit, changes = (
             subprocess.run(
                 ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True, timeout=GIT_SECONDS
             ).stdout.strip()
-            for words in asked
+            for words in commands
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -176,9 +176,9 @@ def changed_since(frozen: Path) -> str | None:
             return f"has {show(more[0])} in it, which was not frozen"
         if problem := unsafe_within(frozen):
             return f"is not yours alone: {problem}"
-        found = {str(path.relative_to(package)): path for path in _files(package)}
-        found |= {str(path.relative_to(frozen)): path for path in _files(frozen / OWN_SCRIPT)}
-        digest = _digest({name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in found.items()})
+        files = {str(path.relative_to(package)): path for path in _files(package)}
+        files |= {str(path.relative_to(frozen)): path for path in _files(frozen / OWN_SCRIPT)}
+        digest = _digest({name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in files.items()})
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return None if digest == frozen.name else "was changed: its files do not have the digest that is its name"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from relay.base.files import read_json, remove, write_json
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
-from relay.run_folder.sealed import complete
+from relay.run_folder.sealed import complete, remove_leftovers
 from relay.spec.spot_checks import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]
@@ -83,24 +82,24 @@ class Spots:
     def read(cls, work: Path) -> Spots | None:
         """What was written; None where there is nothing, or something damaged: it is then drawn again."""
         try:
-            known = read_json(work / FOLDER / FILE)
-            return None if known is None else cls._of(known)
+            content = read_json(work / FOLDER / FILE)
+            return None if content is None else cls._of(content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     @classmethod
-    def _of(cls, known: dict[str, Any]) -> Spots:
+    def _of(cls, content: dict[str, Any]) -> Spots:
         return cls(
-            spots=[Spot(spot["kind"], int(spot["first"]), int(spot["last"])) for spot in known["spots"]],
+            spots=[Spot(spot["kind"], int(spot["first"]), int(spot["last"])) for spot in content["spots"]],
             seen={
                 int(step): Seen([_integers(sizes) for sizes in seen["parts"]], _counts(seen["bytes_sent"]))
-                for step, seen in known["seen"].items()
+                for step, seen in content["seen"].items()
             },
-            replicas=[(int(index), bool(reports)) for index, reports in known["replicas"]],
-            layers=[list(map(str, names)) for names in known["layers"]],
-            early_bytes=_counts(known["early_bytes"]),
-            missed=list(map(str, known["missed"])),
-            seconds=float(known["seconds"]),
+            replicas=[(int(index), bool(reports)) for index, reports in content["replicas"]],
+            layers=[list(map(str, names)) for names in content["layers"]],
+            early_bytes=_counts(content["early_bytes"]),
+            missed=list(map(str, content["missed"])),
+            seconds=float(content["seconds"]),
         )
 
 
@@ -113,32 +112,32 @@ def _counts(values: Iterable[Any] | None) -> list[int] | None:
     return None if values is None else _integers(values)
 
 
-def draw(asked: SpotChecks, first: int, last: int, total: int) -> Spots:
+def draw(checks: SpotChecks, first: int, last: int, total: int) -> Spots:
     """Draw a chain's spots, when its first job trains steps `first` to `last` of `total`.
 
     With the system's randomness: the training's own generators stay as they are.
     """
-    found = Spots([])
-    for _ in range(asked.random_steps):
-        _add_random(found, asked, first, total)
+    spots = Spots([])
+    for _ in range(checks.random_steps):
+        _add_random(spots, checks, first, total)
     # The jobs of a chain are equally long. Where it goes on from another run's step, only the first one's end is known.
     hops = list(range(last, total, last)) if first == 0 else [last] * (last < total)
     hops = [hop for hop in hops if hop - 1 >= max(1, first)]
-    for hop in sorted(_system.sample(hops, min(asked.hops, len(hops)))):
-        found.spots.append(Spot("hop", hop - 1, min(hop - 1 + asked.steps, total)))
-    if asked.end:
-        _add(found, "end", max(total - asked.steps, first, 1), total)
-    return found
+    for hop in sorted(_system.sample(hops, min(checks.hops, len(hops)))):
+        spots.spots.append(Spot("hop", hop - 1, min(hop - 1 + checks.steps, total)))
+    if checks.end:
+        _add(spots, "end", max(total - checks.steps, first, 1), total)
+    return spots
 
 
 _system = random.SystemRandom()
 
 
-def _add_random(spots: Spots, asked: SpotChecks, least: int, total: int) -> None:
+def _add_random(spots: Spots, checks: SpotChecks, least: int, total: int) -> None:
     """Draw a random spot after step `least`. A state is never saved before the first step."""
     least = max(1, least)
-    first = _system.randint(least, max(least, total - asked.steps))
-    _add(spots, "random step", first, min(first + asked.steps, total))
+    first = _system.randint(least, max(least, total - checks.steps))
+    _add(spots, "random step", first, min(first + checks.steps, total))
 
 
 def _add(spots: Spots, kind: Kind, first: int, last: int) -> None:
@@ -148,16 +147,14 @@ def _add(spots: Spots, kind: Kind, first: int, last: int) -> None:
         spots.missed.append(f"{kind}: no two states after step 1 are left to compare")
 
 
-def go_on(spots: Spots, asked: SpotChecks, work: Path, step: int, total: int) -> Spots:
+def go_on(spots: Spots, checks: SpotChecks, work: Path, step: int, total: int) -> Spots:
     """The spots of a chain that goes on from `step`: where a state that is needed can no longer be saved, draw anew.
 
     The rank that calls it removes what killed saves have left.
     """
     folder = states_folder(work)
     make_own(folder)
-    for leftover in folder.glob("partial-*"):
-        with suppress(OSError):  # what an orphan still writes goes with the next attempt
-            remove(leftover)
+    remove_leftovers(folder)
     there = set(complete(folder))
     kept = replace(spots, spots=[])
     for spot in spots.spots:
@@ -165,7 +162,7 @@ def go_on(spots: Spots, asked: SpotChecks, work: Path, step: int, total: int) ->
         if passed <= there:
             kept.spots.append(spot)
         elif spot.kind == "random step":
-            _add_random(kept, asked, step, total)
+            _add_random(kept, checks, step, total)
         else:
             _add(kept, spot.kind, max(spot.first, step), spot.last)
     tidy(folder, kept.states)

@@ -42,6 +42,6 @@ def _watch(work: Path) -> None:
     while time.monotonic() - _Last.step < LONGEST_SECONDS:
         time.sleep(LOOK_SECONDS)
     where = [f"thread {thread}:\n{''.join(traceback.format_stack(f))}" for thread, f in sys._current_frames().items()]
-    told = Stalled(f"no step has ended in {LONGEST_SECONDS:g} s; the log shows where each rank was")
-    faults.record(work, told, where="\n".join(where))
+    error = Stalled(f"no step has ended in {LONGEST_SECONDS:g} s; the log shows where each rank was")
+    faults.record(work, error, where="\n".join(where))
     os._exit(1)

@@ -40,9 +40,9 @@ class StepSplit:
     @classmethod
     def read(cls, work: Path) -> StepSplit | None:
         """What was kept; None where there is nothing, or something damaged."""
-        known = read_json_or(work / FILE, None)
+        content = read_json_or(work / FILE, None)
         try:
-            return cls(**known) if known else None
+            return cls(**content) if content else None
         except TypeError:
             return None
 
@@ -65,7 +65,7 @@ def figures(split: StepSplit | None, step_seconds: float | None) -> dict[str, An
     """What a summary has of it. `step_seconds` is the median of the steps that were timed."""
     if split is None or not split.ranks or split.seconds <= 0:
         return {}
-    found: dict[str, Any] = {COLUMNS[part]: round(value, 4) for part, value in split.fractions().items()}
+    columns: dict[str, Any] = {COLUMNS[part]: round(value, 4) for part, value in split.fractions().items()}
     if step_seconds:
-        found["observed_step_ratio"] = round(split.seconds / step_seconds, 4)
-    return found
+        columns["observed_step_ratio"] = round(split.seconds / step_seconds, 4)
+    return columns

@@ -16,6 +16,12 @@ LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it 
 OF_JOBS = {"code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 
 
+def refuse_others(work: Path) -> None:
+    """Raises UserError where another user could put something into a run's folder."""
+    if problem := writers.unsafe_above(work, LEVELS):
+        raise UserError(problem)
+
+
 def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     """Close the folders of what jobs run or load, and warn where a group could write there, or above.
 
@@ -25,14 +31,13 @@ def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
     os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
     state = results.parent / ".snakemake"  # with environments
     program = [path for source in sources for path in (source, *source.rglob("*"))]
-    for made in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
-        if made.is_dir() and not made.is_symlink() and made.stat().st_mode & 0o022:
-            writers.keep_to_owner(made)
+    for place in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
+        if place.is_dir() and not place.is_symlink() and place.stat().st_mode & 0o022:
+            writers.keep_to_owner(place)
     own, around = [results, *([state] if state.is_dir() else [])], dict.fromkeys(writers.above(results))
     for name, depth in OF_JOBS.items():
         writers.make_own(results / name)
-        if problem := writers.unsafe_above(results / name / "any", LEVELS):
-            raise UserError(problem)
+        refuse_others(results / name / "any")
         around |= dict.fromkeys(writers.above(results / name))
         own.append(results / name)
         own += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))

@@ -62,21 +62,21 @@ def dumps(work: Path) -> dict[int, dict[str, Any]]:
 
     Damaged ones are left out.
     """
-    found = {}
+    by_rank = {}
     beginning = _beginning(work)
     for path in beginning.parent.glob(f"{beginning.name}*"):
         try:
             ranks, rank = path.name.removeprefix(beginning.name).split("-")
             with path.open("rb") as stream:
                 dump = _Plain(stream).load()
-            found[int(rank)] = {
+            by_rank[int(rank)] = {
                 "written": path.stat().st_mtime,
                 "world_size": int(ranks),
                 "entries": [dict(entry) for entry in dump["entries"]],
             }
         except Exception:  # cut off, or of a torch that writes something else: pickle raises anything
             continue
-    return found
+    return by_rank
 
 
 def forget(work: Path, log: Path | None) -> None:
@@ -87,27 +87,27 @@ def forget(work: Path, log: Path | None) -> None:
         _HELD_BYTES[log] = log.stat().st_size if log.is_file() else 0
 
 
-def hang(found: Mapping[int, Mapping[str, Any]]) -> tuple[int, str] | None:
+def hang(by_rank: Mapping[int, Mapping[str, Any]]) -> tuple[int, str] | None:
     """The first rank whose collective was over its time, and what of it is known; None where none was.
 
     A dump alone does not say so: a process also writes one where a peer or its GPU has failed.
     """
-    late = {rank: entry for rank, dump in sorted(found.items()) if (entry := _overdue(dump))}
+    late = {rank: entry for rank, dump in sorted(by_rank.items()) if (entry := _overdue(dump))}
     if not late:
         return None
     rank, entry = min(late.items(), key=lambda item: int(item[1]["time_created_ns"]))
     number, name = entry["process_group"]
     group = number if name in ("", "undefined") else name
-    told = f"rank {rank} waited {entry['timeout_ms'] / 1000:g} s in {_named(entry)} of group {group}"
-    told += f", {_sizes(entry)}"
+    waited = f"rank {rank} waited {entry['timeout_ms'] / 1000:g} s in {_named(entry)} of group {group}"
+    waited += f", {_sizes(entry)}"
     others = []
-    for other, dump in sorted(found.items()):
+    for other, dump in sorted(by_rank.items()):
         came = late.get(other) or _last(dump, entry["process_group"])
         if came is None:
             others.append(f"rank {other} had come to none of that group")
         elif _named(came) != _named(entry):
             others.append(f"rank {other} had come to {_named(came)}")
-    return rank, "; ".join([told, *others])
+    return rank, "; ".join([waited, *others])
 
 
 def _named(entry: Mapping[str, Any]) -> str:

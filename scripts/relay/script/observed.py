@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from relay.base.ending import QUOTED
 from relay.base.files import write_json_over
-from relay.run_folder import reached
 from relay.run_folder.attempts import record
+from relay.run_folder.progress import REACHED
 from relay.script.steps import Steps
 from relay.spec.script import Counted, Script, compiled
 
@@ -209,7 +209,7 @@ class Records:
         record(self.work, self.attempt, **self.observed.take())
         if self.observed.saved > self._saved:
             self._saved = self.observed.saved
-            write_json_over(self.work / reached.FILE, {"step": self._saved})
+            write_json_over(self.work / REACHED, {"step": self._saved})
 
     def end(self, seconds: float, *, stopped: str = "", step: int | None = None, asks_again: bool = False) -> None:
         """Note how the command has ended, and after how long: done, or `stopped` after a step.

@@ -29,7 +29,7 @@ from relay.chain.supervisor import Supervisor, send
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import DEADLINE, record_begin
-from relay.run_folder.known_faults import known
+from relay.run_folder.known_faults import look_up
 from relay.run_folder.samples import samples_path
 from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
@@ -134,7 +134,7 @@ class Child(Supervisor):
         running = self.left()
         # `./train.sh` is run by a shell, too, and `exec` puts another program in its place.
         inner = children(running[0]) if running and program(running[0]) in SHELLS else []
-        if inner and self.told:  # they save, or are what the shell does at its own end
+        if inner and self.signalled:  # they save, or are what the shell does at its own end
             return []
         return [*inner, *running] if not inner or hears(running[0], signal.SIGTERM) else inner
 
@@ -153,7 +153,7 @@ class Child(Supervisor):
     @property
     def was_told(self) -> bool:
         """Whether a signal was passed on while it ran."""
-        return bool(self.received and self.told)
+        return bool(self.received and self.signalled)
 
     @property
     def status(self) -> int:
@@ -198,7 +198,7 @@ def _conclude(
     if child.status:
         if records:
             records.write()
-        if child.status in KILLED_STATUS or any(known(line, "output") for line in observed.lines):
+        if child.status in KILLED_STATUS or any(look_up(line, "output") for line in observed.lines):
             print(f"the command, or a process of it, was killed (status {child.status})", file=sys.stderr, flush=True)
             sys.exit(1)  # no fault of its own: worth a retry
         how = (

@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 from relay.base.errors import Told
-from relay.run_folder.known_faults import Kind, known
+from relay.run_folder.known_faults import Kind, look_up
 from relay.script.observed import Observed
 from relay.spec.script import Script
 
@@ -51,13 +51,13 @@ def error_in(lines: Sequence[str]) -> str:
     starts = starts or [number for number, line in enumerate(plain) if ERROR.match(line)][-1:]
     messages = [takewhile(lambda line: line != TRACEBACK, plain[number:]) for number in starts]
     errors = ["\n".join(islice(lines, MESSAGE_LINES)) for lines in messages]
-    own = [error for error in errors if (row := known(error)) is None or row.kind != Kind.LOST_PEER]
+    own = [error for error in errors if (row := look_up(error)) is None or row.kind != Kind.LOST_PEER]
     return (own or errors or [""])[-1]
 
 
 def remedy(error: str, script: Script, folder: Path) -> str:
     """What helps against an error of a command that ran in `folder`; '' where nobody has met it."""
-    row = known(error, "commands")
+    row = look_up(error, "commands")
     if row is None:
         return ""
     if row.name == "file" and (named := MISSING.search(error)):

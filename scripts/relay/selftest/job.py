@@ -65,7 +65,7 @@ def _planted(name: str, spec: Path, results: Path, output: Path) -> tuple[bool, 
     arguments = ["--spec", str(spec), "--fault", name]
     with ended_after(MOST_SECONDS):
         status = launch(spec, "selftest.planted", work, arguments, freeze(None, folder=results / "code"))
-    if status == 0 and not faults.told(work):
+    if status == 0 and not faults.of_ranks(work):
         return False, "nobody has noticed it"
     log = work / "planted.log"
     with variable(LOG, str(log)):  # what is told of its end is told beside this log

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from relay.base.errors import NoCluster, NoNode, Unavailable, UserError
-from relay.chain.slurm import GONE, environment, number_of, told_of, unix_seconds
+from relay.chain.slurm import GONE, environment, fields_of, number_of, unix_seconds
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
@@ -103,7 +103,7 @@ def _of_job(job_id: str, field: str) -> str | None:
         if GONE.search(str(error)):
             return None
         raise
-    return next(told_of(job_id, printed), None)
+    return next(fields_of(job_id, printed), None)
 
 
 def seconds_remembered() -> float | None:

@@ -86,7 +86,7 @@ class Evaluation:
         replicas = (_Replica(plain, self.loop.task, replica, self.loop.ranks) for replica in every)
         size = self.loop.run.batch.global_batch_size
         told = [evaluation.Evaluation(self.feeder, each, size).totals() for each in replicas]
-        return Evaluated(*evaluation.found(self.loop.task, told))
+        return Evaluated(*evaluation.averaged(self.loop.task, told))
 
 
 def _off(recorded: float, plain: float) -> float:

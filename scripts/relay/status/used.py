@@ -33,7 +33,7 @@ def lines(nodes: Sequence[Node]) -> Iterator[str]:
             cpus = (last.cpu_seconds - first.cpu_seconds) / (last.time - first.time)
             facts.append(f"{cpus:.1f} of {node.cpus} CPUs")
         facts.append(f"{last.resident_bytes / 1e9:.1f} GB of memory")
-        busy, full = _busy(recent), last.told("memory_bytes")
+        busy, full = _busy(recent), last.readings("memory_bytes")
         facts += [] if busy is None else [f"GPUs {busy:.0%} busy"]
         facts += [f"{max(full) / 1e9:.1f} GB of GPU memory"] if full else []
         yield f"{node.host}: {', '.join(facts)}"
@@ -56,4 +56,4 @@ def _within(looks: Sequence[Look], seconds: float) -> list[Look]:
 
 def _busy(looks: Sequence[Look]) -> float | None:
     """The part of the time in which the GPUs worked; None where nobody knows."""
-    return mean([share for look in looks for share in look.told("utilisation")])
+    return mean([share for look in looks for share in look.readings("utilisation")])

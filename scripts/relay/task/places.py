@@ -74,7 +74,7 @@ def of_machine(error: Exception) -> bool:
     """Whether the machine is to blame, such as a full memory or a failing disk: such an error has its own remedy."""
     if isinstance(error, UserError):
         return False
-    known = ending.of_a_disk(error) or known_faults.known(known_faults.text_of(error))
+    known = ending.of_a_disk(error) or known_faults.look_up(known_faults.text_of(error))
     return isinstance(error, MemoryError) or known is not None
 
 

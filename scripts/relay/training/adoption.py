@@ -39,21 +39,22 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     With `dry`, only say whether that could be done. Raises UserError where it cannot, and Busy where one of them is
     being trained.
     """
-    places, its = Places(results, run_id), Places(results, source_id)
-    run, source = _declared(places), _declared(its)
+    places, source_places = Places(results, run_id), Places(results, source_id)
+    run, source = _declared(places), _declared(source_places)
     _check_same(source, run)
     if (places.work / chain.CHAIN).exists() or (chain.begun(places.run) or "") == chain.declared(places.run):
         raise UserError(
             f"run {run.id}: it has begun, and goes on from its own checkpoints; "
             f"delete {places.run} and {places.work} to let it go on from another run's"
         )
-    if not its.work.is_dir():
-        raise UserError(f"run {source.id}: {its.work} is missing: it was never trained; train it first")
-    with exclusive(its.work):  # a trainer would remove what is copied here
-        step = next(sound(its.work, 1, run.length.total_steps), None)
+    if not source_places.work.is_dir():
+        raise UserError(f"run {source.id}: {source_places.work} is missing: it was never trained; train it first")
+    with exclusive(source_places.work):  # a trainer would remove what is copied here
+        total = run.length.total_steps
+        step = next(sound(source_places.work, 1, total), None)
         if step is None:
-            raise UserError(f"run {source.id}: no sound checkpoint in {its.work} up to step {run.length.total_steps}")
-        if step == run.length.total_steps:
+            raise UserError(f"run {source.id}: no sound checkpoint in {source_places.work} up to step {total}")
+        if step == total:
             raise UserError(
                 f"run {run.id}: total_steps is {step}, and so far run {source.id} has come already: "
                 "nothing is left to train; plan more epochs"
@@ -61,15 +62,15 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
         if not dry:
             make_own(places.work)
             with exclusive(places.work):
-                _take(its, places, step)
-                write_json(places.work / ADOPTED, _origin(source, its, step))
+                _take(source_places, places, step)
+                write_json(places.work / ADOPTED, _origin(source, source_places, step))
     return step
 
 
 def against(results: Path, source_id: str, step: int) -> list[str]:
     """What is found against a run, and the runs that it went on from: who adopts its checkpoint inherits that."""
-    its = Places(results, source_id)
-    return proofs.inherited(results, _origin(_declared(its), its, step))
+    source_places = Places(results, source_id)
+    return proofs.inherited(results, _origin(_declared(source_places), source_places, step))
 
 
 def _declared(places: Places) -> Run:
@@ -114,7 +115,7 @@ def _difference(name: str, given: Any, wanted: Any) -> str:
     return f"{name}.{inner} is {getattr(wanted, inner)}, {getattr(given, inner)}"
 
 
-def _take(its: Places, places: Places, step: int) -> None:
+def _take(source_places: Places, places: Places, step: int) -> None:
     """Copy a checkpoint; complete or absent, as when it was saved."""
     partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
     (places.work / ADOPTED).unlink(missing_ok=True)
@@ -124,27 +125,27 @@ def _take(its: Places, places: Places, step: int) -> None:
     ):  # of an earlier adoption
         remove(old)
     try:
-        shutil.copytree(its.work / f"step-{step}", partial)
+        shutil.copytree(source_places.work / f"step-{step}", partial)
     except OSError as error:
         raise UserError(f"run {places.run_id}: the checkpoint cannot be copied: {error}") from None
-    if problem := damage(partial, of_run=its.run_id):
+    if problem := damage(partial, of_run=source_places.run_id):
         raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
     write_json(partial / MANIFEST, manifest(partial) | {"run": places.run_id, "chain": None})
     partial.rename(final)
     sync(places.work)
 
 
-def _origin(source: Run, its: Places, step: int) -> dict[str, Any]:
+def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
-    known = chain.read(its.work) or {}
-    told = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
-    recorded = [attempts.read(its.work, entry["number"]) for entry in known.get("attempts", ())]
+    source_chain = chain.read(source_places.work) or {}
+    origin = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
+    recorded = [attempts.read(source_places.work, entry["number"]) for entry in source_chain.get("attempts", ())]
     facts: dict[str, Any] = next((lines[0]["ranks"][0] for lines in reversed(recorded) if lines), {})
-    return told | {
+    return origin | {
         "setting": source.setting_id,
-        **proofs.origin(its.run, known, facts),
+        **proofs.origin(source_places.run, source_chain, facts),
         "precision": source.computation.precision,
-        "code": known.get("code"),
-        "adopted_from": known.get("adopted_from"),
+        "code": source_chain.get("code"),
+        "adopted_from": source_chain.get("adopted_from"),
         "time": time.time(),
     }

@@ -12,8 +12,9 @@ from typing import Any
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.run_folder import chain, reached
+from relay.run_folder import chain
 from relay.run_folder.places import Places
+from relay.run_folder.progress import saved_step
 from relay.run_folder.replaced import how_anew
 from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import freeze, name_of_today, noted, planned
@@ -77,9 +78,9 @@ def code_of_today(run: Training, folder: Path) -> dict[str, str]:
     """Freeze today's code for a run, or a gate, into `folder`: its name, and digests of it."""
     script = run.strategy.script
     if script and sources(run) != script.source:
-        what = script.file or ", ".join(script.files)
+        edited = script.file or ", ".join(script.files)
         raise UserError(
-            f"run {run.id}: {what} was edited after the plan was made; start the same call again, which makes it anew"
+            f"run {run.id}: {edited} was edited after the plan was made; start the same call again, which makes it anew"
         )
     frozen = freeze(*files(run), folder=folder)
     # Each takes a tenth of a second and more, and many runs are trained by one code.
@@ -94,14 +95,14 @@ def code_of_today(run: Training, folder: Path) -> dict[str, str]:
 
 def edited_since(run: Run, places: Places) -> str:
     """What was edited since the run began, and what to do about it; '' where nothing was, or nothing is known."""
-    known = chain.read(places.work) or {}
+    then = chain.read(places.work) or {}
     now: dict[str, str | None] = {**planned(places.code, run)}
     if not now:
         now["strategy_source"] = source_today(run)
         with suppress(UserError):  # it cannot be read now
             now["training_source"] = training_source(run)
     words = {"strategy_source": "its strategy's code", "training_source": "the code that trains"}
-    edited = [told for name, told in words.items() if now.get(name) and known.get(name) not in (None, now[name])]
+    edited = [phrase for name, phrase in words.items() if now.get(name) and then.get(name) not in (None, now[name])]
     if not edited:
         return ""
     return (
@@ -123,13 +124,13 @@ def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
     summary = read_json_or(places.run / "summary.json", None)
     if summary and isinstance(summary, dict):  # the report tells of a damaged one
         return Kept(run, finished=True) if _differs(summary, today) else None
-    declared, known = chain.declared(places.run), chain.read(places.work)
-    begun = known and known["generation"] == declared and not may_change(run, places.work)
-    return Kept(run, finished=False, step=reached.newest(places.work)) if begun and _differs(known, today) else None
+    declared, run_chain = chain.declared(places.run), chain.read(places.work)
+    begun = run_chain and run_chain["generation"] == declared and not may_change(run, places.work)
+    return Kept(run, finished=False, step=saved_step(places.work)) if begun and _differs(run_chain, today) else None
 
 
-def _differs(known: dict[str, Any] | None, today: str | None) -> bool:
-    return today is not None and known is not None and known.get("strategy_source") not in (None, today)
+def _differs(record: dict[str, Any] | None, today: str | None) -> bool:
+    return today is not None and record is not None and record.get("strategy_source") not in (None, today)
 
 
 def _line(strategy: str, finished: bool, group: list[Kept]) -> str:

@@ -23,13 +23,11 @@ from relay.base.files import remove
 from relay.chain.background import Background, Saving
 from relay.chain.files import all_described, described, disk_refusal, sync
 from relay.chain.generators import generators, restore
-from relay.chain.sealed import seal, steps, wait_for
+from relay.chain.sealed import publish, superseded, wait_for
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain
-from relay.run_folder.sealed import MANIFEST, complete, manifest, sound
+from relay.run_folder.sealed import MANIFEST, complete, manifest, remove_leftovers, sound
 from relay.strategies.base import Strategy
-
-KEPT = 2
 
 
 def no_sound_checkpoint(run: str, first: int, last: int) -> str:
@@ -91,22 +89,16 @@ class Checkpoints(Background[float]):
             for file in files:
                 sync(partial / file)  # most of the time that a save takes
             longest = max(self.longest_save_seconds, time.monotonic() - began)
-            told = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
-            seal(partial, step, files, told | {"save_seconds": round(float(longest), 3)}, MANIFEST)
-            final = self.directory / f"step-{step}"
-            remove(final)  # a damaged one of the same step, passed over at the start
-            partial.rename(final)
-            sync(self.directory)
+            whose = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
+            facts = {**whose, "save_seconds": round(float(longest), 3)}
+            publish(partial, self.directory / f"step-{step}", step, files, facts, MANIFEST)
             self._tidy(step)
         return time.monotonic() - began
 
     def _tidy(self, step: int) -> None:
-        """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must
-        neither push out a sound one nor be gone on with later."""
-        kept = [found for found in complete(self.directory) if found <= step][:KEPT]
-        for old in steps(self.directory):
-            if old not in kept:
-                remove(self.directory / f"step-{old}")
+        """Keep the newest of this training."""
+        for old in superseded(self.directory, step, MANIFEST):
+            remove(old)
 
     def _written(self, saving: Saving[float]) -> None:
         """The checkpoint is complete."""
@@ -161,13 +153,11 @@ class Checkpoints(Background[float]):
     def _newest_sound(self, first: int, last: int) -> tuple[int | None, int | None, float, str]:
         """On rank 0: the step to go on from, that of another run's checkpoint, the seconds that saving has taken, and
         why nothing may be loaded."""
-        for leftover in self.directory.glob("partial-*"):
-            with suppress(OSError):  # what an orphan still writes goes with the next attempt
-                remove(leftover)
-        known = self._chain or {}
-        adopted = (known.get("adopted_from") or {}).get("step")
+        remove_leftovers(self.directory)
+        run_chain = self._chain or {}
+        adopted = (run_chain.get("adopted_from") or {}).get("step")
         try:
-            newest = next(sound(self.directory, first, last, generation=known.get("generation")), None)
+            newest = next(sound(self.directory, first, last, generation=run_chain.get("generation")), None)
         except UserError as error:  # other users could have written what is there
             return None, None, 0.0, str(error)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):

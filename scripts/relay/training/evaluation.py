@@ -41,7 +41,7 @@ class Evaluation:
         Some strategies need equal shapes: the last batch is filled up with copies of the first sample, which do not
         count. Where the model returns its own loss, theirs is a part of it. It is measured alone, and taken off.
         """
-        return found(self.task, self.strategy.ranks.gather(self.totals()))
+        return averaged(self.task, self.strategy.ranks.gather(self.totals()))
 
     def totals(self) -> tuple[dict[str, float], int]:
         """Loss and metrics of this replica's slices, each summed over samples, and how many samples these are.
@@ -84,7 +84,7 @@ class Evaluation:
         (batch,) = self.feeder.batches(iter([Chosen(positions)]))
         outputs = self.strategy.predict(batch)
         mine = self._measured(outputs, batch) if self.strategy.replica.reports else None
-        return next(found for found in self.strategy.ranks.gather(mine) if found is not None)
+        return next(metrics for metrics in self.strategy.ranks.gather(mine) if metrics is not None)
 
     def _measured(self, outputs: Batch, batch: Batch) -> dict[str, float]:
         """The loss and the metrics of a batch."""
@@ -92,9 +92,9 @@ class Evaluation:
         return {"loss": float(self.task.loss(outputs, batch)), **metrics}
 
 
-def found(task: BoundTask, told: Sequence[tuple[Mapping[str, float], int]]) -> tuple[float, dict[str, float]]:
+def averaged(task: BoundTask, sums: Sequence[tuple[Mapping[str, float], int]]) -> tuple[float, dict[str, float]]:
     """The mean loss, and the metrics that follow from the means of what replicas have summed up."""
-    samples = sum(count for _, count in told)
-    names = dict.fromkeys(name for part, count in told if count for name in part)
-    means = {name: sum(part.get(name, 0.0) for part, count in told if count) / samples for name in names}
+    samples = sum(count for _, count in sums)
+    names = dict.fromkeys(name for part, count in sums if count for name in part)
+    means = {name: sum(part.get(name, 0.0) for part, count in sums if count) / samples for name in names}
     return means.pop("loss"), task.final_metrics(means)

@@ -18,14 +18,15 @@ from relay.base import ending
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
-from relay.chain.writers import make_own, unsafe_above
+from relay.chain.writers import make_own
 from relay.datasets import verified
 from relay.launch.launcher import launch
-from relay.run_folder import attempts, chain, faults, reached, replaced
+from relay.run_folder import attempts, chain, faults, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
+from relay.run_folder.progress import saved_step
 from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
-from relay.run_folder.trust import LEVELS
+from relay.run_folder.trust import refuse_others
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -43,27 +44,26 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = _declared(places)
-    if problem := unsafe_above(places.work, LEVELS):
-        raise UserError(problem)
+    refuse_others(places.work)
     wait_until_free(places.work)  # an earlier attempt may still save
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
         return ended
-    known = _chain(places, run, generation, first)
-    first = max(first, (known.get("adopted_from") or {}).get("step", 0))
+    run_chain = _chain(places, run, generation, first)
+    first = max(first, (run_chain.get("adopted_from") or {}).get("step", 0))
     if first >= last:  # another run has done it
-        _write_state(places, run, last, known)
+        _write_state(places, run, last, run_chain)
         return 0
     if run.strategy.script is None:
         verified.check(dataset_folder(places.results, run.dataset))
-    number = chain.next_number(places.work, known)
+    number = chain.next_number(places.work, run_chain)
     entry = {"number": number, "first": first, "last": last, "started": time.time(), **_of_slurm(places.work)}
     entry |= job_start(Job.read(places.run / "run.json"))
-    if problem := _no_progress(known["attempts"], entry):
+    if problem := _no_progress(run_chain["attempts"], entry):
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
-    known["attempts"].append(entry)
-    chain.write(places.work, known)
-    _put_folder_aside(places, run, known)
-    before = reached.newest(places.work)
+    run_chain["attempts"].append(entry)
+    chain.write(places.work, run_chain)
+    _put_folder_aside(places, run, run_chain)
+    before = saved_step(places.work)
     role, arguments = "script.process", {"--spec": places.run / "run.json", "--work": places.work, "--attempt": number}
     if run.strategy.script is None:
         role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
@@ -71,13 +71,13 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     elif minutes:
         arguments |= {"--minutes": minutes}
     words = [str(part) for pair in arguments.items() for part in pair]
-    status = launch(places.run / "run.json", role, places.work, words, places.code / known["code"])
-    if not faults.told(places.work):
+    status = launch(places.run / "run.json", role, places.work, words, places.code / run_chain["code"])
+    if not faults.of_ranks(places.work):
         with suppress(Busy):  # its processes save and end, though their launcher was killed
             wait_until_free(places.work, SAVING_SECONDS)
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
         chain.note_end(places.work, generation, number, time.time())
-    return _conclude(places, run, last, number, status, known, before)
+    return _conclude(places, run, last, number, status, run_chain, before)
 
 
 def _declared(places: Places) -> tuple[Run, str]:
@@ -98,60 +98,60 @@ def _declared(places: Places) -> tuple[Run, str]:
 
 def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, Any]:
     """The chain that this segment belongs to; a new one where the declared start is newer than the checkpoints."""
-    known = chain.read(places.work)
-    if known is None or known["generation"] != generation:
+    run_chain = chain.read(places.work)
+    if run_chain is None or run_chain["generation"] != generation:
         if first > 0 or chain.begun(places.run) == generation:
             raise UserError(
                 f"run {run.id}: the checkpoints in {places.work} do not belong to this chain, or are gone; "
                 f"put them back, or delete {places.run} to train it from the start"
             )
-        adopted = _adopted(places) if known is None else None
+        adopted = _adopted(places) if run_chain is None else None
         if adopted is None:
             with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
                 replaced.put_work_aside(places)
             make_own(places.work)
-        known = {
+        run_chain = {
             "generation": generation,
             **_code(places, run),
             "adopted_from": adopted,
             "attempts": [],
         }
-        chain.write(places.work, known)
+        chain.write(places.work, run_chain)
     elif first == 0 and may_change(run, places.work):  # the user may have mended what failed
-        known |= _code(places, run)
-        chain.write(places.work, known)
+        run_chain |= _code(places, run)
+        chain.write(places.work, run_chain)
     chain.note_begun(places.run, generation)
-    problem = changed_since(places.code / known["code"])
-    if problem and not _is_todays(places, run, known["code"]):
+    problem = changed_since(places.code / run_chain["code"])
+    if problem and not _is_todays(places, run, run_chain["code"]):
         raise UserError(
-            f"run {run.id}: the snapshot {places.code / known['code']} of its code {problem}; "
+            f"run {run.id}: the snapshot {places.code / run_chain['code']} of its code {problem}; "
             f"delete {places.run} to train it from the start with the code of today"
         )
-    if _is_edited(run, known):
+    if _is_edited(run, run_chain):
         print(
             f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
             f"`{replaced.how_anew(places.run_id)}` lets it start anew with today's",
             file=sys.stderr,
         )
-    return known
+    return run_chain
 
 
 def _adopted(places: Places) -> dict[str, Any] | None:
     """From where the run goes on with another one's checkpoint; None where it does not. Raises UserError."""
     try:
-        found: dict[str, Any] | None = read_json(places.work / ADOPTED)
-        if found is not None:
-            int(found["step"])
+        adopted: dict[str, Any] | None = read_json(places.work / ADOPTED)
+        if adopted is not None:
+            int(adopted["step"])
     except (OSError, ValueError, TypeError, KeyError):
         path = places.work / ADOPTED
         raise UserError(f"{path}: is damaged; delete {places.work}, and adopt the checkpoint again") from None
-    return found
+    return adopted
 
 
 def _of_slurm(work: Path) -> dict[str, Any]:
     """What an attempt's entry keeps of its Slurm job: which start of which job it is, and how far the run had come."""
     job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
-    return {"job": job, "restarts": restarts, "found": reached.newest(work)} if job else {}
+    return {"job": job, "restarts": restarts, "found": saved_step(work)} if job else {}
 
 
 def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> str:
@@ -181,12 +181,12 @@ def _is_todays(places: Places, run: Run, code: str) -> bool:
         return False
 
 
-def _is_edited(run: Run, known: Mapping[str, Any]) -> bool:
+def _is_edited(run: Run, run_chain: Mapping[str, Any]) -> bool:
     """Whether the strategy computes otherwise today than the run's code: any other file may have changed."""
     if run.strategy.script:
         return False
     with suppress(UserError):  # the run does not need today's files
-        return name_of_today(*files(run)) != known["code"] and sources(run) != known["strategy_source"]
+        return name_of_today(*files(run)) != run_chain["code"] and sources(run) != run_chain["strategy_source"]
     return False
 
 
@@ -195,31 +195,33 @@ def _code(places: Places, run: Run) -> dict[str, str]:
     return planned(places.code, run) or code_of_today(run, places.code)
 
 
-def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any], before: int) -> int:
+def _conclude(
+    places: Places, run: Run, last: int, number: int, status: int, run_chain: dict[str, Any], before: int
+) -> int:
     """Turn what the processes left behind into a state file or an exit status. `before` is the step saved before."""
     lines, script = attempts.read(places.work, number), run.strategy.script
     ended = lines[-1] if lines and "end" in lines[-1] else {}
     start = before if script or not lines else lines[0]["start"]
-    if script and faults.told(places.work):  # the command's other processes are told to end because of it
+    if script and faults.of_ranks(places.work):  # the command's other processes are told to end because of it
         ended = {}
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
     if (ended.get("done") and status == 0) if script else ended.get("end") == last:
-        _write_state(places, run, run.length.total_steps if script else last, known)
+        _write_state(places, run, run.length.total_steps if script else last, run_chain)
         return 0
     if reason := ended.get("stopped"):
         where = f"after step {ended['end']}" if script else f"at step {ended['end']} of {last}"
-        what = f"run {run.id}: stopped {where} ({reason})"
-        return ending.interrupted(what, planned=reason == attempts.DEADLINE)
-    came_further = reached.newest(places.work) > start
+        message = f"run {run.id}: stopped {where} ({reason})"
+        return ending.interrupted(message, planned=reason == attempts.DEADLINE)
+    came_further = saved_step(places.work) > start
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 
-def _put_folder_aside(places: Places, run: Run, known: dict[str, Any]) -> None:
+def _put_folder_aside(places: Places, run: Run, run_chain: dict[str, Any]) -> None:
     """Let a command that is started again begin with an empty folder, unless it keeps its own checkpoints there.
 
     Else one that looks for what it has saved would seem fast. What is there is kept, under another name.
     """
-    script, before = run.strategy.script, known["attempts"][:-1]
+    script, before = run.strategy.script, run_chain["attempts"][:-1]
     if script is None or script.chained or not before or not places.folder.exists():
         return
     number = before[-1]["number"]
@@ -228,7 +230,7 @@ def _put_folder_aside(places: Places, run: Run, known: dict[str, Any]) -> None:
         places.folder.rename(places.work / f"folder-{number}")
 
 
-def _write_state(places: Places, run: Run, last: int, known: dict[str, Any]) -> None:
+def _write_state(places: Places, run: Run, last: int, run_chain: dict[str, Any]) -> None:
     """The declared file that tells the workflow: the segment is done."""
-    state = {"run": run.id, "step": last, "attempts": len(known["attempts"])}
-    write_json(places.state(last), state | {key: known[key] for key in ("generation", "code", "strategy_source")})
+    state = {"run": run.id, "step": last, "attempts": len(run_chain["attempts"])}
+    write_json(places.state(last), state | {key: run_chain[key] for key in ("generation", "code", "strategy_source")})

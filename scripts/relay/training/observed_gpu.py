@@ -57,8 +57,8 @@ def parts(
     same += [("sent", each.interval) for each in on_cpu if each.name.startswith(SENT_BY_CPUS)]
     devices = sorted({each.device for each in traced if each.device is not None}) or [0]
     names = {each.name for each in on_cpu}
-    found = [_seconds([*same, *_on_device([each for each in traced if each.device == d], names)]) for d in devices]
-    return {part: sum(each[part] for each in found) / len(found) for part in PARTS}
+    by_device = [_seconds([*same, *_on_device([each for each in traced if each.device == d], names)]) for d in devices]
+    return {part: sum(each[part] for each in by_device) / len(by_device) for part in PARTS}
 
 
 def _on_device(traced: Sequence[Traced], on_cpu: set[str]) -> Iterator[Span]:
@@ -76,12 +76,12 @@ def _seconds(spans: Iterable[Span]) -> dict[str, float]:
     """The seconds of each part: from each moment at which a span begins or ends to the next one."""
     forwards = [(kind, begin, end) for kind, (begin, end) in spans if begin < end]  # a clock may have been set back
     edges = sorted(edge for kind, begin, end in forwards for edge in ((begin, kind, 1), (end, kind, -1)))
-    found, under_way = dict.fromkeys(PARTS, 0.0), Counter[str]()
+    seconds, under_way = dict.fromkeys(PARTS, 0.0), Counter[str]()
     for (at, kind, change), (until, *_) in pairwise(edges):
         under_way[kind] += change
         if under_way["window"] and not under_way["beside"]:
-            found[_part(under_way)] += until - at
-    return found
+            seconds[_part(under_way)] += until - at
+    return seconds
 
 
 def _part(under_way: Mapping[str, int]) -> str:

@@ -83,9 +83,9 @@ class Observer:
         elif self._observed:
             seen, self._observed = self._observed, None
             steps = self.last - self.first
-            told = self.ranks.gather({part: seconds / steps for part, seconds in _ended(seen).items()})
-            if self.ranks.rank == 0 and all(told):
-                StepSplit(self.attempt, self.first, self.last, seen.method, told).write(self.work)
+            by_rank = self.ranks.gather({part: seconds / steps for part, seconds in _ended(seen).items()})
+            if self.ranks.rank == 0 and all(by_rank):
+                StepSplit(self.attempt, self.first, self.last, seen.method, by_rank).write(self.work)
 
 
 def _ended(seen: OnCpu | OnGpu) -> dict[str, float]:
@@ -103,10 +103,10 @@ def monitored(run: Training, ranks: Ranks, work: Path, attempt: int) -> Abstract
         if ranks.rank == 0:
             print("note: what the run uses of its node is not recorded: this system has no /proc", flush=True)
         seconds = 0.0
-    told = ranks.gather((os.getpid(), uuids(ranks.devices))) if seconds else []
+    by_rank = ranks.gather((os.getpid(), uuids(ranks.devices))) if seconds else []
     if not seconds or ranks.local_rank != 0:
         return nullcontext()
-    processes, gpus = zip(*told[ranks.rank : ranks.rank + run.shape.processes_per_node], strict=True)
+    processes, gpus = zip(*by_rank[ranks.rank : ranks.rank + run.shape.processes_per_node], strict=True)
     usage = Usage(processes, run.feeding.data_workers if run.feeding.loader == "dataloader" else 0)
     path = samples_path(work, attempt, ranks.rank)
     return watched(path, usage, [*chain.from_iterable(gpus)], cpus=run.shape.cpus_per_node, seconds=seconds)

@@ -47,8 +47,8 @@ class Recorder:
     def evaluation(self, step: int, loss: float, metrics: Mapping[str, float]) -> None:
         """Keep what the evaluation after a step found."""
         accuracy = metrics.get("accuracy")
-        found = {"step": step, "test_loss": loss, "test_accuracy": accuracy, "test_metrics": dict(metrics)}
-        self._evaluations.append(found)
+        entry = {"step": step, "test_loss": loss, "test_accuracy": accuracy, "test_metrics": dict(metrics)}
+        self._evaluations.append(entry)
 
     def flush(self, blocks: list[Block], paused: dict[str, float]) -> None:
         """Write what has gathered; a step's loss is the mean over the replicas. Collective.
@@ -81,10 +81,10 @@ class Recorder:
         `paused` is as in `flush`. `cuda_graph` is `Captured.record`.
         `counted` is what this rank's strategy has counted; the ranks' counts are added up.
         """
-        told = self.ranks.gather((peak_memory_bytes, system.peak_main_memory_bytes(), counted))
-        totals = {name: sum(counts.get(name, 0) for *_, counts in told) for *_, counts in told for name in counts}
-        peaks = {"peak_memory_bytes": max(device for device, _, _ in told)}
-        peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in told)}
+        by_rank = self.ranks.gather((peak_memory_bytes, system.peak_main_memory_bytes(), counted))
+        totals = {name: sum(counts.get(name, 0) for *_, counts in by_rank) for *_, counts in by_rank for name in counts}
+        peaks = {"peak_memory_bytes": max(device for device, _, _ in by_rank)}
+        peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in by_rank)}
         self._record(end=step, stopped=stopped, **peaks, counted=totals, paused=paused, cuda_graph=cuda_graph)
 
     def _record(self, **line: Any) -> None:

@@ -47,7 +47,7 @@ def _rows(results: Path) -> Iterator[list[str]]:
         options = ", ".join(
             f"{name} {value}" for name, value in chosen(Path(run.strategy.file), run.strategy.options).items()
         )
-        told = [
+        cells = [
             run.id,
             run.task.name,
             run.strategy.name,
@@ -55,12 +55,10 @@ def _rows(results: Path) -> Iterator[list[str]]:
             run.shape.devices,
             run.shape.cpus_per_task,
             run.feeding.loader,
-        ]
-        told += [
             run.computation.precision,
             run.batch.global_batch_size,
             run.seed,
             "–" if step is None else step,
             run.length.total_steps,
         ]
-        yield list(map(str, told))
+        yield list(map(str, cells))

@@ -51,7 +51,7 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
 
 def remember(measured: list[Path], speeds: Path) -> None:
     """Add measurements, each {"setting": …, "seconds_per_step": …, …}, to the file that the planner reads."""
-    found = [read_json(path) for path in measured]
-    if found:
-        known = read_json(speeds) or {}
-        write_json(speeds, known | {one["setting"]: one["seconds_per_step"] for one in found})
+    measurements = [read_json(path) for path in measured]
+    if measurements:
+        earlier = read_json(speeds) or {}
+        write_json(speeds, earlier | {each["setting"]: each["seconds_per_step"] for each in measurements})

@@ -56,7 +56,7 @@ class Keeper:
     """
 
     def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: Checkpoints) -> None:
-        self.asked, self.total = run.spot_checks, run.length.total_steps
+        self.checks, self.total = run.spot_checks, run.length.total_steps
         self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
         self.states = _States(states_folder(work), rolling)
         self.spots = Spots([])
@@ -68,17 +68,17 @@ class Keeper:
 
     def begin(self, step: int, last: int) -> None:
         """Read what was drawn for the chain, or draw it, when a job goes on from `step` to `last`."""
-        if not self.asked.any:
+        if not self.checks.any:
             return
         if self.ranks.rank == 0:
-            known = Spots.read(self.work)
-            if known is None:
-                known = draw(self.asked, step, last, self.total)
-            self.spots = go_on(known, self.asked, self.work, step, self.total)
+            drawn = Spots.read(self.work)
+            if drawn is None:
+                drawn = draw(self.checks, step, last, self.total)
+            self.spots = go_on(drawn, self.checks, self.work, step, self.total)
             self.spots.write(self.work)
         self.spots = self.ranks.gather(self.spots)[0]
         if self.spots.early_bytes is None and self.ranks.world_size > 1:
-            self._early = [step + SETTLING_STEPS + number for number in range(1, self.asked.steps + 1)]
+            self._early = [step + SETTLING_STEPS + number for number in range(1, self.checks.steps + 1)]
         self._last, self._steps = last, self.spots.steps | set(self._early)
         if self.due(step):
             self.save(step)
@@ -86,7 +86,7 @@ class Keeper:
 
     def before(self, step: int) -> None:
         """Begin to watch a step: the batches that reach the loss, and the bytes that are sent."""
-        if not self.asked.any or step not in self._steps:
+        if not self.checks.any or step not in self._steps:
             return
         self.ranks.barrier()  # a rank that is still sending belongs to the step before
         # A checkpoint that is written meanwhile sends, too.
@@ -109,15 +109,15 @@ class Keeper:
     def _keep_early(self) -> None:
         """Note what each rank sends in a step at the beginning of the chain."""
         mine = [count for count in self._early_sent if count is not None]
-        told = self.ranks.gather(round(sum(mine) / len(mine)) if mine else None)
-        known = [count for count in told if count is not None]
-        self.spots.early_bytes = known if len(known) == len(told) else None
+        by_rank = self.ranks.gather(round(sum(mine) / len(mine)) if mine else None)
+        counts = [count for count in by_rank if count is not None]
+        self.spots.early_bytes = counts if len(counts) == len(by_rank) else None
         if self.ranks.rank == 0:
             self.spots.write(self.work)
 
     def due(self, step: int) -> bool:
         """Whether the state after this step is to be kept; at the job's end that is its own last checkpoint."""
-        return self.asked.any and step in self.spots.states and step != self._last
+        return self.checks.any and step in self.spots.states and step != self._last
 
     def save(self, step: int) -> None:
         """Save the state after this step, and wait until it is complete."""
@@ -131,7 +131,7 @@ class Keeper:
 
     def end(self, step: int) -> None:
         """Keep the job's last checkpoint, where it is the state after a step that is needed."""
-        if not self.asked.any or step != self._last or step not in self.spots.states:
+        if not self.checks.any or step != self._last or step not in self.spots.states:
             return
         began = time.monotonic()
         if self.ranks.rank == 0:
@@ -149,12 +149,12 @@ class Keeper:
         self._watched.clear()
         replica = self.strategy.replica
         layers = [name for name, _ in self.strategy.model.named_children()]
-        told = self.ranks.gather(((replica.index, replica.reports), layers, mine))
+        by_rank = self.ranks.gather(((replica.index, replica.reports), layers, mine))
         if self.ranks.rank != 0:
             return
-        self.spots.replicas, self.spots.layers = [its for its, _, _ in told], [names for _, names, _ in told]
+        self.spots.replicas, self.spots.layers = [each for each, _, _ in by_rank], [names for _, names, _ in by_rank]
         for step in mine:
-            sizes, counts = zip(*(seen[step] for _, _, seen in told), strict=True)
+            sizes, counts = zip(*(seen[step] for _, _, seen in by_rank), strict=True)
             self.spots.seen[step] = Seen(list(sizes), None if None in counts else list(counts))
         self.spots.seconds = round(self.spots.seconds + seconds, 4)
         self.spots.write(self.work)

@@ -28,7 +28,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
     chain, lines = recorded(run, work)
     counted = _counted(lines)
     seen, numbers = StepSplit.read(work), [entry["number"] for entry in chain["attempts"]]
-    with_records = [number for number, found in zip(numbers, lines, strict=True) if found]
+    with_records = [number for number, records in zip(numbers, lines, strict=True) if records]
     measured = [
         block
         for number, attempt in zip(with_records, counted, strict=True)
@@ -84,11 +84,11 @@ def described(
     numbers = [entry["number"] for entry in chain["attempts"]]
     seconds = iter(trained)
     held = [
-        spent(entry, found, next(seconds) if found else 0.0)
-        for entry, found in zip(chain["attempts"], lines, strict=True)
+        spent(entry, records, next(seconds) if records else 0.0)
+        for entry, records in zip(chain["attempts"], lines, strict=True)
     ]
     allocated = sum(each.seconds for each in held)
-    facts = [found[0]["ranks"] for found in lines if found]
+    facts = [records[0]["ranks"] for records in lines if records]
     threads, cpus = _threads_and_cpus(facts[-1])
     return {
         "run": run.id,
@@ -127,9 +127,9 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """
     counted: list[dict[str, Any]] = []
     limit = float("inf")
-    for found in reversed([f for f in lines if f]):
-        start, losses, position = found[0]["start"], [], found[0]["start"]
-        for line in found:
+    for records in reversed([f for f in lines if f]):
+        start, losses, position = records[0]["start"], [], records[0]["start"]
+        for line in records:
             position = line.get("after", position)
             for loss in line.get("losses", []):
                 position += 1
@@ -137,9 +137,9 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         counted.append(
             {
                 "start": start,
-                "blocks": [b for b in _blocks(found) if b[1] <= limit],
+                "blocks": [b for b in _blocks(records) if b[1] <= limit],
                 "losses": [pair for pair in losses if pair[0] <= limit],
-                "evaluations": [e for line in found for e in line.get("evaluations", []) if e["step"] <= limit],
+                "evaluations": [e for line in records for e in line.get("evaluations", []) if e["step"] <= limit],
             }
         )
         if losses:  # one that trained nothing has trained nothing again: its segment had been done before
@@ -149,21 +149,22 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def _peak(lines: list[list[dict[str, Any]]], name: str) -> int | None:
     """The largest figure of this name at the ends of the attempts; None where none has recorded it."""
-    return max((line[name] for found in lines for line in found if line.get(name) is not None), default=None)
+    return max((line[name] for records in lines for line in records if line.get(name) is not None), default=None)
 
 
 def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:
     """What the strategy has counted, such as bytes on a disk, over all attempts that came to an end."""
-    counts = [line.get("counted", {}) for found in lines for line in found if "end" in line]
+    counts = [line.get("counted", {}) for records in lines for line in records if "end" in line]
     return {name: sum(each.get(name, 0) for each in counts) for name in sorted(set().union(*counts))}
 
 
 def _cuda_graph(lines: list[list[dict[str, Any]]]) -> dict[str, Any]:
     """How many steps were replayed as a CUDA graph, and why none was; nothing of a run whose steps were not to be."""
-    told = [line["cuda_graph"] for found in lines for line in found if line.get("cuda_graph")]
-    if not told:
+    captures = [line["cuda_graph"] for records in lines for line in records if line.get("cuda_graph")]
+    if not captures:
         return {}
-    return {"replayed_steps": sum(each["replayed"] for each in told), "not_captured": told[-1]["why_not"] or None}
+    replayed = sum(each["replayed"] for each in captures)
+    return {"replayed_steps": replayed, "not_captured": captures[-1]["why_not"] or None}
 
 
 def second_half(blocks: list[list[float]]) -> float | None:
@@ -206,8 +207,8 @@ def _threads_and_cpus(ranks: list[dict[str, Any]]) -> tuple[int, int]:
 
 def _why_not_timed(run: Run, lines: list[list[dict[str, Any]]]) -> str:
     """Why nothing was measured: data workers may have made all batches ready, or there was no step."""
-    warm_up, found = run.length.warmup_steps, [] if run.strategy.script else [each for each in lines if each]
-    if any(len(b) > 4 and b[0] >= each[0]["start"] + warm_up for each in found for b in _blocks(each)):
+    warm_up, trained = run.length.warmup_steps, [] if run.strategy.script else [each for each in lines if each]
+    if any(len(b) > 4 and b[0] >= each[0]["start"] + warm_up for each in trained for b in _blocks(each)):
         return (
             "nothing was measured: data workers may have made all batches ready in pauses; evaluate less often "
             "(evaluate_every_epochs), or give fewer data_workers"
@@ -221,20 +222,20 @@ def _blocks(lines: list[dict[str, Any]]) -> list[list[float]]:
 
 def remarks(run: Run, measured_steps: int, chain: dict[str, Any], lines: list[list[dict[str, Any]]]) -> str:
     """What a reader has to know of a run that is done, '' where there is nothing."""
-    facts, adopted = [found[0]["ranks"] for found in lines if found], chain.get("adopted_from")
+    facts, adopted = [records[0]["ranks"] for records in lines if records], chain.get("adopted_from")
     threads, cpus = _threads_and_cpus(facts[-1])
-    told = []
+    parts = []
     if adopted:
         whose = f"run {adopted['run']} ({adopted['strategy']} ×{adopted['world_size']})"
-        told.append(f"went on from step {adopted['step']} of {whose}")
+        parts.append(f"went on from step {adopted['step']} of {whose}")
     if not measured_steps:
-        told.append(_why_not_timed(run, lines))
+        parts.append(_why_not_timed(run, lines))
     if len(names := _device_names(facts)) > 1:
-        told.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
+        parts.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
     if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:
-        told.append("its jobs had different versions of the software")
+        parts.append("its jobs had different versions of the software")
     if len({ranks[0].get("dataset") for ranks in facts}) > 1:
-        told.append("its dataset was made anew, with other content, between its jobs")
+        parts.append("its dataset was made anew, with other content, between its jobs")
     if threads > cpus:
-        told.append(f"{threads} threads shared {cpus} CPUs")
-    return "; ".join(told)
+        parts.append(f"{threads} threads shared {cpus} CPUs")
+    return "; ".join(parts)

@@ -32,8 +32,8 @@ class Block:
 
     def row(self) -> list[float]:
         """As it is recorded; with a fifth figure where batches may have been ready."""
-        known = [self.first, self.last, round(self.seconds, 7), round(self.data_wait_seconds, 7)]
-        return [*known, 1] if self.ready else known
+        figures = [self.first, self.last, round(self.seconds, 7), round(self.data_wait_seconds, 7)]
+        return [*figures, 1] if self.ready else figures
 
 
 class Stopwatch:
@@ -85,7 +85,7 @@ class Stopwatch:
             self._close()
 
     @contextmanager
-    def paused(self, what: str) -> Iterator[None]:
+    def paused(self, activity: str) -> Iterator[None]:
         """What is done within does not count. Its seconds are kept under the name of what is done."""
         self.pause()
         synchronise(self.device)  # what is still queued belongs to the block, whose last event comes after it
@@ -93,7 +93,7 @@ class Stopwatch:
         yield
         for device in self.devices:  # what was queued within belongs to the pause
             synchronise(device)
-        self._paused[what] = self._paused.get(what, 0.0) + time.perf_counter() - began
+        self._paused[activity] = self._paused.get(activity, 0.0) + time.perf_counter() - began
         self.resume()
 
     def take_paused(self) -> dict[str, float]:

@@ -134,9 +134,9 @@ class Trainer:
         resumed = self.checkpoints.resume(self.strategy, first, last)
         if resumed is None and first > 0:
             raise UserError(no_sound_checkpoint(self.run.id, first, last))
-        if resumed and (known := chain.dataset(self.work)) not in (None, self.dataset):
+        if resumed and (earlier := chain.dataset(self.work)) not in (None, self.dataset):
             raise UserError(
-                f"run {self.run.id}: its dataset was made anew with other content since its last job (then {known}, "
+                f"run {self.run.id}: its dataset was made anew with other content since its last job (then {earlier}, "
                 f"now {self.dataset}); put the older one back, or delete results/runs/{self.run.id} to train it from "
                 "the start"
             )
@@ -159,17 +159,17 @@ class Trainer:
         if name == "test":
             split = self.evaluation.feeder.split
             return finite.reason_of(split, map(Chosen, torch.arange(len(split)).split(size)), self.ranks.device)
-        which = chosen(self.count, size, self.run.seed, step - 1)
-        return finite.reason_of(self.feeder.split, [which], self.ranks.device)
+        samples = chosen(self.count, size, self.run.seed, step - 1)
+        return finite.reason_of(self.feeder.split, [samples], self.ranks.device)
 
     def _evaluate(self, step: int) -> None:
         """Record the loss and the task's metrics on the test set. Collective."""
         loss, metrics = self.evaluation.measure()
         self.recorder.evaluation(step, loss, metrics)
         if self.ranks.rank == 0:
-            told = "".join(f", {name} {value:.2%}" if name == "accuracy" else f", {name} {value:.4g}"
+            figures = "".join(f", {name} {value:.2%}" if name == "accuracy" else f", {name} {value:.4g}"
                            for name, value in metrics.items())  # fmt: skip
-            print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{told}", flush=True)
+            print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{figures}", flush=True)
 
     def _flush(self, stopwatch: Stopwatch, agreement: Agreement) -> None:
         """Write what was recorded since the last time, outside the measured time. Collective."""

@@ -49,18 +49,18 @@ class Attempt:
 
     def grown(self, node: Node, counter: Callable[[Look], float | None]) -> float | None:
         """How much a counter has grown while it trained; None where it was not told."""
-        known = [(look.time, value) for look in node.looks if (value := counter(look)) is not None]
-        return _at(known, self.ended) - _at(known, self.began) if known else None
+        series = [(look.time, value) for look in node.looks if (value := counter(look)) is not None]
+        return _at(series, self.ended) - _at(series, self.began) if series else None
 
     def joules(self) -> float | None:
         """The energy of all GPUs: by their own counters, or else by their power. None where neither is told."""
-        found = [
+        energies = [
             joules
             for node in self.nodes
             for place in range(len(node.looks[0].gpus))
             if (joules := self._joules(node, place)) is not None
         ]
-        return fsum(found) if found else None
+        return fsum(energies) if energies else None
 
     def _joules(self, node: Node, place: int) -> float | None:
         counted = self.grown(node, lambda look: look.gpus[place][READINGS.index("energy_joules")])
@@ -78,17 +78,17 @@ def used(
 
     `attempts` are their numbers and records.
     """
-    known = [found for number, lines in attempts if (found := _attempt(work, number, lines))]
-    if not known:
+    observed = [attempt for number, lines in attempts if (attempt := _attempt(work, number, lines))]
+    if not observed:
         return {}
-    looks = [look for each in known for node in each.nodes for look in node.looks]
+    looks = [look for each in observed for node in each.nodes for look in node.looks]
     figures = {
-        "cpu_utilisation": _cpu_utilisation(known),
-        "other_cpus": _other_cpus(known),
+        "cpu_utilisation": _cpu_utilisation(observed),
+        "other_cpus": _other_cpus(observed),
         "peak_node_memory_bytes": max(look.resident_bytes for look in looks),
-        **_of_gpus(known, steps_per_epoch),
+        **_of_gpus(observed, steps_per_epoch),
     }
-    return {name: value for name, value in figures.items() if value is not None} | {"course": _course(known)}
+    return {name: value for name, value in figures.items() if value is not None} | {"course": _course(observed)}
 
 
 def _attempt(work: Path, number: int, lines: Sequence[Mapping[str, Any]]) -> Attempt | None:
@@ -108,28 +108,29 @@ def _cpu_utilisation(attempts: Sequence[Attempt]) -> float | None:
 
 def _other_cpus(attempts: Sequence[Attempt]) -> float | None:
     """The CPUs that other programs used while it trained, on the node where they used most."""
-    found = [
+    counts = [
         (everything - (each.grown(node, lambda look: look.cpu_seconds) or 0.0)) / each.seconds
         for each in attempts
         for node in each.nodes
         if each.seconds > 0 and (everything := each.grown(node, lambda look: look.node_cpu_seconds)) is not None
     ]
-    return max(0.0, *found) if found else None
+    return max(0.0, *counts) if counts else None
 
 
 def _of_gpus(attempts: Sequence[Attempt], steps_per_epoch: int) -> dict[str, float | None]:
     """Figures of all GPUs together; None for what no look has told."""
     looks = [look for each in attempts for node in each.nodes for look in each.looks(node)]
-    found = {name: mean([value for look in looks for value in look.told(of)]) for name, of in MEANS.items()}
-    found["peak_gpu_memory_bytes"] = max((value for look in looks for value in look.told("memory_bytes")), default=None)
-    known = [(each, joules) for each in attempts if (joules := each.joules()) is not None]
-    seconds, steps = fsum(each.seconds for each, _ in known), sum(each.steps for each, _ in known)
-    if known:
-        joules = fsum(joules for _, joules in known)
-        found["gpu_energy_joules"] = joules
-        found["gpu_power_watts"] = joules / seconds if seconds > 0 else None
-        found["gpu_energy_joules_per_epoch"] = joules * steps_per_epoch / steps if steps else None
-    return found
+    figures = {name: mean([value for look in looks for value in look.readings(of)]) for name, of in MEANS.items()}
+    memory = [value for look in looks for value in look.readings("memory_bytes")]
+    figures["peak_gpu_memory_bytes"] = max(memory, default=None)
+    energies = [(each, joules) for each in attempts if (joules := each.joules()) is not None]
+    seconds, steps = fsum(each.seconds for each, _ in energies), sum(each.steps for each, _ in energies)
+    if energies:
+        joules = fsum(joules for _, joules in energies)
+        figures["gpu_energy_joules"] = joules
+        figures["gpu_power_watts"] = joules / seconds if seconds > 0 else None
+        figures["gpu_energy_joules_per_epoch"] = joules * steps_per_epoch / steps if steps else None
+    return figures
 
 
 def _course(attempts: Sequence[Attempt]) -> dict[str, list[float | None]]:
@@ -151,39 +152,39 @@ def _points(node: Node) -> Iterator[Point]:
     """What a node used between two looks."""
     for before, look in pairwise(node.looks):
         passed = max(look.time - before.time, 1e-6)
-        power = look.told("power_watts")
+        power = look.readings("power_watts")
         yield {
             "seconds": look.time,
             "cpu_utilisation": (look.cpu_seconds - before.cpu_seconds) / (node.cpus * passed),
-            "gpu_utilisation": mean(look.told("utilisation")),
+            "gpu_utilisation": mean(look.readings("utilisation")),
             "gpu_power_watts": fsum(power) if power else None,
         }
 
 
 def _together(points: Sequence[Point], started: float) -> Point:
     """All nodes at one time: the mean of what they used, and the sum of their power."""
-    found = _means(points, COURSES)
-    if found["gpu_power_watts"] is not None:
-        found["gpu_power_watts"] *= len(points)
-    return found | {"seconds": (points[0]["seconds"] or started) - started}
+    means = _means(points, COURSES)
+    if means["gpu_power_watts"] is not None:
+        means["gpu_power_watts"] *= len(points)
+    return means | {"seconds": (points[0]["seconds"] or started) - started}
 
 
 def _middle(points: Sequence[Point | None]) -> Point:
     """The mean of neighbouring points; all None where a gap is among them."""
-    known = [point for point in points if point is not None]
-    return _means(known if len(known) == len(points) else (), ("seconds", *COURSES))
+    present = [point for point in points if point is not None]
+    return _means(present if len(present) == len(points) else (), ("seconds", *COURSES))
 
 
 def _means(points: Sequence[Point], names: Sequence[str]) -> Point:
     return {name: mean([value for point in points if (value := point[name]) is not None]) for name in names}
 
 
-def _at(known: Sequence[tuple[float, float]], moment: float) -> float:
+def _at(series: Sequence[tuple[float, float]], moment: float) -> float:
     """A counter's value at a moment, on the line between two looks; beyond them, that of the nearest."""
-    place = bisect_left(known, (moment,))
-    if place in (0, len(known)):
-        return known[min(place, len(known) - 1)][1]
-    (t0, v0), (t1, v1) = known[place - 1], known[place]
+    place = bisect_left(series, (moment,))
+    if place in (0, len(series)):
+        return series[min(place, len(series) - 1)][1]
+    (t0, v0), (t1, v1) = series[place - 1], series[place]
     return v0 + (v1 - v0) * (moment - t0) / max(t1 - t0, 1e-9)
 
 
