@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import cache
 from itertools import combinations
@@ -14,32 +14,29 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen
+from relay.card.watch import LossCalls
 from relay.card.words import several
 from relay.process.generators import drawn_from
 from relay.task import batches, finite
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.draws import Draws, outside
+from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.load import told
 from relay.task.mean_loss import LIMITS, Dependent, check_gradients, mean_over_samples
+from relay.task.modes import outside
 from relay.task.places import calling, mistake, of_machine, place
 from relay.task.split import Chosen
 from relay.task.still import FrozenNorms, still
 from relay.task.user import Task
 
-# Cross entropy without these is what strategies can divide by classes.
 MEAN = 1e-4  # how far a metric may be from the mean of its parts, in float32
 PADDED = 1e-6  # how far a loss may be from that of parts with other padding: sums of other lengths round otherwise
-USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
 def see(task: Computable, seen: Seen) -> None:
@@ -52,7 +49,7 @@ def see(task: Computable, seen: Seen) -> None:
 def _see(task: Computable, seen: Seen) -> None:
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     outputs = computed(task, seen)
-    with calling(kind, "loss"), _Calls() as calls, drawn_from(0):
+    with calling(kind, "loss"), LossCalls() as calls, drawn_from(0):
         loss = bound.loss(outputs, batch)
     seen.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
@@ -271,30 +268,3 @@ def _mixes(bound: BoundTask, model: nn.Module, batch: Batch) -> bool:
     whole, alone = (batches.of_samples(bound.outputs(model, part)) for part in parts)
     pairs = ((one[: len(one) * half // samples], other) for one, other in zip(whole, alone, strict=True) if one.dim())
     return any(one.shape == other.shape and not close(one, other) for one, other in pairs)
-
-
-class _Calls(TorchFunctionMode):
-    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broadcast = 0
-        self.entropies: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        result = func(*args, **given)
-        shapes = [tuple(each.shape) for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
-        joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
-        if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
-            self.broadcast = max([self.broadcast, *joined])
-        if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
-            self.entropies.append((args[0] if args else given["input"], result))
-        return result
-
-    def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
-        """Whether the loss is the cross entropy of outputs, or of a view of them."""
-        held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
-        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

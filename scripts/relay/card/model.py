@@ -23,8 +23,7 @@ from relay.process.generators import drawn_from, start_drawing
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.caches import emptied
-from relay.task.calls import names_of
+from relay.task.calls import emptied, names_of
 from relay.task.load import told
 from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread

@@ -28,7 +28,8 @@ from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
-from relay.task.draws import Drawn, Draws, optimizers_outside
+from relay.task.draws import Drawn, Draws
+from relay.task.modes import optimizers_outside
 
 # Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
 BEFORE, AFTER = 3, 2

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 # A bound that is farther away is never reached: it hides places, or keeps a logarithm finite.
 FARTHEST_BOUND = 1e4
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 class Smooth(FunctionMode):
     """Calls a smooth function in the place of each with kinks."""
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the smooth function gives, if there is one; whole and complex numbers are left alone."""
         given = args[0] if args else kwargs.get("input")
         is_real = isinstance(given, torch.Tensor) and given.is_floating_point()

@@ -22,8 +22,9 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped
-from relay.task.draws import Draws, everywhere, optimizers_outside, outside
+from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
+from relay.task.modes import everywhere, optimizers_outside, outside
 from relay.task.split import chosen
 from relay.task.still import FrozenNorms, Stilled, still
 

@@ -35,7 +35,7 @@ from relay.strategies._lightning_library import (
 )
 from relay.strategies.base import Batch, Strategy
 from relay.task.bound import BoundTask
-from relay.task.draws import outside
+from relay.task.modes import outside
 
 # Lightning asks for a length, else it fetches a batch ahead of the step that is due. The run ends the training.
 NO_END = 10**12

@@ -27,8 +27,8 @@ from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
 from relay.task.calls import Readings
-from relay.task.draws import outside
 from relay.task.load import task_of
+from relay.task.modes import outside
 from relay.task.split import Chosen, Split
 from relay.task.user import Task
 

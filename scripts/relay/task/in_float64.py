@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 LOW, HIGH = (torch.float32, torch.float16, torch.bfloat16), torch.float64
 # They read bytes that are there: another type would read other numbers.
@@ -33,7 +33,7 @@ class InFloat64(FunctionMode):
         super().__init__()
         self.seen = False
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result in float64."""
         if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             self.seen = True

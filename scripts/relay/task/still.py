@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from relay.task.draws import Draws
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 DROPOUT_OFF = "dropout is switched off in the gate"
 NORMS_FROZEN = "BatchNorm's statistics are frozen in the gate; in training they are those of each replica"
@@ -180,7 +180,7 @@ class FrozenNorms(FunctionMode):
         super().__init__()
         self.seen, self.measures = False, False
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What a normalisation gives by its statistics, and any other function by itself."""
         if func is not F.batch_norm:
             return func(*args, **kwargs)
