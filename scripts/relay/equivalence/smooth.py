@@ -97,7 +97,7 @@ def _adaptive(dimensions: int) -> Callable[..., torch.Tensor]:
 
 def _twins() -> dict[Any, Callable[..., torch.Tensor]]:
     tensor = torch.Tensor
-    found: dict[Any, Callable[..., torch.Tensor]] = {}
+    twins: dict[Any, Callable[..., torch.Tensor]] = {}
     for group, instead in (
         ((F.relu, F.relu_, torch.relu, torch.relu_, tensor.relu, tensor.relu_, aten.relu.default, aten.relu_.default,
           F.relu6, aten.relu6.default, F.hardtanh, F.hardtanh_, aten.hardtanh.default, aten.hardtanh_.default,
@@ -113,13 +113,13 @@ def _twins() -> dict[Any, Callable[..., torch.Tensor]]:
         ((torch.clamp_min, tensor.clamp_min, aten.clamp_min.default), _clamp),
         ((torch.clamp_max, tensor.clamp_max, aten.clamp_max.default), lambda x, max: _clamp(x, max=max)),
     ):  # fmt: skip
-        found |= dict.fromkeys(group, instead)
+        twins |= dict.fromkeys(group, instead)
     for dimensions in (1, 2, 3):
         functions = (getattr(F, f"max_pool{dimensions}d"), getattr(torch, f"max_pool{dimensions}d"),
                      getattr(aten, f"max_pool{dimensions}d").default)  # fmt: skip
-        found |= dict.fromkeys(functions, _averages(dimensions))
-        found[getattr(F, f"adaptive_max_pool{dimensions}d")] = _adaptive(dimensions)
-    return found
+        twins |= dict.fromkeys(functions, _averages(dimensions))
+        twins[getattr(F, f"adaptive_max_pool{dimensions}d")] = _adaptive(dimensions)
+    return twins
 
 
 TWINS = _twins()

@@ -34,14 +34,14 @@ def ghost(model: nn.Module) -> nn.Module:
     return copied(model, tensors)
 
 
-def copied(module: nn.Module, known: Mapping[int, Any] | None = None) -> nn.Module:
-    """A deep copy, with `known` in place of what has these ids.
+def copied(module: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
+    """A deep copy, with `instead` in place of what has these ids.
 
     What a hook computes anew before each pass, as `torch.nn.utils.weight_norm` does, has a graph, which is not copied.
     """
     held = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
     computed = {id(each): each.detach().clone() for each in held if not each.is_leaf}
-    return deepcopy(module, computed | dict(known or {}))
+    return deepcopy(module, computed | dict(instead or {}))
 
 
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:

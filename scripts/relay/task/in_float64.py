@@ -39,7 +39,7 @@ class InFloat64(FunctionMode):
             self.seen = True
             return torch.Tensor.double(*args, **kwargs)
         if func in MAKERS and kwargs.get("dtype") is None:
-            return self._made(func(*args, **kwargs))
+            return self._in_high(func(*args, **kwargs))
         if func not in OF_BYTES and any(map(_is_low, (*args, *kwargs.values()))):
             self.seen = True
             args, kwargs = tuple(map(_high, args)), {name: _high(each) for name, each in kwargs.items()}
@@ -51,7 +51,7 @@ class InFloat64(FunctionMode):
             self.seen = True
         return func(*tree_map(_raised, args), **tree_map(_raised, dict(kwargs)))
 
-    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _in_high(self, tensor: torch.Tensor) -> torch.Tensor:
         """A new tensor; a number is left as it is, for it takes the type of what it is joined with."""
         if tensor.dtype is not torch.float32 or not tensor.dim():
             return tensor
