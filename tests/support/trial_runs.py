@@ -11,11 +11,9 @@ import torch
 
 from preloaded import spawned
 from relay.equivalence import gate, reference, reference_file
-from relay.equivalence.made_with import made_with
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import trials
-from relay.equivalence.unprovable import unprovable
 from relay.process.ranks import Ranks
 from relay.spec.dataset import DatasetSpec
 from relay.spec.recipe import Batch, Length
@@ -82,8 +80,8 @@ def reference_of(run: Gate, folder: Path, place: Path) -> Path:
     """The file of a gate's reference, trained here."""
     deterministic()
     data, file = TrialData(run, folder, CPU), place / "reference.pt"
-    trained: dict[str, Any] = {"made_with": made_with(folder, CPU)}
-    if reason := unprovable(data):
+    trained: dict[str, Any] = {"made_with": reference_file.made_with(folder, CPU)}
+    if reason := reference.unprovable(data):
         trained["unprovable"] = reason
     else:
         trained |= {trial.name: reference.train(trial, data) for trial in trials(run, lossy=True)}

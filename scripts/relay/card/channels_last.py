@@ -12,7 +12,7 @@ from relay.card.model import Computable
 from relay.card.seen import Seen
 from relay.process.generators import drawn_from
 from relay.task import batches
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 TOLERANCE = 1e-3  # relative, of a loss in float32: another order in memory is another order of sums
 # oneDNN writes beyond its memory in the backward pass of a strided convolution of single pixels with fewer channels
@@ -48,7 +48,7 @@ def _loss(task: Computable, *, channels_last: bool) -> float:
 class _Crashing(FunctionMode):
     """Raises RuntimeError for a convolution that could crash, in either order of memory."""
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func is torch.conv2d:
             names = ("input", "weight", "bias", "stride")
             given = dict(zip(names, args, strict=False)) | dict(kwargs)

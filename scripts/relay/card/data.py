@@ -83,23 +83,23 @@ def _shapes_of_all(split: Split, seen: Seen) -> Shapes | None:
 
     Raises UserError where they differ, and no `collate_fn` joins them.
     """
-    found, with_nan = [], []
+    shapes_of_samples, with_nan = [], []
     end = time.monotonic() + SECONDS
     for position in spread(len(split), LOOKED_AT).tolist():
         with calling(type(split.task), "datasets"):
             sample = split.samples(Chosen(torch.tensor([position])))[0]
-        found.append((position, shapes(sample)))
+        shapes_of_samples.append((position, shapes(sample)))
         with_nan += [position] if any(map(_has_nan, tree_leaves(sample))) else []
         if time.monotonic() > end:
             break
     kind = type(split.task)
     if with_nan:
         seen.warnings.append(str(mistake(kind, "datasets", f"nan is in {split.numbered(with_nan)}; is that meant?")))
-    odd = split.odd(found)
+    odd = split.odd(shapes_of_samples)
     if odd and split.task.collate_fn is None:
         joins = "allowed: one shape for all, or a method collate_fn(self, samples) that joins them"
         raise mistake(kind, "datasets", f"{odd}; {joins}")
-    return None if odd else found[0][1]
+    return None if odd else shapes_of_samples[0][1]
 
 
 def _has_nan(part: Any) -> bool:
@@ -214,9 +214,9 @@ def _left_behind(bound: BoundTask, stored: Batch) -> str:
     """What of a transformed batch would not be on its device; tried on the meta device, for there may be no GPU."""
     own, meta = copy.copy(bound.own), torch.device("meta")  # a copy: a transform may keep tensors on the device
     try:
-        made = own.transform(batches.moved(stored, meta))
+        ready = own.transform(batches.moved(stored, meta))
     except Exception as error:  # or it reads values
         joins = "transform() joins a batch with tensors of another device; allowed: tensors on the batch's device"
         return joins if of_two_devices(error) else ""
-    places = [place for place, leaf in batches.placed(made) if isinstance(leaf, torch.Tensor) and leaf.device != meta]
+    places = [place for place, leaf in batches.placed(ready) if isinstance(leaf, torch.Tensor) and leaf.device != meta]
     return f"transform() leaves {places[0]} on the CPU; allowed: tensors on the batch's device" if places else ""

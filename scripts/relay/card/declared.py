@@ -60,9 +60,9 @@ def warnings(own: Task) -> Iterator[str]:
     """Options whose names look like misspelt attributes or methods, and methods that nobody calls."""
     referred = _referred_by(type(own))
     for name in options_of(own):
-        found = near(name, [each for each in (*DESCRIBING, *METHODS) if each != name], 0.85)
-        if found and name not in referred:
-            yield str(mistake(type(own), name, f"{name} is an option of this task alone; {found.rstrip()}"))
+        hint = near(name, [each for each in (*DESCRIBING, *METHODS) if each != name], 0.85)
+        if hint and name not in referred:
+            yield str(mistake(type(own), name, f"{name} is an option of this task alone; {hint.rstrip()}"))
     yield from uncalled(type(own))
 
 
@@ -195,13 +195,13 @@ def _schedule(schedule: Any) -> Iterator[str]:
     if not isinstance(kind, str) or kind not in SCHEDULES:
         yield f"schedule is {show(schedule)}; allowed: a dict whose 'kind' is one of {', '.join(SCHEDULES)}"
         return
-    needed, known = SCHEDULES[kind], {"kind", "warmup_epochs", *SCHEDULES[kind]}
+    needed, keys = SCHEDULES[kind], {"kind", "warmup_epochs", *SCHEDULES[kind]}
     for name in needed:
         if name not in schedule:
             yield f"schedule: {name} is missing; kind '{kind}' needs {' and '.join(needed)}"
     for name, value in schedule.items():
-        if name not in known:
-            yield f"schedule: {show(name)} is unknown; {near(name, known)}allowed: {', '.join(sorted(known))}"
+        if name not in keys:
+            yield f"schedule: {show(name)} is unknown; {near(name, keys)}allowed: {', '.join(sorted(keys))}"
         elif name == "every_epochs" and (type(value) is not int or value < 1):
             yield f"schedule: {name} is {show(value)}; allowed: a whole number of at least 1"
         elif name != "kind" and (type(value) not in (int, float) or not 0 <= value < math.inf):

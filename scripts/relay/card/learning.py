@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import cache
 from itertools import combinations
@@ -14,32 +14,29 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen
+from relay.card.watch import LossCalls
 from relay.card.words import several
 from relay.process.generators import drawn_from
 from relay.task import batches, finite
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.draws import Draws, outside
+from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
-from relay.task.load import told
+from relay.task.load import in_one_line
 from relay.task.mean_loss import LIMITS, Dependent, check_gradients, mean_over_samples
+from relay.task.modes import outside
 from relay.task.places import calling, mistake, of_machine, place
 from relay.task.split import Chosen
 from relay.task.still import FrozenNorms, still
 from relay.task.user import Task
 
-# Cross entropy without these is what strategies can divide by classes.
 MEAN = 1e-4  # how far a metric may be from the mean of its parts, in float32
 PADDED = 1e-6  # how far a loss may be from that of parts with other padding: sums of other lengths round otherwise
-USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
 def see(task: Computable, seen: Seen) -> None:
@@ -52,21 +49,21 @@ def see(task: Computable, seen: Seen) -> None:
 def _see(task: Computable, seen: Seen) -> None:
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     outputs = computed(task, seen)
-    with calling(kind, "loss"), _Calls() as calls, drawn_from(0):
+    with calling(kind, "loss"), LossCalls() as calls, drawn_from(0):
         loss = bound.loss(outputs, batch)
     seen.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
         why = finite.reason(batch, task.samples, bound.split("train"))
-        told = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
-        raise mistake(kind, "loss", told)
+        problem = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
+        raise mistake(kind, "loss", problem)
     _gradients(task, loss, seen)
     seen.metrics = _evaluated(task, seen)
     # What draws outside torch gives another loss each time, whatever it is a mean of.
     seen.card["mean_difference"] = None if seen.card["outside"] else _mean_difference(task, seen)
     if seen.card["mean_difference"] and calls.broadcast:
         n = calls.broadcast
-        told = f"loss() joins tensors of the shapes [{n}, 1] and [{n}], which torch broadcasts to [{n}, {n}]"
-        seen.warnings.append(f"{place(kind, 'loss')}: {told}; give them one shape, such as by squeeze(1)")
+        problem = f"loss() joins tensors of the shapes [{n}, 1] and [{n}], which torch broadcasts to [{n}, {n}]"
+        seen.warnings.append(f"{place(kind, 'loss')}: {problem}; give them one shape, such as by squeeze(1)")
 
 
 def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
@@ -95,8 +92,9 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
             "nn.Embedding without sparse=True, and an optimiser of dense gradients, such as Adam for SparseAdam",
         )
     if odd := [name for name, each in gradients.items() if not bool(each.isfinite().all())]:
-        told = f"the gradient of {several(odd)} is not finite in the first batch, although the loss is"
-        raise mistake(kind, "loss", f"{told}; allowed: finite ones; torch.where and nanmean hide NaN in a loss alone")
+        problem = f"the gradient of {several(odd)} is not finite in the first batch, although the loss is"
+        allowed = "finite ones; torch.where and nanmean hide NaN in a loss alone"
+        raise mistake(kind, "loss", f"{problem}; allowed: {allowed}")
     seen.card["without_gradient"] = tuple(left)
     if left:
         seen.warnings.append(
@@ -114,21 +112,21 @@ def _evaluated(task: Computable, seen: Seen) -> tuple[str, ...]:
         with calling(kind, "loss"):
             loss = float(bound.loss(outputs, batch))
         with calling(kind, "metrics"):
-            found = _checked(kind, "metrics", bound.own.metrics(outputs, batch))
-        _check_means(task, seen, {"loss": loss, **{name: float(value) for name, value in found.items()}})
+            metrics = _checked(kind, "metrics", bound.own.metrics(outputs, batch))
+        _check_means(task, seen, {"loss": loss, **{name: float(value) for name, value in metrics.items()}})
         with calling(kind, "final_metrics"):
-            means = {name: float(value) for name, value in found.items()}
+            means = {name: float(value) for name, value in metrics.items()}
             return tuple(_checked(kind, "final_metrics", bound.own.final_metrics(means)))
 
 
-def _checked(kind: type[Task], method: str, found: Any) -> Mapping[str, Any]:
+def _checked(kind: type[Task], method: str, metrics: Any) -> Mapping[str, Any]:
     """Metrics as they are. Raises UserError for what is none."""
-    if not isinstance(found, Mapping):
-        raise mistake(kind, method, f"{method}() returned {type(found).__name__}; allowed: a dict of names and means")
-    for name, value in found.items():
+    if not isinstance(metrics, Mapping):
+        raise mistake(kind, method, f"{method}() returned {type(metrics).__name__}; allowed: a dict of names and means")
+    for name, value in metrics.items():
         if problem := _of_metric(name, value):
             raise mistake(kind, method, f"{method}(): {problem}")
-    return found
+    return metrics
 
 
 def _check_means(task: Computable, seen: Seen, whole: Mapping[str, float]) -> None:
@@ -154,14 +152,14 @@ def _check_means(task: Computable, seen: Seen, whole: Mapping[str, float]) -> No
     odd = [name for name in odd if math.isfinite(whole[name])]
     for name in odd if "loss" not in odd else ():
         of_batch = f"of a batch it is {whole[name]:.3g}, the mean of its parts is {means[name]:.3g}"
-        told = f"metrics(): {name} is no mean over samples: {of_batch}; "
+        problem = f"metrics(): {name} is no mean over samples: {of_batch}; "
         helps = (
             f"means over samples, and a method final_metrics(self, means) that makes {name} of those of the whole set"
         )
         if not _weighted(lambda *which: values(*which)[name], samples):  # noqa: B023  # called at once
-            raise mistake(type(bound.own), "metrics", f"{told}allowed: {helps}")
+            raise mistake(type(bound.own), "metrics", f"{problem}allowed: {helps}")
         seen.warnings.append(
-            f"{place(type(bound.own), 'metrics')}: {told}a mean over something else, such as tokens, is another "
+            f"{place(type(bound.own), 'metrics')}: {problem}a mean over something else, such as tokens, is another "
             f"one where a batch is divided otherwise; exact are {helps}"
         )
 
@@ -174,10 +172,10 @@ def _weighted(value: Callable[..., float], samples: int) -> bool:
         return (together - value(other)) / (value(one) - together)
 
     for a, b, c in ((first, first + 1, first + 2) for first in range(0, samples - 2, 2)):
-        found = value(a), value(b), value(c)
-        if not all(map(math.isfinite, found)):
+        values = value(a), value(b), value(c)
+        if not all(map(math.isfinite, values)):
             return False
-        told_apart = min(abs(one - other) for one, other in combinations(found, 2)) > 0.01 * max(map(abs, found))
+        told_apart = min(abs(one - other) for one, other in combinations(values, 2)) > 0.01 * max(map(abs, values))
         if told_apart and not abs(weight(a, b) * weight(b, c) / weight(a, c) - 1) < MEAN:
             return False
     return True
@@ -220,7 +218,7 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
     kind = type(task.bound.own)
     seen.warnings.append(
         f"{place(kind, 'loss')}: whether the loss is a mean over samples cannot be seen: "
-        f"{told(why, Path(inspect.getfile(kind)))}"
+        f"{in_one_line(why, Path(inspect.getfile(kind)))}"
     )
     return None
 
@@ -237,8 +235,8 @@ def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Bat
         stack.enter_context(drawn_from(0))
         stack.enter_context((draws := Draws()).fixed())
         stack.enter_context(FrozenNorms())
-        found, where = mean_over_samples(bound, model, batch), f"({place(type(bound.own), 'model')})"
-        is_mean = found < LIMITS[bound.dtype]
+        difference, where = mean_over_samples(bound, model, batch), f"({place(type(bound.own), 'model')})"
+        is_mean = difference < LIMITS[bound.dtype]
         if is_mean:
             check_gradients(bound, model, batch)
         if not is_mean and _mixes(bound, model, batch):
@@ -247,7 +245,7 @@ def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Bat
         if is_mean and (padded or seen.mixes) and mean_over_samples(bound, model, batch, _read(task, bound)) > PADDED:
             why = f"a sample's loss depends on how far its batch is padded {where}: mask what is padded"
             seen.card.setdefault("dependent", seen.mixes or why)
-    return 0.0 if is_mean else float(f"{found:.3g}")
+    return 0.0 if is_mean else float(f"{difference:.3g}")
 
 
 def _read(task: Computable, bound: BoundTask) -> Callable[[int, int], Batch]:
@@ -271,30 +269,3 @@ def _mixes(bound: BoundTask, model: nn.Module, batch: Batch) -> bool:
     whole, alone = (batches.of_samples(bound.outputs(model, part)) for part in parts)
     pairs = ((one[: len(one) * half // samples], other) for one, other in zip(whole, alone, strict=True) if one.dim())
     return any(one.shape == other.shape and not close(one, other) for one, other in pairs)
-
-
-class _Calls(TorchFunctionMode):
-    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broadcast = 0
-        self.entropies: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        result = func(*args, **given)
-        shapes = [tuple(each.shape) for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
-        joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
-        if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
-            self.broadcast = max([self.broadcast, *joined])
-        if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
-            self.entropies.append((args[0] if args else given["input"], result))
-        return result
-
-    def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
-        """Whether the loss is the cross entropy of outputs, or of a view of them."""
-        held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
-        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

@@ -56,12 +56,12 @@ def look(name: str, file: str, options: Mapping[str, Any], where: Data) -> Looke
     """
     with as_in_jobs(file) as copy:
         try:
-            found = _look(name, copy, options, where, torch.device("cpu"))
+            looked = _look(name, copy, options, where, torch.device("cpu"))
         except UserError as error:
             if not needs_gpu(error) or not torch.cuda.is_available():
                 raise
-            found = _look(name, copy, options, where, gpu(0))
-    return replace(found, task=replace(found.task, file=file))
+            looked = _look(name, copy, options, where, gpu(0))
+    return replace(looked, task=replace(looked.task, file=file))
 
 
 def _look(name: str, file: str, options: Mapping[str, Any], where: Data, device: torch.device) -> Looked:

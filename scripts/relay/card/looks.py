@@ -76,7 +76,7 @@ class Looks:
             raise UserError(f"config: task: {show(given)}: there is no such file; paths begin at {Path.cwd()}")
         return Path(given).stem.replace("_", "-"), given
 
-    def found(self, options: Mapping[str, Any]) -> Looked:
+    def looked(self, options: Mapping[str, Any]) -> Looked:
         """The task with these options, and its card.
 
         Raises UserError; NotKnown where its data are not there; ByJob where a job has to look.
@@ -101,13 +101,13 @@ class Looks:
 
     def by_options(self) -> tuple[dict[str, Looked], list[ByJob]]:
         """The task with each combination of its options; and what a job has to look at."""
-        found, by_job = {}, []
+        by_key, by_job = {}, []
         for options in expansion.task_options(self.config):
             try:
-                found[expansion.options_key(options)] = self.found(options)
+                by_key[expansion.options_key(options)] = self.looked(options)
             except ByJob as missing:
                 by_job.append(missing)
-        return found, by_job
+        return by_key, by_job
 
     def place(self, options: Mapping[str, Any]) -> Path:
         """Where the card is kept. Its name tells what it depends on: sources, options, and what is installed."""
@@ -185,6 +185,6 @@ class Looks:
         if self._a_job_has(ended.returncode, python):
             raise ByJob(self._by_job(options, output), ended.stderr.strip().removeprefix("error: "))
         if ended.returncode:
-            _, is_told, told = f"\n{ended.stderr.strip()}".rpartition("\nerror: ")  # a line for each mistake
-            raise UserError(told if is_told else told.strip().rpartition("\n")[2])
+            _, is_mistake, message = f"\n{ended.stderr.strip()}".rpartition("\nerror: ")  # a line for each mistake
+            raise UserError(message if is_mistake else message.strip().rpartition("\n")[2])
         sys.stderr.write(ended.stderr)

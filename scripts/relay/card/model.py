@@ -23,9 +23,8 @@ from relay.process.generators import drawn_from, start_drawing
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.caches import emptied
-from relay.task.calls import names_of
-from relay.task.load import told
+from relay.task.calls import emptied, names_of
+from relay.task.load import in_one_line
 from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread
 
@@ -130,7 +129,7 @@ def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, seen: See
 
 def _of_another_device(bound: BoundTask, error: Exception) -> str:
     file = Path(inspect.getfile(type(bound.own)))
-    where = told(error, file).partition(f": {type(error).__name__}")[0]  # its words name the meta device
+    where = in_one_line(error, file).partition(f": {type(error).__name__}")[0]  # its words name the meta device
     return f"{where}: the model joins tensors of two devices, and fails on a GPU; make them on its inputs' device"
 
 

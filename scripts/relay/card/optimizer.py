@@ -43,8 +43,8 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
     kind, parameters = type(bound.own), dict(model.named_parameters())
     wrong = partial(mistake, kind, "optimizer")
     with calling(kind, "optimizer"):
-        made = bound.optimizer(parameters.values())
-    held = {id(each) for group in made.param_groups for each in group["params"]}
+        optimizer = bound.optimizer(parameters.values())
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
     given = set(map(id, parameters.values()))
     left = [name for name, each in parameters.items() if each.requires_grad and id(each) not in held]
     if not held & given:
@@ -61,17 +61,17 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         seen.warnings.append(
             f"{place(kind, 'optimizer')}: optimizer() leaves out {several(left)}, which are never trained then"
         )
-    if any("initial_lr" in group for group in made.param_groups):  # where torch's schedulers keep the first rate
+    if any("initial_lr" in group for group in optimizer.param_groups):  # where torch's schedulers keep the first rate
         raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
     _see_scheduler(bound, seen)
-    seen.optimizer = type(made).__name__.lower()
+    seen.optimizer = type(optimizer).__name__.lower()
     seen.card["optimizer_options"] = {
-        name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
+        name: optimizer.param_groups[0][name] for name in OPTIONS if name in optimizer.param_groups[0]
     }
-    _see_parts(bound, made, list(parameters.values()), seen)
+    _see_parts(bound, optimizer, list(parameters.values()), seen)
     scope = _scope(bound, list(parameters.values()))
-    told = {"dependent": OTHER.format(place(kind, "optimizer"))} if scope == "other" else {"optimizer_scope": scope}
-    seen.card |= told
+    other = OTHER.format(place(kind, "optimizer"))
+    seen.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
     if scope in READS:
         seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
 
@@ -82,25 +82,29 @@ def step(task: Computable) -> None:
     Raises UserError where it fails, as one does that computes several losses, and where it changes the learning rate.
     """
     bound, kind = task.bound, type(task.bound.own)
-    made = bound.optimizer(task.model.parameters())
-    before = [{name: group.get(name) for name in STAYING} for group in made.param_groups]
+    optimizer = bound.optimizer(task.model.parameters())
+    before = [{name: group.get(name) for name in STAYING} for group in optimizer.param_groups]
     quiet = warnings.catch_warnings(action="ignore")  # they were told
     with quiet, torch.no_grad(), drawn_from(0), calling(kind, "loss"):  # which may know the optimiser
         bound.loss(bound.outputs(task.model, task.batch), task.batch)
     for what, call in (
-        ("step() of {}, called without a closure", made.step),
-        ("state_dict() of {}, which checkpoints save and load", lambda: made.load_state_dict(made.state_dict())),
+        ("step() of {}, called without a closure", optimizer.step),
+        ("state_dict() of {}, which checkpoints save and load", partial(_reload, optimizer)),
     ):
         try:
             call()
         except Exception as error:
             if of_machine(error):
                 raise
-            fail(kind, "optimizer", error, what.format(type(made).__name__))
-    for group, had in zip(made.param_groups, before, strict=True):
+            fail(kind, "optimizer", error, what.format(type(optimizer).__name__))
+    for group, had in zip(optimizer.param_groups, before, strict=True):
         if changed := [name for name in STAYING if group.get(name) != had[name]]:
             what = {"lr": f"the learning rate; {SCHEDULED}"}.get(changed[0], f"{changed[0]}; allowed: one that stays")
             raise mistake(kind, "optimizer", f"a training step changes {what}")
+
+
+def _reload(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.load_state_dict(optimizer.state_dict())
 
 
 def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
@@ -114,8 +118,8 @@ def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
         (group,) = tried.scheduler.optimizer.param_groups
         seen_at = [(tried.learning_rate(step), group["momentum"]) for step in range(STEPS + 1)]
     if len({momentum for _, momentum in seen_at}) > 1:
-        told = "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False"
-        raise mistake(kind, "scheduler", told)
+        problem = "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False"
+        raise mistake(kind, "scheduler", problem)
     if odd := [rate for rate, _ in seen_at if not 0 <= rate < math.inf]:
         raise mistake(kind, "scheduler", f"scheduler(): the learning rate becomes {odd[0]:g}; allowed: at least 0")
 
@@ -141,12 +145,12 @@ def _parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 def _alike(bound: BoundTask, part: Sequence[nn.Parameter], options: dict[int, dict[str, Any]]) -> bool:
     """Whether the optimiser of a part gives its parameters these options."""
     try:
-        found = _options(bound.optimizer(part))
+        given_options = _options(bound.optimizer(part))
     except IndexError:  # a place that a shorter list does not have
         return False
     except Exception:  # such as a part with nothing to train: that says nothing of places
         return True
-    return found == {id(each): options[id(each)] for each in part if id(each) in options}
+    return given_options == {id(each): options[id(each)] for each in part if id(each) in options}
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
@@ -197,15 +201,15 @@ def _stepped(
         id(parameter): [nn.Parameter(piece.clone()) for piece in pieces(value)]
         for parameter, value in [*zip(parameters, values, strict=True)][part]
     }
-    made = bound.optimizer(parameters)
-    for group in made.param_groups:
+    optimizer = bound.optimizer(parameters)
+    for group in optimizer.param_groups:
         group["params"] = [piece for each in group["params"] for piece in held.get(id(each), ())]
-    made.param_groups[:] = [group for group in made.param_groups if group["params"]]
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
     for given in gradients:
         for parameter, gradient in [*zip(parameters, given, strict=True)][part]:
             for piece, its in zip(held[id(parameter)], pieces(1e4 * gradient), strict=True):
                 piece.grad = its.clone()
-        made.step()
+        optimizer.step()
     after = [torch.cat([piece.detach().flatten() for piece in held[id(each)]]) for each in parameters[part]]
     return [now - value.flatten() for now, value in zip(after, values[part], strict=True)]
 

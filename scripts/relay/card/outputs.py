@@ -27,8 +27,8 @@ def _along(task: Computable, *, training: bool) -> Along:
     try:
         model = copied(task.model).train(training)  # a state that it keeps fits the first batch alone
         with drawn_from(0), torch.set_grad_enabled(training):
-            found = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
-        one, other = map(dict, found)
+            placed = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
+        one, other = map(dict, placed)
         along = {place: _counting(part, other[place], samples) for place, part in one.items() if place in other}
     except Exception:  # the model keeps something of the batch before, or its outputs cannot be opened
         return {}

@@ -15,9 +15,9 @@ def main(arguments: list[str]) -> None:
     parser = options.parser(__doc__, "spec", "output", "results", prog="card.process")
     given = parser.parse_args(arguments)
 
-    asked = TaskLook.read(given.spec)
-    machine.set_threads(asked.shape.threads, asked.shape.interop_threads)
-    root = Path(asked.dataset_root) if asked.dataset_root else None
+    spec = TaskLook.read(given.spec)
+    machine.set_threads(spec.shape.threads, spec.shape.interop_threads)
+    root = Path(spec.dataset_root) if spec.dataset_root else None
     # What the login node could not import, it could not let prepare its data either.
-    where = Data(datasets=given.results / "datasets", prepare=True, root=root, mirror=asked.dataset_mirror)
-    look(asked.task, asked.file, asked.options, where).write(given.output)
+    where = Data(datasets=given.results / "datasets", prepare=True, root=root, mirror=spec.dataset_mirror)
+    look(spec.task, spec.file, spec.options, where).write(given.output)

@@ -1,119 +1,125 @@
-"""What a model calls while it computes: draws of random numbers, dropout, BatchNorm by functions, and operations."""
+"""What a model and its loss call: draws, dropout, BatchNorm by functions, operations, and cross entropy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils._pytree import tree_leaves
+
+from relay.task import calls
+from relay.task.modes import FunctionMode, OperationMode, arguments_by_name, flops
 
 NORMS = ("batch_norm",)
+# Cross entropy without these is what strategies can divide by classes.
+USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
-class Watch:
+class Watch(calls.Watch):
     """Watches modules of one model. The results are in order, each once, as `module`, or `module: function`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        super().__init__(model)
         self.dropout: dict[str, None] = {}
         self.draws: dict[str, None] = {}
         self.norms: dict[str, None] = {}
-        self.flops: int | None = 0  # None: something is computed that torch does not count
+        self.counted = 0  # operations
         self.uncounted = self.differentiates = False
-        self.running: list[tuple[str, nn.Module]] = []
-        self.functions: list[tuple[str, Mapping[str, Any]]] = []
+        self.functions: list[tuple[str, Mapping[str, Any]]] = []  # those of torch that are under way
+
+    @property
+    def flops(self) -> int | None:
+        """The operations; None where something is computed that torch does not count."""
+        return None if self.uncounted else self.counted
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch what is computed within."""
-        with ExitStack() as stack:
-            for name, module in self.model.named_modules():
-                stack.callback(module.register_forward_pre_hook(self._begin(name)).remove)
-                stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused kernels draw where nobody sees it
-            stack.enter_context(_Functions(self))
-            stack.enter_context(_Operations(self))
+        fused_off = sdpa_kernel(SDPBackend.MATH)  # fused kernels draw where nobody sees it
+        with super().watching(), fused_off, _Operations(self):
             yield
-        if self.uncounted:
-            self.flops = None
 
-    def _begin(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, _: Any) -> None:
-            self.running.append((name, module))
+    def called(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """The result of a function, which is under way meanwhile."""
+        name = getattr(func, "__name__", type(func).__name__)
+        if name in NORMS and not isinstance(self.module, _BatchNorm):
+            self.norms.setdefault(f"{self.running[-1]}: {name}" if self.running else name)
+        self.differentiates |= func is torch.autograd.grad
+        self.functions.append((name, kwargs))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.functions.pop()
 
-        return hook
-
-    def _end(self, *_: Any) -> None:
-        self.running.pop()
+    @property
+    def module(self) -> nn.Module | None:
+        """The innermost module that is under way."""
+        return self.modules[self.running[-1]] if self.running else None
 
     @property
     def here(self) -> str:
         """The innermost module that is under way, and the function that it calls."""
-        name, module = self.running[-1] if self.running else ("", None)
-        functions = [each for each, _ in self.functions]
-        own = module is not None and type(module).__module__.startswith("torch.nn.")
-        parts = [name, *(functions[:1] if not own else [])]
-        return ": ".join(part for part in parts if part) or "model"
+        own = type(self.module).__module__.startswith("torch.nn.")
+        parts = [*self.running[-1:], *(name for name, _ in self.functions[:1] if not own)]
+        return ": ".join(filter(None, parts)) or "model"
 
     def drawn(self, operation: str) -> None:
         """An operation has drawn random numbers."""
-        module = self.running[-1][1] if self.running else None
-        held = [n for n, v in vars(module).items() if "drop" in n and isinstance(v, float) and v > 0] if module else []
-        names = [type(module).__name__.lower(), operation, *(name for name, _ in self.functions)]
-        given = [v for _, keywords in self.functions for n, v in keywords.items() if "drop" in n]
-        is_dropout = held or any("drop" in name for name in names) or any(isinstance(v, float) and v > 0 for v in given)
+        held = vars(self.module) if self.module is not None else {}
+        chances = [value for name, value in held.items() if "drop" in name and isinstance(value, float)]
+        chances += [value for _, given in self.functions for name, value in given.items()
+                    if "drop" in name and isinstance(value, float)]  # fmt: skip
+        names = [type(self.module).__name__.lower(), operation, *(name for name, _ in self.functions)]
+        is_dropout = any(chance > 0 for chance in chances) or any("drop" in name for name in names)
         (self.dropout if is_dropout else self.draws).setdefault(self.here)
 
 
-class _Functions(TorchFunctionMode):
-    """Which of torch's functions are under way."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        name = getattr(func, "__name__", type(func).__name__)
-        module = self.watch.running[-1][1] if self.watch.running else None
-        if name in NORMS and not isinstance(module, _BatchNorm):
-            self.watch.norms.setdefault(f"{self.watch.running[-1][0]}: {name}" if self.watch.running else name)
-        self.watch.differentiates |= func is torch.autograd.grad
-        self.watch.functions.append((name, kwargs or {}))
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.watch.functions.pop()
-
-
-class _Operations(TorchDispatchMode):
+class _Operations(OperationMode):
     """Which operations draw: torch marks them, and most of those with a probability draw only where it is above 0."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self.watch = watch
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
-        packet = func._overloadpacket
-        self.watch.uncounted |= "rnn" in packet.__name__
+    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation, which is counted."""
+        name = func._overloadpacket.__name__
+        self.watch.uncounted |= "rnn" in name
         if torch.Tag.nondeterministic_seeded in func.tags and torch._C._current_graph_task_id() == -1:
-            named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(given)
-            chances = [value for name, value in named.items() if name in ("dropout_p", "dropout", "drop_p")]
-            if not any(chance == 0 for chance in chances):
-                self.watch.drawn(packet.__name__)
-        found = func(*args, **given)
-        operations: Callable[..., int] | None = flop_registry.get(packet)
-        if operations is not None and self.watch.flops is not None:
-            self.watch.flops += operations(*args, **given, out_val=found)
-        return found
+            named = arguments_by_name(func, args, kwargs)
+            if not any(named.get(chance) == 0 for chance in ("dropout_p", "dropout", "drop_p")):
+                self.watch.drawn(name)
+        result = func(*args, **kwargs)
+        self.watch.counted += flops(func, args, kwargs, result)
+        return result
+
+
+class LossCalls(FunctionMode):
+    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broadcast = 0
+        self.entropies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a function, whose arguments are looked at."""
+        result = func(*args, **kwargs)
+        shapes = [tuple(each.shape) for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
+        joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
+        if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
+            self.broadcast = max([self.broadcast, *joined])
+        if func is F.cross_entropy and all(kwargs.get(name, usual) == usual for name, usual in USUAL.items()):
+            self.entropies.append((args[0] if args else kwargs["input"], result))
+        return result
+
+    def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
+        """Whether the loss is the cross entropy of outputs, or of a view of them."""
+        held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
+        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

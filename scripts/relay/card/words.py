@@ -19,7 +19,7 @@ FLOAT32 = 4  # bytes
 
 def in_words(looked: Looked) -> str:
     """The card, a line for each finding; what is not known is said."""
-    return _told(looked, _parts(looked))
+    return _text(looked, _parts(looked))
 
 
 def all_in_words(cards: Sequence[Looked]) -> Iterator[str]:
@@ -31,7 +31,7 @@ def all_in_words(cards: Sequence[Looked]) -> Iterator[str]:
         same = [title for title, lines in parts.items() if lines == first[title]]
         differing = {title: lines for title, lines in parts.items() if title not in same}
         new = replace(looked, warnings=tuple(each for each in looked.warnings if each not in cards[0].warnings))
-        yield "\n".join([_told(new, differing), *([f"  {', '.join(same)}: as above"] if same else [])])
+        yield "\n".join([_text(new, differing), *([f"  {', '.join(same)}: as above"] if same else [])])
 
 
 def _parts(looked: Looked) -> dict[str, list[str]]:
@@ -40,10 +40,10 @@ def _parts(looked: Looked) -> dict[str, list[str]]:
     return {title: [*part(looked.task, looked.dataset)] for title, part in parts.items()}
 
 
-def _told(looked: Looked, parts: Mapping[str, Sequence[str]]) -> str:
+def _text(looked: Looked, parts: Mapping[str, Sequence[str]]) -> str:
     lines = [_heading(looked.task)]
-    for title, found in parts.items():
-        lines += [f"  {title}", *(f"    {line}" for line in found)]
+    for title, findings in parts.items():
+        lines += [f"  {title}", *(f"    {line}" for line in findings)]
     return "\n".join([*lines, *(f"  warning: {each}" for each in looked.warnings)])
 
 
@@ -153,9 +153,9 @@ def _outputs(card: Card) -> Iterator[str]:
 
 def _training(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
     options = {**task.card.optimizer_options, **task.optimizer_options}
-    told = "".join(f", {name} {value:g}" for name, value in options.items())
+    others = "".join(f", {name} {value:g}" for name, value in options.items())
     batch = f"a global batch of {task.global_batch_size}"
-    yield f"Optimiser {task.optimizer or 'not seen yet'}, learning rate {task.learning_rate:g}{told}, {batch}."
+    yield f"Optimiser {task.optimizer or 'not seen yet'}, learning rate {task.learning_rate:g}{others}, {batch}."
     steps = dataset.train_count // task.global_batch_size
     length = f"{task.epochs:g} epoch{'' if task.epochs == 1 else 's'} of {counted(steps, 'step')}"
     of_a_sample = f" ({task.units_per_sample:,} a sample)" if task.units_per_sample != 1 else ""

@@ -16,10 +16,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.equivalence import precision
 from relay.equivalence.compared import apart_by_rounding, compare, compared_draws, curve, moved_by_training
-from relay.equivalence.course import AFTER, BEFORE, AsTrained, Course, EndedEarlyError, Journey, Seen, journey
+from relay.equivalence.course import AFTER, BEFORE, AsTrained, Course, EndedEarlyError, Journey, Seen, travel
 from relay.equivalence.division import computed
 from relay.equivalence.figures import difference
-from relay.equivalence.plain import Plain, State
+from relay.equivalence.plain import Plain, State, ways
 from relay.equivalence.repeated import Repeated
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, MOST_ROUNDING, SLOWDOWNS, Trial
@@ -107,22 +107,22 @@ class Tried:
         """Train, and compare. Collective."""
         verdict, task = self.verdict, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
         first, second = (Course(run, data, ranks, task, counted=True) for _ in range(2))
-        made = journey(first, second, folder / "middle")
+        journey = travel(first, second, folder / "middle")
         second.strategy.save(folder / "end").result()
         ranks.barrier()
         alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)
-        told = _told(verdict, made, task, ranks)
+        observed = _observed(verdict, journey, task, ranks)
         if ranks.rank != 0:
             return
-        repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in told]))
-        compare(verdict, repeated, told, made.trained, made.loaded.model, alone)
+        repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in observed]))
+        compare(verdict, repeated, observed, journey.trained, journey.loaded.model, alone)
         if failed := sorted({part.compared for part in verdict.parts if not part.passed}):
             rounding, self.moved = apart_by_rounding(repeated), moved_by_training(repeated)
             self.rounding = {kind: rounding[kind] for kind in failed}
-        verdict.problems += compared_draws(repeated, told)
+        verdict.problems += compared_draws(repeated, observed)
         slices = [*repeated.work, *repeated.work[BEFORE:]]
         whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
-        done = [replace(second, work=first.work + second.work) for first, second in told]
+        done = [replace(second, work=first.work + second.work) for first, second in observed]
         computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()), slices)
         sizes = (sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True))
         totals = [total for step in slices for total, _ in step]
@@ -140,21 +140,21 @@ class Tried:
         verdict.problems = problems
         for kind in chaotic:
             rounding = self.rounding[kind]
-            allowed, told = ROUNDING_MARGIN * rounding, f"rounding alone moves {kind} by {rounding:.0e}"
+            allowed, reason = ROUNDING_MARGIN * rounding, f"rounding alone moves {kind} by {rounding:.0e}"
             if not allowed <= min(MOST_LIMIT, self.moved[kind] / ROUNDING_MARGIN):
-                verdict.unprovable = f"{told} in the training as it is, with BatchNorm and dropout at work"
+                verdict.unprovable = f"{reason} in the training as it is, with BatchNorm and dropout at work"
                 parts = [part for part in parts if part.compared != kind]
                 continue
             parts = [replace(part, limit=max(part.limit, allowed)) if part.compared == kind else part for part in parts]
-            verdict.notes.append(f"as trained: {told}, so that {allowed:.0e} is allowed in place of {EXACT:.0e}")
+            verdict.notes.append(f"as trained: {reason}, so that {allowed:.0e} is allowed in place of {EXACT:.0e}")
         for part in parts:
             verdict.add(part)
 
 
 def _repeated(run: Training, data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
-    """The plain repetition. Where buffers move the loss, the nearer of two: replicas may share them, or not."""
+    """The plain repetition, the nearer one where there are two ways."""
     replicas, tried = strategy.replica.count, []
-    for alike in (False, True) if run.task.card.buffers and replicas > 1 else (False,):
+    for alike in ways(run, replicas):
         tried.append(Repeated(run, data, task, replicas, type(strategy).requirements, alike=alike))
         tried[-1].train()
     return min(tried, key=lambda each: difference(losses, torch.tensor(each.losses, dtype=torch.float64)))
@@ -170,22 +170,22 @@ def _in_own_precision(
         if ranks.gather(precision.finite(expected))[0]:
             break
     first, second = (Course(run, data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
-    made = journey(first, second, folder / run.computation.precision)
-    lost = ranks.collect(precision.lost(made.saved, made.loaded))
-    told = _told(verdict, made, task, ranks)
+    journey = travel(first, second, folder / run.computation.precision)
+    lost = ranks.collect(precision.lost(journey.saved, journey.loaded))
+    observed = _observed(verdict, journey, task, ranks)
     if ranks.rank == 0:
-        precision.compare(verdict, run, data, task, expected, made, lost, told)
+        precision.compare(verdict, run, data, task, expected, journey, lost, observed)
     ranks.wait_for_files()
 
 
-def _told(verdict: Verdict, made: Journey, task: TrialTask, ranks: Ranks) -> Sequence[tuple[Seen, Seen]]:
+def _observed(verdict: Verdict, journey: Journey, task: TrialTask, ranks: Ranks) -> Sequence[tuple[Seen, Seen]]:
     """What all ranks have seen; complete on rank 0 alone, which adds its problems to the verdict. Collective."""
-    told = ranks.collect((made.first.told(), made.second.told()))
-    seen = [each for objects in zip(*told, strict=True) for each in objects]
+    observed = ranks.collect((journey.first.observed(), journey.second.observed()))
+    seen = [each for objects in zip(*observed, strict=True) for each in objects]
     verdict.tell(line for each in seen for line in each.problems)
     types = [line for each in seen for line in each.lowered]
     verdict.problems += [f"low precision: in {task.precision}: {line}" for line in types[:1]]
-    return told
+    return observed
 
 
 def _alone(task: AsTrained, global_batch_size: int, folder: Path, ranks: Ranks) -> State | str:

@@ -21,11 +21,11 @@ Objects = Sequence[tuple[Seen, Seen]]  # of each rank: what it saw of the first 
 
 
 def compare(
-    verdict: Verdict, repeated: Repeated, told: Objects, trained: Tensors, loaded: Tensors, alone: State | str
+    verdict: Verdict, repeated: Repeated, observed: Objects, trained: Tensors, loaded: Tensors, alone: State | str
 ) -> None:
     """All figures. `trained` is the first object's model, `loaded` the second one's right after loading; `alone` is
     what one plain process loads from the last checkpoint, or why it cannot."""
-    firsts, seconds = zip(*told, strict=True)
+    firsts, seconds = zip(*observed, strict=True)
     _losses(verdict, "as trained", firsts, repeated, 0, "with dropout and BatchNorm at work")
     _tensors(verdict, "as trained", "parameters", trained, repeated.end, "after these steps")
     _statistics(verdict, repeated, firsts)
@@ -51,10 +51,10 @@ def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
 
     losses = scaled(*(torch.tensor(each.losses, dtype=torch.float64) for each in (other, repeated)))
     outputs = [
-        apart(found, known)
+        apart(moved, its)
         for after, slices in repeated.outputs.items()
-        for known_of, found_of in zip(slices, other.outputs[after], strict=True)
-        for known, found in zip(known_of, found_of, strict=True)
+        for slice_outputs, moved_outputs in zip(slices, other.outputs[after], strict=True)
+        for its, moved in zip(slice_outputs, moved_outputs, strict=True)
     ]
     model, optimizer = states("model"), states("optimizer")
     return {
@@ -81,16 +81,16 @@ def moved_by_training(repeated: Repeated) -> dict[Compared, float]:
     }
 
 
-def _apart(found: Tensors, expected: Tensors, statistics: Tensors) -> dict[str, float]:
+def _apart(mine: Tensors, expected: Tensors, statistics: Tensors) -> dict[str, float]:
     """The differences by name; statistics are compared relative to their largest value, where that is more than 1."""
     relative_to = scales(expected) | {name: max(1.0, size(expected[name])) for name in statistics}
-    return {name: difference(found[name], tensor) / relative_to[name] for name, tensor in expected.items()}
+    return {name: difference(mine[name], tensor) / relative_to[name] for name, tensor in expected.items()}
 
 
-def _farthest(found: State, expected: State, kind: str) -> float:
+def _farthest(state: State, expected_state: State, kind: str) -> float:
     """The largest difference of what states have of a kind: "model", "optimizer" or "buffers"."""
-    mine, its = getattr(found, kind), getattr(expected, kind)
-    return most(_apart(mine, its, {} if kind == "optimizer" else expected.buffers).values())
+    mine, its = getattr(state, kind), getattr(expected_state, kind)
+    return most(_apart(mine, its, {} if kind == "optimizer" else expected_state.buffers).values())
 
 
 def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, begins: int,
@@ -109,13 +109,13 @@ def curve(seen: Sequence[Seen]) -> torch.Tensor:
     return torch.tensor([each.losses for each in seen if each.replica.reports], dtype=torch.float64).mean(0)
 
 
-def _tensors(verdict: Verdict, trial: TrialName, compared: Compared, found: Tensors, state: State, when: str) -> None:
+def _tensors(verdict: Verdict, trial: TrialName, compared: Compared, tensors: Tensors, state: State, when: str) -> None:
     """Compare tensors by name with those of a state; for "state" the optimizer's, too."""
     expected = state.model | (state.optimizer if compared == "state" else {})
-    if missing := sorted(set(expected) - set(found)):
+    if missing := sorted(set(expected) - set(tensors)):
         verdict.problems.append(f"{trial}: {missing[0]} is missing {when} ({len(missing)} of {len(expected)} are)")
         return
-    figures = _apart(found, expected, state.buffers)
+    figures = _apart(tensors, expected, state.buffers)
     worst = _worst(figures)
     verdict.add(Part(trial, compared, f"largest difference {when}, in {worst}", figures[worst], EXACT))
     for name, figure in figures.items():
@@ -134,9 +134,9 @@ def _statistics(verdict: Verdict, repeated: Repeated, seen: Sequence[Seen]) -> N
     for each in seen:
         candidates = repeated.statistics_of(each.replica.index)
         for name, buffer in each.buffers.items():
-            known = [scaled(buffer, one[name]) for one in candidates if name in one]
-            if known:
-                figures[name] = max(figures.get(name, 0.0), min(known))
+            differences = [scaled(buffer, one[name]) for one in candidates if name in one]
+            if differences:
+                figures[name] = max(figures.get(name, 0.0), min(differences))
     if figures:
         worst = _worst(figures)
         what = f"largest difference of a replica's statistics, in {worst}"
@@ -151,29 +151,29 @@ def _outputs(
     for after in times:
         of = {each.replica.index: each.outputs[after] for each in seen if after in each.outputs}
         figures[after] = max(
-            min(apart(of[index], one) for one in known) if index in of else float("inf")
-            for index, known in enumerate(repeated.outputs[after])
+            min(apart(of[index], one) for one in candidates) if index in of else float("inf")
+            for index, candidates in enumerate(repeated.outputs[after])
         )
     worst = _worst(figures)
     what = f"largest difference of what it predicts after step {worst}"
     verdict.add(Part(trial, "outputs", what, figures[worst], EXACT))
 
 
-def compared_draws(repeated: Repeated, told: Objects) -> list[str]:
+def compared_draws(repeated: Repeated, observed: Objects) -> list[str]:
     """What is wrong with the random numbers that were drawn; at most one line.
 
     Of each draw the gate replaces the numbers, so that a wrong one shows in no figure.
     """
     # Ranks that share a replica may each draw for a part of it, or all of them alike.
-    counted = len(told) == repeated.replicas
-    trained = [step for objects in told for seen in objects for step in seen.drawn]
-    predicted = [seen.predicting for objects in told for seen in objects]
+    counted = len(observed) == repeated.replicas
+    trained = [step for objects in observed for seen in objects for step in seen.drawn]
+    predicted = [seen.predicting for objects in observed for seen in objects]
     at = repeated.predicting
     problems = [
         *_other_dropout(trained, [*repeated.drawn, *repeated.drawn[BEFORE:]], "while it trains", counted=counted),
         *_other_dropout(predicted, [*at.values(), at[BEFORE]], "while it predicts", counted=counted),
     ]
-    problems += _alike(told) or _parts_alike(told)
+    problems += _alike(observed) or _parts_alike(observed)
     return [f"dropout: {problem}" for problem in problems[:1]]
 
 
@@ -181,33 +181,32 @@ def _other_dropout(
     mine: Sequence[Sequence[Drawn]], plain: Sequence[Sequence[Drawn]], when: str, *, counted: bool
 ) -> list[str]:
     """Whether units are dropped with the task's probabilities, and as often as a plain training drops."""
-    found, expected = (
+    counts, expected = (
         Counter(f"{1 - each.kept:.6g}" for each in chain.from_iterable(drawn) if each.kept is not None)
         for drawn in (mine, plain)
     )
-    for p in sorted(found.keys() | expected.keys()):
-        if bool(found[p]) != bool(expected[p]) or (counted and found[p] != expected[p]):
-            return [
-                f"{when}, units are dropped {found[p]} times with probability {p}; the task does it {expected[p]} times"
-            ]
+    for p in sorted(counts.keys() | expected.keys()):
+        if bool(counts[p]) != bool(expected[p]) or (counted and counts[p] != expected[p]):
+            dropped = f"units are dropped {counts[p]} times with probability {p}"
+            return [f"{when}, {dropped}; the task does it {expected[p]} times"]
     return []
 
 
-def _alike(told: Objects) -> list[str]:
+def _alike(observed: Objects) -> list[str]:
     """The same random numbers in two steps, or on two replicas.
 
     The second object trains the first one's last steps once more, with the same numbers.
     """
     steps = {
         first.replica.index: [*enumerate(first.drawn), *enumerate(second.drawn, BEFORE)]
-        for first, second in reversed(told)
+        for first, second in reversed(observed)
     }
-    known: dict[str, tuple[int, int]] = {}
+    drawn_by: dict[str, tuple[int, int]] = {}
     lines = []
     for step in range(BEFORE + AFTER):
         for index, drawn in sorted(steps.items()):
             for digest in {each.digest for at, each_step in drawn if at == step for each in each_step if each.digest}:
-                other, earlier = known.setdefault(digest, (index, step))
+                other, earlier = drawn_by.setdefault(digest, (index, step))
                 if other == index and earlier != step:
                     lines.append(f"the same random numbers are drawn in steps {earlier} and {step}")
                 elif other != index:
@@ -216,11 +215,11 @@ def _alike(told: Objects) -> list[str]:
     return lines
 
 
-def _parts_alike(told: Objects) -> list[str]:
+def _parts_alike(observed: Objects) -> list[str]:
     """The same random numbers for two parts of a slice, as several GPUs of one process draw with one seed."""
     lines = []
-    for step, drawn in ((step, each) for first, _ in told for step, each in enumerate(first.drawn)):
-        known = [each.digest for each in drawn if each.digest]
-        if len(set(known)) < len(known):
+    for step, drawn in ((step, each) for first, _ in observed for step, each in enumerate(first.drawn)):
+        digests = [each.digest for each in drawn if each.digest]
+        if len(set(digests)) < len(digests):
             lines.append(f"the same random numbers are drawn for two parts of a slice in step {step}")
     return lines

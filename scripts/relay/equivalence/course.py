@@ -28,7 +28,8 @@ from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
-from relay.task.draws import Drawn, Draws, optimizers_outside
+from relay.task.draws import Drawn, Draws
+from relay.task.modes import optimizers_outside
 
 # Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
 BEFORE, AFTER = 3, 2
@@ -99,9 +100,9 @@ class Course:
         """
         if self.run.computation.compile:
             torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
-        asked, kind = self.run.strategy, strategies.load(self.run.strategy.name)
-        exact = {} if self.lossy else {name: kind.requirements.options[name] for name in asked.lossy}
-        options = {**asked.options, **exact}
+        spec, kind = self.run.strategy, strategies.load(self.run.strategy.name)
+        exact = {} if self.lossy else {name: kind.requirements.options[name] for name in spec.lossy}
+        options = {**spec.options, **exact}
         with self.task.in_float64():  # it may compute with the model
             self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
         self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
@@ -151,26 +152,27 @@ class Course:
     @contextmanager
     def _traceless(self) -> Iterator[None]:
         """Tell what an evaluation changes: the model, a module's mode, or gradients."""
-        strategy, told = self.strategy, self.seen.problems
+        strategy, problems = self.strategy, self.seen.problems
         before = cloned(strategy)
         modes = {name: module.training for name, module in strategy.model.named_modules()}
         yield
         after = strategy.whole_model()
         changed = [name for name in before if name not in after or not same(before[name], after[name])]
         if changed and self.ranks.rank == 0:
-            told.append(f"evaluation: it changes the model: {changed[0]} ({len(changed)} of {len(before)})")
+            problems.append(f"evaluation: it changes the model: {changed[0]} ({len(changed)} of {len(before)})")
         mode = strategy.model.training  # of modules that were not there before, such as copies that stages make
         if left := [name for name, each in strategy.model.named_modules() if each.training != modes.get(name, mode)]:
-            told.append(f"evaluation: it leaves {left[0] or 'the model'} in another mode ({len(left)} of {len(modes)})")
+            name = left[0] or "the model"
+            problems.append(f"evaluation: it leaves {name} in another mode ({len(left)} of {len(modes)})")
         if not torch.is_grad_enabled():
             torch.set_grad_enabled(True)
-            told.append("evaluation: gradients stay switched off after it")
+            problems.append("evaluation: gradients stay switched off after it")
 
     def loss(self, step: int) -> float:
         """That of one of the object's own steps; -1 is the last one. NaN where another rank reports."""
         return self.losses[step].double().item() / self.task.scale if self.seen.replica.reports else math.nan
 
-    def told(self) -> Seen:
+    def observed(self) -> Seen:
         """What was seen, with what this rank holds now."""
         strategy = self.strategy
         return replace(
@@ -215,7 +217,7 @@ class Journey:
     trained: Tensors
 
 
-def journey(first: Course, second: Course, folder: Path) -> Journey:
+def travel(first: Course, second: Course, folder: Path) -> Journey:
     """Train as a run does that goes on in another job. Collective. `folder` gets the checkpoint; all ranks see it.
 
     Raises EndedEarlyError.

@@ -26,7 +26,7 @@ def divided(
     verdict: Verdict,
     run: Training,
     trial: Trial,
-    told: Sequence[Seen],
+    observed: Sequence[Seen],
     data: TrialData,
     footprint: dict[str, int],
 ) -> None:
@@ -34,31 +34,32 @@ def divided(
 
     `footprint` is what one process holds.
     """
-    replicas = told[0].replica.count
-    reporting = [seen for seen in told if seen.replica.reports]
+    replicas = observed[0].replica.count
+    reporting = [seen for seen in observed if seen.replica.reports]
     if sorted(seen.replica.index for seen in reporting) != list(range(replicas)):
         verdict.problems.append("division of work: not exactly one process reports for each replica")
     verdict.problems += _samples(trial.steps, [seen.samples for seen in reporting], data)[:1]
-    per_step = [sum(map(len, seen.samples)) / trial.steps for seen in told]
+    per_step = [sum(map(len, seen.samples)) / trial.steps for seen in observed]
     verdict.figures["samples_per_rank"] = per_step
-    shares = {kind: [seen.footprint[kind] / whole for seen in told] for kind, whole in footprint.items() if whole}
+    shares = {kind: [seen.footprint[kind] / whole for seen in observed] for kind, whole in footprint.items() if whole}
     verdict.figures["bytes_held_share"] = {kind: [round(share, 4) for share in held] for kind, held in shares.items()}
-    idle = [(rank, place) for rank, seen in enumerate(told) for place, used in enumerate(seen.used_bytes) if used <= 0]
-    verdict.problems += [f"division of work: rank {rank} left its GPU {place} unused" for rank, place in idle[:1]]
-    if len(told) > 1:
+    used = [(rank, gpu, count) for rank, seen in enumerate(observed) for gpu, count in enumerate(seen.used_bytes)]
+    idle = [(rank, gpu) for rank, gpu, count in used if count <= 0]
+    verdict.problems += [f"division of work: rank {rank} left its GPU {gpu} unused" for rank, gpu in idle[:1]]
+    if len(observed) > 1:
         samples = {"samples": [count / run.batch.global_batch_size for count in per_step]}
         verdict.problems += _undivided(run.strategy.divides, samples | shares, replicas, staged=_staged(run))
         if replicas > 1:
-            least = [LEAST_SENT_SHARE * seen.footprint["gradients"] for seen in told]
+            least = [LEAST_SENT_SHARE * seen.footprint["gradients"] for seen in observed]
         else:
-            least = [LEAST_SENT_BYTES_PER_SAMPLE * run.batch.global_batch_size for _ in told]
-        _communication(verdict, run, trial, [seen.bytes_sent for seen in told], least)
+            least = [LEAST_SENT_BYTES_PER_SAMPLE * run.batch.global_batch_size for _ in observed]
+        _communication(verdict, run, trial, [seen.bytes_sent for seen in observed], least)
 
 
 def computed(
     verdict: Verdict,
     run: Training,
-    told: Sequence[Seen],
+    observed: Sequence[Seen],
     whole: Sequence[tuple[float, float]],
     optimizer_bytes: int,
     slices: Sequence[Sequence[tuple[int, int]]] = (),
@@ -73,16 +74,16 @@ def computed(
         return
     steps = [
         [Shares(mine / total, its_forward / forward) for mine, its_forward in done]
-        for (total, forward), *done in zip(whole, *(seen.work for seen in told), strict=False)  # one may end early
+        for (total, forward), *done in zip(whole, *(seen.work for seen in observed), strict=False)  # one may end early
     ]
     verdict.figures["computed_share"] = [
-        round(sum(shares[rank].total for shares in steps) / len(steps), 4) for rank in range(len(told))
+        round(sum(shares[rank].total for shares in steps) / len(steps), 4) for rank in range(len(observed))
     ]
-    if len(told) > 1:
-        held = [seen.footprint["optimizer"] / optimizer_bytes if optimizer_bytes else 0.0 for seen in told]
+    if len(observed) > 1:
+        held = [seen.footprint["optimizer"] / optimizer_bytes if optimizer_bytes else 0.0 for seen in observed]
         uneven = run.task.card.experts > 0 and "parameters" in run.strategy.divides
         shares = [[mine / total for mine, _ in each] for each, (total, _) in zip(slices, whole, strict=False)]
-        replicas = [seen.replica for seen in told]
+        replicas = [seen.replica for seen in observed]
         problems, notes = undivided(replicas, steps, held, shares, uneven=uneven, staged=_staged(run))
         verdict.problems += problems
         verdict.notes += notes
@@ -111,15 +112,15 @@ def _communication(
     verdict: Verdict, run: Training, trial: Trial, bytes_sent: list[int | None], least: list[float]
 ) -> None:
     """Check that every rank sent at least so much in a step; what NCCL sends passes no TCP counter."""
-    known = [round(count / trial.steps) for count in bytes_sent if count is not None]
-    if len(known) < len(bytes_sent):
+    per_step = [round(count / trial.steps) for count in bytes_sent if count is not None]
+    if len(per_step) < len(bytes_sent):
         verdict.notes.append("the kernel does not tell bytes sent: it is not shown that the ranks communicate")
         return
-    verdict.figures["bytes_sent_per_step"] = known
-    short = [rank for rank, count in enumerate(known) if count < least[rank]]
+    verdict.figures["bytes_sent_per_step"] = per_step
+    short = [rank for rank, count in enumerate(per_step) if count < least[rank]]
     if run.shape.backend == "gloo" and short:
         verdict.problems.append(
-            f"division of work: rank {short[0]} sent {known[short[0]]} bytes a step; expected {least[short[0]]:.0f} "
+            f"division of work: rank {short[0]} sent {per_step[short[0]]} bytes a step; expected {least[short[0]]:.0f} "
             "or more"
         )
 

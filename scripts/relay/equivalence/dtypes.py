@@ -22,22 +22,22 @@ def lowered(strategy: Strategy) -> list[str]:
     for parameter, state in strategy.optimizer.state.items():
         place = names.get(id(parameter), "a parameter of the strategy's own")
         held["optimizer state"] += [(f"{kind} of {place}", t) for kind, t in state.items() if _counts(t)]
-    told = []
+    lines = []
     for kind, tensors in held.items():
         wrong = [(name, tensor.dtype) for name, tensor in tensors if fewer_bits(tensor.dtype, expected)]
         if wrong:
             name, dtype = wrong[0]
-            told.append(f"{kind}: {name} is {_short(dtype)}, not {_short(expected)} ({len(wrong)} of {len(tensors)})")
-    return told
+            lines.append(f"{kind}: {name} is {_short(dtype)}, not {_short(expected)} ({len(wrong)} of {len(tensors)})")
+    return lines
 
 
 def _counts(value: object) -> bool:
     return torch.is_tensor(value) and value.dim() > 0
 
 
-def fewer_bits(found: torch.dtype, expected: torch.dtype) -> bool:
+def fewer_bits(dtype: torch.dtype, expected: torch.dtype) -> bool:
     """Whether a type has fewer bits than expected, also one of integers: those are how states are quantised."""
-    return found.itemsize < expected.itemsize
+    return dtype.itemsize < expected.itemsize
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -50,10 +50,10 @@ def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
 def scales(tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """What a difference is relative to, by name: 1; for an optimizer's state, such as Adam's small
     squares, the largest value of its kind."""
-    found = dict.fromkeys(tensors, 1.0)
+    scale_by_name = dict.fromkeys(tensors, 1.0)
     for names in by_kind(tensors).values():
-        found |= dict.fromkeys(names, max(size(tensors[name]) for name in names) or 1.0)
-    return found
+        scale_by_name |= dict.fromkeys(names, max(size(tensors[name]) for name in names) or 1.0)
+    return scale_by_name
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -28,8 +28,8 @@ def check(precision: str, device: torch.device) -> None:
     """
     if precision == "fp64" or precision in TF32:
         return
-    found, exact = (_products(device, dtype) for dtype in (torch.float32, torch.float64))
-    figure = max(share(distance([pair]), norm([pair[1]])) for pair in zip(found, exact, strict=True))
+    products, exact = (_products(device, dtype) for dtype in (torch.float32, torch.float64))
+    figure = max(share(distance([pair]), norm([pair[1]])) for pair in zip(products, exact, strict=True))
     if figure <= LIMIT:
         return
     variables = arithmetic.variables_set(os.environ)
@@ -46,6 +46,6 @@ def _products(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
         shapes = ((256, 384), (192, 384), (16, 16, 24, 24), (32, 16, 3, 3))
         given = [torch.randn(shape).to(device, dtype).requires_grad_() for shape in shapes]
     rows, weights, images, kernels = given
-    made = [F.linear(rows, weights), F.conv2d(images, kernels, padding=1)]
-    loss = torch.stack([result.square().sum() for result in made]).sum()
-    return [*(result.detach() for result in made), *torch.autograd.grad(loss, given)]
+    results = [F.linear(rows, weights), F.conv2d(images, kernels, padding=1)]
+    loss = torch.stack([result.square().sum() for result in results]).sum()
+    return [*(result.detach() for result in results), *torch.autograd.grad(loss, given)]

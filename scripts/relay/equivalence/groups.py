@@ -40,11 +40,11 @@ def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpu
     as some are left to each; earlier gates are judged first, and no group is large. On one CPU all jobs wait for each
     other: there a reference's process also judges what it may.
     """
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     alike: list[list[Gate]] = []
     for gate in gates:
         if cpus == 1 and judged_along(reference(gate), gate):
-            found[gate.id] = reference(gate).id
+            groups[gate.id] = reference(gate).id
             continue
         group = next((each for each in alike if judged_along(each[0], gate) and judged_along(gate, each[0])), [])
         if not group:
@@ -53,5 +53,5 @@ def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpu
     for group in alike:
         lanes = max(1, min(cpus // group[0].shape.cpus_per_node, len(group) // FEWEST_TOGETHER))
         turn = lanes * MOST_TOGETHER
-        found |= {gate.id: group[place // turn * turn + place % lanes].id for place, gate in enumerate(group)}
-    return found
+        groups |= {gate.id: group[place // turn * turn + place % lanes].id for place, gate in enumerate(group)}
+    return groups

@@ -69,7 +69,7 @@ def run_reference(
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
-    others = _unjudged(beside, results, attempt, made=output)
+    others = _unjudged(beside, results, attempt, own_reference=output)
     status = _started(spec, "equivalence.reference", results, output, *_words(others), start=start)
     _keep_along(others, results)
     if status != 0 and not output.is_file():
@@ -121,8 +121,8 @@ def run_gate(
         if status == 0:  # nobody has killed them
             faults.record(output.parent, EndedItself("its processes ended by themselves in the middle of their work"))
         fault = faults.collect(output.parent)
-        if told := _not_the_strategys(spec, fault, f"gate {run.id}", status, noted):
-            return ending.say(told)
+        if no_verdict := _not_the_strategys(spec, fault, f"gate {run.id}", status, noted):
+            return ending.say(no_verdict)
         if noted.exists() or not fault:
             why = fault["error"] if fault else WITHOUT_A_WORD
             problem = f"{CANNOT_RUN}{TWICE if noted.exists() else ''}: {why}"
@@ -139,7 +139,7 @@ def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, stat
 
     What others may have caused is `noted` the first time. A second time there were no others: a hang stays a fault.
     """
-    told = faults.outcome(fault, what, status)
+    outcome = faults.outcome(fault, what, status)
     row = faults.row_of(fault) if fault else None
     if fault is None:  # on a cluster, Slurm may have ended the processes
         blamed = Job.read(spec) is None and -status not in SIGNALS
@@ -150,14 +150,14 @@ def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, stat
     else:
         return None
     if not blamed:
-        return told
+        return outcome
     if noted.exists() and row and row.kind is Kind.HANG:  # whoever waits has computed nothing else
-        return replace(told, status=ending.FAULT, what=f"{told.what}{TWICE}")
+        return replace(outcome, status=ending.FAULT, what=f"{outcome.what}{TWICE}")
     faults.forget(noted.parent)  # else the retry would only repeat it in words
     if noted.exists():
         return None
     write_json(noted, fault)
-    return replace(told, status=ending.INTERRUPTED)
+    return replace(outcome, status=ending.INTERRUPTED)
 
 
 def _source(run: Gate, results: Path) -> dict[str, str]:
@@ -165,10 +165,12 @@ def _source(run: Gate, results: Path) -> dict[str, str]:
     return {name: planned(results / "code", run).get(name) or source_digest(strategy_sources(Path(run.strategy.file)))}
 
 
-def _unjudged(beside: Mapping[Path, Path], results: Path, attempt: int, made: Path | None = None) -> dict[Path, Path]:
+def _unjudged(
+    beside: Mapping[Path, Path], results: Path, attempt: int, own_reference: Path | None = None
+) -> dict[Path, Path]:
     """Those of these gates that no other job has judged along, and whose reference and data are there.
 
-    None in a retry, whose gate is to be alone. `made`: the reference that will be there.
+    None in a retry, whose gate is to be alone. `own_reference` will be there.
     """
     there: dict[str, bool] = {}
 
@@ -183,7 +185,7 @@ def _unjudged(beside: Mapping[Path, Path], results: Path, attempt: int, made: Pa
     if attempt > 1:
         return {}
     open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
-    return {spec: file for spec, file in open_.items() if (file == made or file.is_file()) and has_data(spec)}
+    return {spec: file for spec, file in open_.items() if (file == own_reference or file.is_file()) and has_data(spec)}
 
 
 def _words(beside: Mapping[Path, Path]) -> list[str]:
@@ -208,10 +210,10 @@ def _concluded(output: Path, verdict: dict[str, Any]) -> int:
     """Write a gate's verdict and tell it; the job's exit status."""
     write_json(output, verdict)
     (output.parent / ALONG).unlink(missing_ok=True)
-    found = "equivalent" if verdict["equivalent"] else refusing(all_problems(verdict))
+    conclusion = "equivalent" if verdict["equivalent"] else refusing(all_problems(verdict))
     if why := verdict.get("unprovable"):
-        found = f"not proven, because {why}"
-    print(f"gate {verdict['gate']}: {found}")
+        conclusion = f"not proven, because {why}"
+    print(f"gate {verdict['gate']}: {conclusion}")
     return 0
 
 

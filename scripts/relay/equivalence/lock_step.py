@@ -109,10 +109,10 @@ class LockStep:
             self.others[pieces] = training
 
     def _divided(self, pieces: int) -> Plain:
-        made = Plain.of(self.task, self.data.device)
+        plain = Plain.of(self.task, self.data.device)
         if self.exact or (self.trial.precision == "fp32" and not self.trial.smooth):
-            made.move(self.seed + pieces, one_unit)
-        return made
+            plain.move(self.seed + pieces, one_unit)
+        return plain
 
     def _fault(self, losses: Sequence[torch.Tensor], apart: Sequence[float]) -> str:
         """Why the step just trained cannot be compared; '' where it can, whose rounding is then noted."""
@@ -122,17 +122,17 @@ class LockStep:
             finite = all(bool(each.isfinite().all()) for each in (*losses, *_parameters(self.first)))
             return "" if finite else NOT_FINITE
         assert self.trial.most_rounding is not None
-        found = {
+        figures = {
             "losses": most(scaled(loss, losses[0]) for loss in losses[1:]),
             "parameters": most(apart),
         }
-        compared = {name: found[name] for name in self.rounding}
-        if not all(map(math.isfinite, (found["losses"], *compared.values()))):
+        compared = {name: figures[name] for name in self.rounding}
+        if not all(map(math.isfinite, (figures["losses"], *compared.values()))):
             return NOT_FINITE
         # In low precision the first step counts whatever it rounds: no learning rate makes that less.
         if max(compared.values()) > self.trial.most_rounding and (self.exact or self.losses):
             return f"is moved by rounding by {max(compared.values()):.0e}"
-        self.rounding = {name: max(known, compared[name]) for name, known in self.rounding.items()}
+        self.rounding = {name: max(most_so_far, compared[name]) for name, most_so_far in self.rounding.items()}
         return ""
 
     def _check_inputs(self, parts: Sequence[Batch]) -> None:

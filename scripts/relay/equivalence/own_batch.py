@@ -55,7 +55,7 @@ def plain(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> dict[st
     The batch is computed in as many parts as the strategy has devices for it, so that it needs no more memory at once.
     """
     parts = run.shape.devices if "samples" in run.strategy.divides else 1
-    known = reference.train(trial, data, parts, divisions(run)) if ranks.rank == 0 else {}
+    trained = reference.train(trial, data, parts, divisions(run)) if ranks.rank == 0 else {}
     shared = (*FROM_REFERENCE, "ended", "footprint")
-    told: dict[str, Any] = ranks.gather({name: value for name, value in known.items() if name in shared})[0]
-    return told | known
+    decided: dict[str, Any] = ranks.gather({name: value for name, value in trained.items() if name in shared})[0]
+    return decided | trained

@@ -21,6 +21,7 @@ from relay.equivalence.statistics import Statistics
 from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
+from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.batches import Batch
@@ -198,6 +199,11 @@ class Plain:
             "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
             "optimizer": sum(t.nbytes for t in state),
         }
+
+
+def ways(run: Training, replicas: int) -> tuple[bool, ...]:
+    """`alike` of each plain training that a run may be: where buffers move the loss, replicas may share them or not."""
+    return (False, True) if run.task.card.buffers and replicas > 1 else (False,)
 
 
 def one_unit(parameter: torch.Tensor) -> torch.Tensor:

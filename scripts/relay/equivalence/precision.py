@@ -32,10 +32,10 @@ def lost(saved: Held, loaded: Held) -> tuple[bool, float]:
     That is the largest difference, relative to the largest value of its kind. Of what another rank holds after loading
     nothing is said here: the same in float64 shows whether all is there.
     """
-    held, found = saved.optimizer, loaded.optimizer
-    shared = [key for key in held if key in found and held[key].numel() and held[key].shape == found[key].shape]
-    largest_of = scales(held)
-    figures = (difference(found[key], held[key]) / largest_of[key] for key in shared)
+    before, after = saved.optimizer, loaded.optimizer
+    shared = [key for key in before if key in after and before[key].numel() and before[key].shape == after[key].shape]
+    largest_of = scales(before)
+    figures = (difference(after[key], before[key]) / largest_of[key] for key in shared)
     return saved.scaler != loaded.scaler, most(figures)
 
 
@@ -55,9 +55,9 @@ def compare(
     data: TrialData,
     task: TrialTask,
     expected: list[torch.Tensor],
-    made: Journey,
+    journey: Journey,
     lost_of_ranks: Sequence[tuple[bool, float]],
-    told: Sequence[tuple[Seen, Seen]],
+    observed: Sequence[tuple[Seen, Seen]],
 ) -> None:
     """Compare the two objects with each other, and what the first one predicts with what is `expected`."""
     if any(scale for scale, _ in lost_of_ranks):
@@ -65,31 +65,31 @@ def compare(
     if not finite(expected):
         verdict.unprovable = f"in {run.computation.precision} the plain training is not finite after {BEFORE} steps"
         return  # nothing equals what is no number
-    reporting = sorted((objects for objects in told if objects[0].replica.reports), key=lambda of: of[0].replica.index)
-    _resumed(verdict, run, made, [figure for _, figure in lost_of_ranks], reporting)
+    reporting = [objects for objects in observed if objects[0].replica.reports]
+    reporting.sort(key=lambda objects: objects[0].replica.index)
+    _resumed(verdict, run, journey, [figure for _, figure in lost_of_ranks], reporting)
     _predicted(verdict, run, data, task, expected, batches.joined([first.outputs[BEFORE] for first, _ in reporting]))
 
 
 def _resumed(
     verdict: Verdict,
     run: Training,
-    made: Journey,
+    journey: Journey,
     lost_of_ranks: Sequence[float],
     reporting: Sequence[tuple[Seen, Seen]],
 ) -> None:
     """Compare the object that has loaded the checkpoint with the one that has saved it."""
-    precision, held, found = run.computation.precision, made.saved.model, made.loaded.model
-    if held.keys() != found.keys():
+    precision, saved, loaded = run.computation.precision, journey.saved.model, journey.loaded.model
+    if saved.keys() != loaded.keys():
         verdict.problems.append(f"between steps: a checkpoint's model has other names, in {precision}")
         return
-    figure = most([largest((found[name], tensor) for name, tensor in held.items()), *lost_of_ranks])
+    figure = most([largest((loaded[name], tensor) for name, tensor in saved.items()), *lost_of_ranks])
     what = f"largest difference of parameters or optimizer state after a checkpoint was loaded, in {precision}"
     verdict.add(Part("own precision", "state", what, figure, EXACT))
     curves = [(first.losses[BEFORE:], second.losses) for first, second in reporting]
     unbroken, resumed = torch.tensor(curves, dtype=torch.float64).mean(0)
     what = f"largest loss difference between going on and loading a checkpoint, in {precision}"
-    limit = LOSS_LIMITS.get(precision, 1e-5)
-    verdict.add(Part("own precision", "resumed", what, scaled(resumed, unbroken), limit))
+    verdict.add(Part("own precision", "resumed", what, scaled(resumed, unbroken), LOSS_LIMITS[precision]))
 
 
 def _predicted(
@@ -115,8 +115,8 @@ def _predicted(
         rounding = most((_relative(halves, expected), _relative(moved, expected)))
         limit = max(limit, OUTPUTS_MARGIN * rounding)
         if limit > MOST_OF_OUTPUTS:
-            told = f"rounding alone moves what it predicts by {rounding:.0e}: not compared"
-            verdict.notes.append(f"own precision: {told}")
+            reason = f"rounding alone moves what it predicts by {rounding:.0e}"
+            verdict.notes.append(f"own precision: {reason}: not compared")
             return
     what = f"largest difference of what it predicts in {precision}, relative to the largest output"
     verdict.add(Part("own precision", "outputs", what, figure, limit))

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 # A bound that is farther away is never reached: it hides places, or keeps a logarithm finite.
 FARTHEST_BOUND = 1e4
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 class Smooth(FunctionMode):
     """Calls a smooth function in the place of each with kinks."""
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the smooth function gives, if there is one; whole and complex numbers are left alone."""
         given = args[0] if args else kwargs.get("input")
         is_real = isinstance(given, torch.Tensor) and given.is_floating_point()
@@ -97,7 +97,7 @@ def _adaptive(dimensions: int) -> Callable[..., torch.Tensor]:
 
 def _twins() -> dict[Any, Callable[..., torch.Tensor]]:
     tensor = torch.Tensor
-    found: dict[Any, Callable[..., torch.Tensor]] = {}
+    twins: dict[Any, Callable[..., torch.Tensor]] = {}
     for group, instead in (
         ((F.relu, F.relu_, torch.relu, torch.relu_, tensor.relu, tensor.relu_, aten.relu.default, aten.relu_.default,
           F.relu6, aten.relu6.default, F.hardtanh, F.hardtanh_, aten.hardtanh.default, aten.hardtanh_.default,
@@ -113,13 +113,13 @@ def _twins() -> dict[Any, Callable[..., torch.Tensor]]:
         ((torch.clamp_min, tensor.clamp_min, aten.clamp_min.default), _clamp),
         ((torch.clamp_max, tensor.clamp_max, aten.clamp_max.default), lambda x, max: _clamp(x, max=max)),
     ):  # fmt: skip
-        found |= dict.fromkeys(group, instead)
+        twins |= dict.fromkeys(group, instead)
     for dimensions in (1, 2, 3):
         functions = (getattr(F, f"max_pool{dimensions}d"), getattr(torch, f"max_pool{dimensions}d"),
                      getattr(aten, f"max_pool{dimensions}d").default)  # fmt: skip
-        found |= dict.fromkeys(functions, _averages(dimensions))
-        found[getattr(F, f"adaptive_max_pool{dimensions}d")] = _adaptive(dimensions)
-    return found
+        twins |= dict.fromkeys(functions, _averages(dimensions))
+        twins[getattr(F, f"adaptive_max_pool{dimensions}d")] = _adaptive(dimensions)
+    return twins
 
 
 TWINS = _twins()

@@ -19,20 +19,20 @@ def saved(
     state: Path, model: nn.Module, ranks_of: Sequence[Sequence[int]], world_size: int, group: dist.ProcessGroup
 ) -> list[Statistics]:
     """Each replica's buffers, as its ranks have saved them with a state; `model` has those of the first one."""
-    own = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    if not own:
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    if not buffers:
         return [{} for _ in ranks_of]
     place = state / "strategy"
     there = dcp.FileSystemReader(place).read_metadata().state_dict_metadata
-    found = []
+    statistics_of_replicas = []
     for ranks in ranks_of:
-        held = {name: buffer.clone() for name, buffer in own.items()}
+        own_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         for folder in (f"buffers-{rank}-of-{world_size}" for rank in ranks):
-            wanted = {name: held[name] for name in own if f"{folder}.{name}" in there}
+            wanted = {name: own_buffers[name] for name in buffers if f"{folder}.{name}" in there}
             if wanted:
                 dcp.load({folder: wanted}, checkpoint_id=place, process_group=group)
-        found.append(held)
-    return found
+        statistics_of_replicas.append(own_buffers)
+    return statistics_of_replicas
 
 
 def unlike(one: Statistics, other: Statistics) -> bool:

@@ -22,8 +22,9 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped
-from relay.task.draws import Draws, everywhere, optimizers_outside, outside
+from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
+from relay.task.modes import everywhere, optimizers_outside, outside
 from relay.task.split import chosen
 from relay.task.still import FrozenNorms, Stilled, still
 
@@ -169,14 +170,14 @@ class TrialData:
             "scale": scale,
         }
         values["steps_per_epoch"] = min(run.length.steps_per_epoch, max(1, a_quarter))
-        made = kind(**values)
+        task = kind(**values)
         # The datasets are made once for all trials, and with them what the user's object keeps of them.
         own = copy(self._small.own)
         # A scaled loss shows clipping that nobody asked for, and the task's own would hide it.
         own.clip_grad_norm = None if trial.scale != 1 else self.clip_grad_norm
         own.learning_rate, own.global_batch_size = spec.learning_rate, spec.global_batch_size
-        made.__dict__ |= {"datasets": self._small.datasets, "own": own}
-        return made
+        task.__dict__ |= {"datasets": self._small.datasets, "own": own}
+        return task
 
     @cached_property
     def first(self) -> Batch:
@@ -237,5 +238,5 @@ class TrialData:
         for step in range(first, steps):
             with outside():  # a new epoch's order is drawn, too
                 which = self._chosen(step, index, count)
-                made = Identified(samples.fetch(which), which.positions.to(self.device))
-            yield made
+                batch = Identified(samples.fetch(which), which.positions.to(self.device))
+            yield batch

@@ -18,9 +18,9 @@ from relay.spec.setting import TF32
 # In float64 a right strategy stays orders of magnitude below this limit, whatever the order of its sums.
 EXACT = 1e-9
 # How far the gradients of a right strategy may be from the reference's in one step, relative to their length: both
-# round, each in its own order. And how far the losses may be, after 20 steps.
+# round, each in its own order. And how far the losses may be, after 20 steps. Spot checks have the same limits.
 GRADIENT_LIMITS = {**dict.fromkeys(TF32, 5e-3), "bf16": 2e-2, "fp16": 5e-3}
-LOSS_LIMITS = {**dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
+LOSS_LIMITS = {"fp64": EXACT, "fp32": 1e-5, **dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
 # How far rounding alone may move the reference's losses and parameters in a step that is still compared. Beyond, chaos
 # makes of it what it likes: a right strategy, which rounds otherwise, would soon be over the limit.
 MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
@@ -91,9 +91,9 @@ class Trial:
             allowed = compared.limit_of(kind)
             if allowed is not None and allowed <= self.limit:
                 continue
-            told = f"{self.name}: rounding alone moves the reference's {kind} by {compared.rounding[kind]:.0e}"
-            what = f"{allowed:.0e} is allowed in place of {self.limit:.0e}" if allowed else "they are not compared"
-            notes.append(f"{told}, so that {what}")
+            reason = f"{self.name}: rounding alone moves the reference's {kind} by {compared.rounding[kind]:.0e}"
+            instead = f"{allowed:.0e} is allowed in place of {self.limit:.0e}" if allowed else "they are not compared"
+            notes.append(f"{reason}, so that {instead}")
         return notes
 
 
@@ -153,7 +153,7 @@ def _precision(run: Training) -> list[Trial]:
         what=f"the task's own training in {run.computation.precision}",
         precision=run.computation.precision,
         steps=min(20, run.length.total_steps),
-        limit=LOSS_LIMITS.get(run.computation.precision, 1e-5),
+        limit=LOSS_LIMITS[run.computation.precision],
         compares=("losses",),
         rounding_margin=10,
         most_rounding=MOST_ROUNDING["own"],

@@ -138,8 +138,8 @@ class Verdict:
     @property
     def others(self) -> list[str]:
         """The problems that are no comparisons."""
-        told = {part.problem for part in self.parts}
-        return [problem for problem in self.problems if problem not in told]
+        of_parts = {part.problem for part in self.parts}
+        return [problem for problem in self.problems if problem not in of_parts]
 
     def of_batch(self, own: OwnBatch) -> Verdict:
         """The verdict of the steps at one of the runs' own batch sizes, which begins empty."""
@@ -154,15 +154,15 @@ class Verdict:
             "equivalent": not (self.unprovable or wrong),
             "unprovable": None if wrong else self.unprovable,
             "max_loss_difference": losses[0] if losses else None,
-            **self._found(),
+            **self._details(),
             "own_batches": [
                 {**asdict(own), "equivalent": not (self.unprovable or self.problems or verdict.problems)}
-                | verdict._found()
+                | verdict._details()
                 for own, verdict in self.own.items()
             ],
         }
 
-    def _found(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         return {
             "parts": [part.as_dict() for part in self.parts],
             "problems": self.problems,
@@ -185,7 +185,7 @@ def failed_at(unfinished: Mapping[str, Any], problem: str) -> dict[str, Any]:
     """
     verdict = {**unfinished, "equivalent": False}
     own = Verdict(verdict["gate"], problems=[problem])
-    entry = {**verdict.pop("at"), "equivalent": False, **own._found()}
+    entry = {**verdict.pop("at"), "equivalent": False, **own._details()}
     return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
 
 
@@ -195,18 +195,18 @@ def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
     A gate whose strategy failed before it came to this batch has shown nothing of it.
     """
     entries = [entry for entry in verdict.get("own_batches", []) if {**entry, **asdict(own)} == entry]
-    found: Mapping[str, Any] = entries[0] if entries else {"equivalent": False, **Verdict("")._found()}
+    entry: Mapping[str, Any] = entries[0] if entries else {"equivalent": False, **Verdict("")._details()}
     of_it = f"batch {own.global_batch_size}: "
-    problems = [*_with_place(verdict), *(of_it + problem for problem in _with_place(found))]
+    problems = [*_with_place(verdict), *(of_it + problem for problem in _with_place(entry))]
     if not entries and not problems and not verdict.get("unprovable"):
         problems.append(f"{of_it}the gate has trained no step at it")
     return {
         **verdict,
-        **{name: found[name] for name in PER_STEP if name in found},
-        "equivalent": found["equivalent"] and not problems,
-        "parts": [*verdict["parts"], *({**part, "name": of_it + part["name"]} for part in found["parts"])],
+        **{name: entry[name] for name in PER_STEP if name in entry},
+        "equivalent": entry["equivalent"] and not problems,
+        "parts": [*verdict["parts"], *({**part, "name": of_it + part["name"]} for part in entry["parts"])],
         "problems": problems,
-        "notes": [*verdict["notes"], *(of_it + note for note in found["notes"])],
+        "notes": [*verdict["notes"], *(of_it + note for note in entry["notes"])],
     }
 
 
@@ -220,14 +220,14 @@ def all_problems(verdict: Mapping[str, Any]) -> list[str]:
     return [*_with_place(verdict), *(f"batch {batch}: {problem}" for batch, problem in own)]
 
 
-def _with_place(found: Mapping[str, Any]) -> list[str]:
+def _with_place(entry: Mapping[str, Any]) -> list[str]:
     """Problems, the likely cause first, and where the training parts from the plain one.
 
     What was counted or seen says more than a figure, which only gets the usual cause of such a figure.
     """
-    failed, where = [part for part in found["parts"] if not part["passed"]], found.get("where") or ""
-    is_figure = [any(each.startswith(f"{part['name']}: ") for part in failed) for each in found["problems"]]
-    figures, others = (list(compress(found["problems"], map(kind.__eq__, is_figure))) for kind in (True, False))
+    failed, where = [part for part in entry["parts"] if not part["passed"]], entry.get("where") or ""
+    is_figure = [any(each.startswith(f"{part['name']}: ") for part in failed) for each in entry["problems"]]
+    figures, others = (list(compress(entry["problems"], map(kind.__eq__, is_figure))) for kind in (True, False))
     if figures and not others:
         trials = {part["name"].partition(":")[0] for part in failed}
         cause = next((cause for trial, cause in CAUSES.items() if trial in trials), "")

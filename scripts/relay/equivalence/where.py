@@ -39,15 +39,15 @@ def parting(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> str |
     with closing(course.steps(0, trial.steps)) as steps, suppress(EndedEarlyError):
         for step in steps:
             whole = course.strategy.whole_model()
-            told, found = ranks.collect(course.loss(step)), None
+            losses, differing = ranks.collect(course.loss(step)), None
             if plain is not None:
                 expected = plain.step([[data.batch(unscaled, step)]], unscaled.learning_rate(step))
-                mine = [loss for loss, reports in zip(told, reporting, strict=True) if reports]
-                known = _on_cpu(plain)
-                found = _first(trial, whole, known, initial) or _of_loss(trial, mine, float(expected))
-            found = ranks.gather(found)[0]
-            if found:
-                return f"first differs at step {step + 1} in {found}"
+                mine = [loss for loss, reports in zip(losses, reporting, strict=True) if reports]
+                plain_tensors = _on_cpu(plain)
+                differing = _first(trial, whole, plain_tensors, initial) or _of_loss(trial, mine, float(expected))
+            differing = ranks.gather(differing)[0]
+            if differing:
+                return f"first differs at step {step + 1} in {differing}"
     return None
 
 
@@ -55,15 +55,15 @@ def _on_cpu(plain: Plain) -> Tensors:
     return {name: tensor.cpu() for name, tensor in State.of(plain).model.items()}
 
 
-def _first(trial: Trial, whole: Tensors, known: Tensors, initial: Tensors) -> str | None:
+def _first(trial: Trial, whole: Tensors, expected: Tensors, initial: Tensors) -> str | None:
     """The first tensor, in the network's order, that differs by more than the trial allows."""
-    if not known.keys() <= whole.keys():
+    if not expected.keys() <= whole.keys():
         return None  # a problem says so already
-    figures = {name: difference(whole[name], tensor) for name, tensor in known.items()}
+    figures = {name: difference(whole[name], tensor) for name, tensor in expected.items()}
     if trial.relative:
         # Of all that training moved, each tensor's part of the difference that is allowed for all together.
-        moved = distance([(tensor, initial[name]) for name, tensor in known.items()]) / math.sqrt(len(known))
-        figures = {name: share(distance([(whole[name], tensor)]), moved) for name, tensor in known.items()}
+        moved = distance([(tensor, initial[name]) for name, tensor in expected.items()]) / math.sqrt(len(expected))
+        figures = {name: share(distance([(whole[name], tensor)]), moved) for name, tensor in expected.items()}
     limit = trial.limit_of("parameters") or trial.limit
     return next((f"{name} ({figure:.1e})" for name, figure in figures.items() if not figure <= limit), None)
 

@@ -7,20 +7,17 @@ one rank all of it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from relay.base.grouped import gathered
 from relay.strategies.base import Replica
-from relay.task.draws import everywhere
+from relay.task.modes import OperationMode, everywhere, flops
 
 # A rank that computes a slice by itself does as much as one process does for the slice. In the backward pass it may
 # compute layers again (activation checkpointing), which makes a third more of the whole.
@@ -59,23 +56,18 @@ class Work:
         return everywhere(lambda: _Counting(self))
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(OperationMode):
     """Sees every operation of a thread, and of the backward passes that it starts; adds its size to a `Work`."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
         self.work = work
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # the tensors of this rank come by when it computes with them
-        result = func(*args, **(kwargs or {}))
-        operations: Callable[..., int] | None = flop_registry.get(getattr(func, "_overloadpacket", None))
-        # DTensor finds shapes with tensors that hold no data.
-        if operations is not None and not any(issubclass(kind, FakeTensor) for kind in types):
-            self.work.add(operations(*args, **(kwargs or {}), out_val=result))
+    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation, whose size is counted."""
+        result = func(*args, **kwargs)
+        if not any(issubclass(kind, FakeTensor) for kind in types):  # with these DTensor finds shapes
+            self.work.add(flops(func, args, kwargs, result))
         return result
 
 

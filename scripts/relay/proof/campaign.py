@@ -58,13 +58,13 @@ class Proof:
             yield {"pass": number, **self._judge(gate, reference)}
 
     def _judge(self, gate: Gate, reference: Reference) -> dict[str, Any]:
-        known = self._reference(reference)
+        trained = self._reference(reference)
         place = self.folder / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
         started = time.monotonic()
         for attempt in (1, 2):
             with _output_to(place / "gate.log"), ended_after(self.limit_seconds):
-                status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json", attempt)
+                status = run_gate(place / "gate.json", trained, self.folder, place / "verdict.json", attempt)
             if status != INTERRUPTED:
                 break
         verdict = read_json(place / "verdict.json")

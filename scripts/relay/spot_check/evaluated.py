@@ -22,7 +22,7 @@ from relay.training import evaluation
 
 # How far the test loss may be from the plain process's, by precision; relative where it is greater than 1. It is a
 # mean over many samples: sums in another order change it by 1e-7 or less, in bf16 by 1e-4.
-LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, **dict.fromkeys(TF32, 5e-4), "bf16": 2e-3, "fp16": 5e-4}
+TEST_LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, **dict.fromkeys(TF32, 5e-4), "bf16": 2e-3, "fp16": 5e-4}
 # The same for metrics, such as the part of the samples that are classified correctly: rounding decides where two
 # classes are as likely. Two samples may be in any case.
 METRIC_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, **dict.fromkeys(TF32, 1e-2), "bf16": 2e-2, "fp16": 1e-2}
@@ -59,12 +59,12 @@ class Evaluation:
 
     def figures(self, recorded: Evaluated, whole: Plain) -> list[Figure]:
         """How far an evaluation that the run recorded is from that of a model, which was read from this state."""
-        found = [self._compared(recorded, each) for each in self._of(whole)]
-        return min(found, key=lambda figures: max(figure.figure / figure.limit for figure in figures))
+        tried = [self._compared(recorded, each) for each in self._of(whole)]
+        return min(tried, key=lambda figures: max(figure.figure / figure.limit for figure in figures))
 
     def _compared(self, recorded: Evaluated, plain: Evaluated) -> list[Figure]:
         precision = self.loop.run.computation.precision
-        figures = [Figure("test loss", _off(recorded.loss, plain.loss), LOSS_LIMITS[precision], 0.0)]
+        figures = [Figure("test loss", _off(recorded.loss, plain.loss), TEST_LOSS_LIMITS[precision], 0.0)]
         limit = max(METRIC_LIMITS[precision], 2 / len(self.feeder.split))
         for name in recorded.metrics.keys() & plain.metrics.keys():
             off = _off(recorded.metrics[name], plain.metrics[name])
@@ -95,5 +95,5 @@ def _off(recorded: float, plain: float) -> float:
 
 def last_of(lines: Iterable[dict[str, Any]], step: int) -> Evaluated | None:
     """The evaluation after a step that was recorded last."""
-    found = [each for line in lines for each in line.get("evaluations", []) if each["step"] == step]
-    return Evaluated(found[-1]["test_loss"], found[-1]["test_metrics"]) if found else None
+    evaluations = [each for line in lines for each in line.get("evaluations", []) if each["step"] == step]
+    return Evaluated(evaluations[-1]["test_loss"], evaluations[-1]["test_metrics"]) if evaluations else None

@@ -12,16 +12,14 @@ import torch
 
 from relay.equivalence.figures import by_kind, distance, most, norm, share
 from relay.equivalence.plain import State, Tensors
-from relay.spec.setting import TF32
+from relay.equivalence.trials import EXACT, GRADIENT_LIMITS, LOSS_LIMITS
 from relay.spot_check.plain import Computed
 
 # How much further than the plain loop's own rounding moves it a run may be from it.
 ROUNDING_MARGIN = 10
-# Below these no rounding is looked for, by precision: largest difference of a step's loss, relative to the loss where
-# it is greater than 1, and difference of states, relative to what the steps have changed. A compression of gradients to
-# fp16 changes an update by 1e-4 or more.
-LOSS_FLOORS = {"fp64": 1e-9, "fp32": 1e-5, **dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
-STATE_FLOORS = {"fp64": 1e-9, "fp32": 2e-5, **dict.fromkeys(TF32, 5e-3), "bf16": 2e-2, "fp16": 5e-3}
+# Difference of states, relative to what the steps have changed. Below these, and below the gate's LOSS_LIMITS for the
+# loss of a step, no rounding is looked for. A compression of gradients to fp16 changes an update by 1e-4 or more.
+STATE_LIMITS = {"fp64": EXACT, "fp32": 2e-5, **GRADIENT_LIMITS}
 # Losses of further steps: a unit that rounding switches on or off moved them by 1e-4 in LeNet, another learning rate in
 # one step by 1e-2.
 FOLLOWING_MARGIN = 100
@@ -118,7 +116,7 @@ def _optimizer(mine: Tensors, plain: Tensors) -> float:
 
 
 def judged(
-    precision: str, found: Difference, rounding: Difference, lossy: Mapping[str, float]
+    precision: str, apart: Difference, rounding: Difference, lossy: Mapping[str, float]
 ) -> tuple[list[Figure], list[str]]:
     """The figures of a spot with their limits, and notes on what cannot be compared.
 
@@ -127,12 +125,12 @@ def judged(
     """
     figures, notes = [], []
     for name, floor, ceiling in (
-        ("losses", LOSS_FLOORS[precision], MOST_LOSS),
-        ("update", STATE_FLOORS[precision], MOST_STATE),
-        ("buffers", STATE_FLOORS[precision], MOST_STATE),
-        ("optimizer", STATE_FLOORS[precision], MOST_STATE),
+        ("losses", LOSS_LIMITS[precision], MOST_LOSS),
+        ("update", STATE_LIMITS[precision], MOST_STATE),
+        ("buffers", STATE_LIMITS[precision], MOST_STATE),
+        ("optimizer", STATE_LIMITS[precision], MOST_STATE),
     ):
-        figure, own = getattr(found, name), getattr(rounding, name)
+        figure, own = getattr(apart, name), getattr(rounding, name)
         if name in ("update", "optimizer"):
             declared = min(LOSSY_MARGIN * sum(lossy.values()), MOST_OF_ALL)
             floor, ceiling = max(floor, declared), max(ceiling, declared)
@@ -140,7 +138,7 @@ def judged(
             notes.append(f"{name}: rounding alone moves the plain loop by {own:.0e}, so that nothing would be seen")
             continue
         limit = min(max(floor, ROUNDING_MARGIN * own), ceiling)
-        figures.append(Figure(name, figure, limit, own, found.where if name == "update" else ""))
+        figures.append(Figure(name, figure, limit, own, apart.where if name == "update" else ""))
     return figures, notes
 
 
@@ -156,18 +154,18 @@ def judged_following(recorded: list[float], plain: Computed, other: Computed, pr
     if not seen:
         return []
     rounding = max(own for _, own in seen)
-    limit = min(max(FOLLOWING_MARGIN * LOSS_FLOORS[precision], ROUNDING_MARGIN * rounding), MOST_LOSS)
+    limit = min(max(FOLLOWING_MARGIN * LOSS_LIMITS[precision], ROUNDING_MARGIN * rounding), MOST_LOSS)
     return [Figure("following losses", most(off for off, _ in seen), limit, rounding)]
 
 
-def judged_of_draws(found: Recorded, draws: list[Computed], precision: str) -> tuple[list[Figure], list[str]]:
+def judged_of_draws(recorded: Recorded, draws: list[Computed], precision: str) -> tuple[list[Figure], list[str]]:
     """The same where the run's masks cannot be drawn again: held against some draws, as far apart as these are."""
     losses = torch.tensor([draw.losses for draw in draws], dtype=torch.float64)
     spread = float(losses.std(0).max()) if len(draws) > 1 else 0.0
-    off = float((torch.tensor(found.losses, dtype=torch.float64) - losses.mean(0)).abs().max())
-    figures = [Figure("losses", off, max(LOSS_FLOORS[precision], 8 * spread), spread)]
+    off = float((torch.tensor(recorded.losses, dtype=torch.float64) - losses.mean(0)).abs().max())
+    figures = [Figure("losses", off, max(LOSS_LIMITS[precision], 8 * spread), spread)]
     steps = [_moved(draw.before, draw.after) for draw in draws]
-    own = _moved(draws[0].before, found.after)
+    own = _moved(draws[0].before, recorded.after)
     apart = [_off(step, [*steps[:place], *steps[place + 1 :]]) for place, step in enumerate(steps)]
     limit = DRAWS_MARGIN * max(apart)
     if limit > 2 * MOST_OF_ALL:

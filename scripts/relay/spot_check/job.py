@@ -41,24 +41,24 @@ def run_spot_check(
     places = [Places(results, run) for run in runs]
     if any(_waits(each) for each in places):
         waiting = [each for each in [*places, *(Places(results, run) for run in beside)] if _waits(each)]
-        found = output.parent / "found.json"
+        verdicts_file = output.parent / "found.json"
         arguments = ["--results", str(results), "--runs", *(each.run_id for each in waiting)]
-        status = started(spec, "spot_check.process", results, found, arguments, start=start)
-        if not found.is_file():
+        status = started(spec, "spot_check.process", results, verdicts_file, arguments, start=start)
+        if not verdicts_file.is_file():
             return faults.concluded(output.parent, "spot check", status)
-        for verdict in read_json(found):
+        for verdict in read_json(verdicts_file):
             _keep(_with_edits(verdict, Places(results, verdict["run"])), Places(results, verdict["run"]))
-    verdicts = [_known(each) for each in places]
+    verdicts = [_kept_verdict(each) for each in places]
     setting = SpotCheck.read(spec).id
     write_json(output, {"setting": setting, "runs": verdicts})
     for verdict in verdicts:
-        print(_told(verdict), flush=True)
+        print(_summary(verdict), flush=True)
     return 0
 
 
 def _waits(places: Places) -> bool:
     """Whether a run has states that no check has passed, or was never checked."""
-    return any(steps(states_folder(places.work))) or _known(places) is None
+    return any(steps(states_folder(places.work))) or _kept_verdict(places) is None
 
 
 def _keep(verdict: dict[str, Any], places: Places) -> None:
@@ -75,13 +75,14 @@ def _with_edits(verdict: dict[str, Any], places: Places) -> dict[str, Any]:
     return verdict | {"problems": [edited, *verdict["problems"]]}
 
 
-def _known(places: Places) -> Any:
+def _kept_verdict(places: Places) -> Any:
     """What an earlier job has found of a run; None where there is nothing, something damaged, or another run's."""
-    known = read_json_or(places.work / FOLDER / KEPT_VERDICT, None)
-    return known if isinstance(known, dict) and known.get("run") == places.run_id and set(known) >= VERDICT else None
+    verdict = read_json_or(places.work / FOLDER / KEPT_VERDICT, None)
+    whole = isinstance(verdict, dict) and verdict.get("run") == places.run_id and set(verdict) >= VERDICT
+    return verdict if whole else None
 
 
-def _told(verdict: dict[str, Any]) -> str:
+def _summary(verdict: dict[str, Any]) -> str:
     spots = ", ".join(f"{spot['kind']} after step {spot['first']}" for spot in verdict["spots"])
     reasons = verdict["problems"] or (verdict["unchecked"] if not verdict["spots"] else [])
     return f"spot check of {verdict['run']}: {verdict['status']} ({'; '.join(reasons) or spots})"

@@ -25,5 +25,5 @@ def kept_losses(work: Path) -> dict[int, float]:
 
 def kept_lines(work: Path) -> list[list[dict[str, Any]]]:
     """The lines of each attempt of the chain that has left records."""
-    known = chain.read(work) or {"attempts": []}
-    return list(filter(None, (attempts.read(work, attempt["number"]) for attempt in known["attempts"])))
+    state = chain.read(work) or {"attempts": []}
+    return list(filter(None, (attempts.read(work, attempt["number"]) for attempt in state["attempts"])))

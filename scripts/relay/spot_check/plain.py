@@ -76,13 +76,13 @@ class Division:
         """The sizes of the parts of a replica's slice; None where what was seen is no division of it."""
         seen = self.spots.seen
         # Of a step that only a killed job has trained nothing is known: as in another one.
-        known = seen.get(step) or next(iter(seen.values()), None)
-        sizes = known.parts[self.reporting[replica]] if known else []
+        of_step = seen.get(step) or next(iter(seen.values()), None)
+        sizes = of_step.parts[self.reporting[replica]] if of_step else []
         if self.copies and sizes == [size]:  # the loss is that of all copies together
             sizes = list(map(len, torch.empty(size).chunk(self.run.shape.devices_per_process)))
         return sizes if sum(sizes) == size else None
 
-    def known(self, spot: Spot) -> bool:
+    def is_known(self, spot: Spot) -> bool:
         """Whether it is known how the slices of each of a spot's steps were divided."""
         size = self.run.batch.global_batch_size // self.replicas
         steps = range(spot.first + 1, spot.last + 1)
@@ -193,8 +193,7 @@ class Loop:
         if not streams.moved and not streams.strayed:
             return "none"
         owners = (self.division.owners(replica, layers) for replica in range(self.division.replicas))
-        known = not streams.strayed and all(owners)
-        return "the run's" if known else "others"
+        return "the run's" if not streams.strayed and all(owners) else "others"
 
     def _slices(self, spot: Spot) -> Iterator[list[list[Batch]]]:
         """For each step the replicas' slices of its global batch, each in its parts."""

@@ -20,7 +20,7 @@ from relay.base.files import write_json
 from relay.datasets.manifest import digest
 from relay.equivalence import statistics
 from relay.equivalence.figures import most
-from relay.equivalence.plain import Plain, State
+from relay.equivalence.plain import Plain, State, ways
 from relay.process import cpus, machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -73,12 +73,12 @@ class Check:
         if self.run.shape.device == "cpu":
             machine.compute_in(min(self.run.shape.cpus_per_node, len(cpus.granted())))
         self.findings.generation = (chain.read(self.places.work) or {}).get("generation")
-        known = Spots.read(self.places.work)
-        if known is None or not known.replicas:
+        spots = Spots.read(self.places.work)
+        if spots is None or not spots.replicas:
             self.findings.unchecked.append(f"{self.folder} is gone, or damaged, or nothing was kept there")
             return self.findings
         try:
-            self._check(known)
+            self._check(spots)
         except UserError:
             raise
         except Exception as error:  # the other runs' checks go on
@@ -88,17 +88,17 @@ class Check:
         self.findings.seconds = round(time.monotonic() - began, 3)
         return self.findings
 
-    def _check(self, known: Spots) -> None:
-        self.findings.saving_seconds = known.seconds
-        self.findings.unchecked += known.missed
+    def _check(self, spots: Spots) -> None:
+        self.findings.saving_seconds = spots.seconds
+        self.findings.unchecked += spots.missed
         if (trained := chain.dataset(self.places.work)) not in (None, here := digest(self.dataset)):
             self.findings.unchecked.append(f"its dataset was made anew with other content (then {trained}, now {here})")
             return
         losses = kept_losses(self.places.work)
-        loop = Loop(self.run, self.dataset, self.ranks, self.folder, known)
-        for spot in dict.fromkeys(known.spots):
+        loop = Loop(self.run, self.dataset, self.ranks, self.folder, spots)
+        for spot in dict.fromkeys(spots.spots):
             self._spot(spot, losses, loop)
-        self._bytes(known)
+        self._bytes(spots)
 
     def _spot(self, spot: Spot, losses: dict[int, float], loop: Loop) -> None:
         """Check one spot."""
@@ -124,8 +124,8 @@ class Check:
             figures, notes = self._figures(spot, where, loop, recorded, following)
             figures += evaluated
         except CheckpointException as error:
-            told = " ".join(str(error).split())[:300]
-            self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {told}")
+            reason = " ".join(str(error).split())[:300]
+            self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {reason}")
             return
         parts = [figure.as_dict() for figure in figures]
         self.findings.notes += [f"{where}: {note}" for note in notes]
@@ -155,9 +155,8 @@ class Check:
         """The figures of a spot, and notes."""
         precision, world_size = self.run.computation.precision, self.run.shape.world_size
         saved = Streams.saved(self.run, loop.state(spot.first), world_size)
-        # Where buffers move the loss, replicas may each have their own, or begin a step with the first one's.
-        kinds = (False, True) if self.run.task.card.buffers and loop.division.replicas > 1 else (False,)
-        tried = {a: loop.compute(spot, saved.copy(), following=len(following), alike=a) for a in kinds}
+        alikes = ways(self.run, loop.division.replicas)
+        tried = {a: loop.compute(spot, saved.copy(), following=len(following), alike=a) for a in alikes}
         alike = min(tried, key=lambda a: max(abs(x - y) for x, y in zip(tried[a].losses, recorded.losses, strict=True)))
         plain = tried[alike]
         if not all(map(math.isfinite, [*plain.losses, *plain.followed])):
@@ -169,7 +168,7 @@ class Check:
             self._overflown(where, recorded.after.loss_scale, plain.after.loss_scale)
             return [], []
         normalised = bool(plain.before.buffers)
-        if normalised and not loop.division.known(spot):
+        if normalised and not loop.division.is_known(spot):
             self.findings.unchecked.append(
                 f"{where}: how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
             )
@@ -177,17 +176,17 @@ class Check:
         if plain.masks == "others":
             draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(DRAWS)]
             figures, notes = judged_of_draws(recorded, draws, precision)
-            told = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
-            return figures, [told, *notes]
+            note = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
+            return figures, [note, *notes]
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
-        found = difference(recorded, plain, losses_of=1 if lossy else None)
+        apart = difference(recorded, plain, losses_of=1 if lossy else None)
         replicas = self._replicas(plain, loop, spot.last) if normalised else None
 
         def judged_with(other: Computed) -> tuple[list[Figure], list[str]]:
             """Judge, where rounding moves the plain loop to `other`."""
             rounding = difference(Recorded(other.losses, other.after), plain, other.before)
-            figures, notes = judged(precision, found, rounding, lossy)
+            figures, notes = judged(precision, apart, rounding, lossy)
             limit = next((figure.limit for figure in figures if figure.name == "buffers"), None)
             if replicas is not None and limit is not None:
                 figures.append(Figure("statistics of replicas", replicas, limit, 0.0))
@@ -234,12 +233,12 @@ class Check:
             return []
         return Evaluation(loop, spot.last).figures(recorded, ended)
 
-    def _bytes(self, known: Spots) -> None:
+    def _bytes(self, spots: Spots) -> None:
         """Hold the bytes sent in the spots' steps against those of the chain's first steps."""
-        counted = [sum(seen.bytes_sent) for seen in known.seen.values() if seen.bytes_sent is not None]
-        if self.run.shape.backend != "gloo" or self.run.strategy.lossy or known.early_bytes is None or not counted:
+        counted = [sum(seen.bytes_sent) for seen in spots.seen.values() if seen.bytes_sent is not None]
+        if self.run.shape.backend != "gloo" or self.run.strategy.lossy or spots.early_bytes is None or not counted:
             return
-        early = sum(known.early_bytes)
+        early = sum(spots.early_bytes)
         if early < LEAST_BYTES:
             return
         ratios = [count / early for count in counted]
@@ -260,5 +259,5 @@ def main(arguments: list[str]) -> None:
 
     with joined(given.spec) as (_, ranks):
         torch.use_deterministic_algorithms(True, warn_only=True)
-        found = [Check(Places(given.results, run), ranks).findings_of().as_dict() for run in given.runs]
-        write_json(given.output, found)
+        findings = [Check(Places(given.results, run), ranks).findings_of().as_dict() for run in given.runs]
+        write_json(given.output, findings)

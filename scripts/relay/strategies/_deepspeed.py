@@ -20,7 +20,7 @@ from relay.strategies import _deepspeed_operations as operations
 from relay.strategies._deepspeed_adam import fused_optimizer
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Batch, Replica, Strategy, regroup
-from relay.task.draws import outside
+from relay.task.modes import outside
 
 # Of a bucket of gradients, or of gathered parameters: 1 MB or all of a small model, 16 MB of a large one.
 LEAST_BUCKET_NUMBERS, MOST_BUCKET_NUMBERS = 2**18, 2**22

@@ -30,7 +30,6 @@ class Flow(Readings):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.modules = dict(model.named_modules())
         self.matrices = {name: module for name, module in self.modules.items() if is_matrix(module)}
         self.arrivals: list[tuple[frozenset[str], str]] = []  # whose numbers a matrix gets: nobody's, if they are whole
         self.groups: list[frozenset[str]] = []  # matrices whose numbers were combined

@@ -25,7 +25,7 @@ from relay.process.machine import compute_in
 from relay.strategies._lightning_library import Callback, LightningModule, LightningsStrategy, ModelCheckpoint, Trainer
 from relay.strategies.base import Batch, Strategy
 from relay.task.bound import BoundTask
-from relay.task.draws import outside
+from relay.task.modes import outside
 
 # Lightning asks for a length, else it fetches a batch ahead of the step that is due. The run ends the training.
 NO_END = 10**12

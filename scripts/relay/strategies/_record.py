@@ -11,9 +11,9 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd import Function
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from relay.base.errors import UserError
+from relay.task.modes import OperationMode
 
 PLAIN = (int, float, complex, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout,
          torch.memory_format)  # fmt: skip
@@ -111,14 +111,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in [*leaves, *parts] if isinstance(leaf, torch.Tensor)]
 
 
-class Watch(TorchDispatchMode):
+class Watch(OperationMode):
     """Sees whether random numbers are drawn."""
 
     drew = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def called(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         self.drew |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def transformed(value: Any) -> bool:

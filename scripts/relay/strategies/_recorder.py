@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from relay.process.devices import generators_kept
 from relay.strategies._record import Like, Record, Untraceable, Whole, held_by
 from relay.strategies._trace import Tracer
-from relay.task.caches import emptied
-from relay.task.calls import copied
+from relay.task.calls import copied, emptied
 
 # Modules of torch's that others are put into: their insides are recorded.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)

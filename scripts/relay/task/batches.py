@@ -115,8 +115,8 @@ def joined(parts: list[Batch], samples: Sequence[int] | None = None, along: Alon
     if samples is None:
         counts = (_counts(column, dimension) for column, dimension in zip(columns, counting, strict=True))
         samples = next(filter(None, counts), [1] * len(parts))
-    made = [_joined(column, samples, dimension) for column, dimension in zip(columns, counting, strict=True)]
-    return tree_unflatten(made, structure)
+    leaves = [_joined(column, samples, dimension) for column, dimension in zip(columns, counting, strict=True)]
+    return tree_unflatten(leaves, structure)
 
 
 def _counts(column: tuple[Any, ...], dimension: int | None) -> list[int]:
@@ -162,11 +162,11 @@ def _counting(outputs: Batch, along: Along) -> list[int | None]:
 
 def _parts(batch: Batch) -> list[Any]:
     """What a batch is made of, in order. Dataclasses, distributions and further mappings are opened, once known."""
-    found = tree_leaves(batch)
-    closed = {type(part) for part in found if _opens(part)}
+    parts = tree_leaves(batch)
+    closed = {type(part) for part in parts if _opens(part)}
     for kind in closed:
         register_pytree_node(kind, _opened, _remade, flatten_with_keys_fn=_keyed)
-    return _parts(batch) if closed else found
+    return _parts(batch) if closed else parts
 
 
 def opened(value: Any) -> Any:
@@ -186,13 +186,13 @@ def _opened(whole: Any) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
 
 
 def _keyed(whole: Any) -> tuple[list[tuple[Any, Any]], tuple[type, tuple[str, ...]]]:
-    parts, known = _opened(whole)
+    parts, context = _opened(whole)
     key = MappingKey if isinstance(whole, Mapping) and not is_dataclass(whole) else GetAttrKey
-    return [(key(name), part) for name, part in zip(known[1], parts, strict=True)], known
+    return [(key(name), part) for name, part in zip(context[1], parts, strict=True)], context
 
 
-def _remade(parts: Iterable[Any], known: tuple[Any, tuple[str, ...]]) -> Any:
-    kind, names = known
+def _remade(parts: Iterable[Any], context: tuple[Any, tuple[str, ...]]) -> Any:
+    kind, names = context
     held = dict(zip(names, parts, strict=True))
     if issubclass(kind, Mapping):
         return kind(**held) if hasattr(kind, "__dataclass_fields__") else kind(held)  # Hugging Face's are both
@@ -200,7 +200,7 @@ def _remade(parts: Iterable[Any], known: tuple[Any, tuple[str, ...]]) -> Any:
         shapes = [getattr(part, "_batch_shape", getattr(part, "shape", ())) for part in held.values()]
         samples = next((shape[0] for shape in shapes if shape), held["_batch_shape"][0])
         held["_batch_shape"] = torch.Size([samples, *held["_batch_shape"][1:]])
-    made = object.__new__(kind)  # whatever its `__init__` takes
+    whole = object.__new__(kind)  # whatever its `__init__` takes
     for name, part in held.items():
-        object.__setattr__(made, name, part)
-    return made
+        object.__setattr__(whole, name, part)
+    return whole

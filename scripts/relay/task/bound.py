@@ -27,8 +27,8 @@ from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
 from relay.task.calls import Readings
-from relay.task.draws import outside
 from relay.task.load import task_of
+from relay.task.modes import outside
 from relay.task.split import Chosen, Split
 from relay.task.user import Task
 
@@ -98,9 +98,9 @@ class BoundTask:
 
     def apart(self) -> Self:
         """The same for another model, whose user's object may keep what it makes."""
-        made = copy(self)
-        made.__dict__["own"] = copy(self.own)
-        return made
+        task = copy(self)
+        task.__dict__["own"] = copy(self.own)
+        return task
 
     @property
     def dtype(self) -> torch.dtype:
@@ -208,13 +208,13 @@ class BoundTask:
 
     def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The mean loss over the batch's samples, a scalar. Raises UserError for anything else."""
-        found = self.own.loss(in_float32(outputs), batch)
-        if not isinstance(found, torch.Tensor) or found.dim():
-            got = f"a tensor of shape {list(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        loss = self.own.loss(in_float32(outputs), batch)
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise UserError(
                 f"task {self.spec.name}: loss() returned {got}; allowed: the batch's mean loss, a scalar tensor"
             )
-        return found
+        return loss
 
     @torch.no_grad()
     def metrics(self, outputs: Any, batch: Batch) -> dict[str, float]:
@@ -227,14 +227,14 @@ class BoundTask:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The task's optimiser for these parameters, at the learning rate of step 0."""
-        made: Any = self.own.optimizer(list(parameters))
-        if not isinstance(made, torch.optim.Optimizer):
-            got = type(made).__name__
+        optimizer: Any = self.own.optimizer(list(parameters))
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            got = type(optimizer).__name__
             why, one = "", "a torch.optim.Optimizer"
-            if isinstance(made, (tuple, list)):
+            if isinstance(optimizer, (tuple, list)):
                 why, one = "a step has one loss and one backward pass; ", f"{one}, with groups of parameters"
             raise UserError(f"task {self.spec.name}: optimizer() returned {got}; {why}allowed: {one}")
-        for group in made.param_groups:
+        for group in optimizer.param_groups:
             group |= self.spec.optimizer_options
             group["lr"] = float(group["lr"])  # a tensor of the user's would be changed in place
             if group["lr"] != self.spec.learning_rate:
@@ -243,9 +243,9 @@ class BoundTask:
             # `foreach`, which has the same bits as a plain step and takes less time, too.
             if group.get("foreach", ...) is None and not any(is_gpu(each.device) for each in group["params"]):
                 if group.get("fused", False) is None:
-                    group["fused"] = type(made) in FUSED and not group["differentiable"]
+                    group["fused"] = type(optimizer) in FUSED and not group["differentiable"]
                 group["foreach"] = not group.get("fused")
-        return made
+        return optimizer
 
     def clip(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradients where the task says so, in a process that has all of them."""
@@ -258,15 +258,15 @@ class BoundTask:
     def scheduler(self) -> LRScheduler:
         """The task's own, at the first step, of an optimiser that trains nothing. Raises UserError for what is none."""
         stand_in = torch.optim.SGD([torch.zeros(1)], self.spec.learning_rate, momentum=0.9)
-        made: Any = self.own.scheduler(stand_in, self.total_steps)
-        if not isinstance(made, LRScheduler) or made.optimizer is not stand_in:
+        scheduler: Any = self.own.scheduler(stand_in, self.total_steps)
+        if not isinstance(scheduler, LRScheduler) or scheduler.optimizer is not stand_in:
             raise UserError(
-                f"task {self.spec.name}: scheduler() returned {type(made).__name__}; allowed: one of torch's "
+                f"task {self.spec.name}: scheduler() returned {type(scheduler).__name__}; allowed: one of torch's "
                 "schedulers, of the optimiser that it is given"
             )
         stand_in._opt_called = True  # type: ignore[attr-defined]  # or torch warns that no step was taken
-        self._rates = [float(made.get_last_lr()[0])]
-        return made
+        self._rates = [float(scheduler.get_last_lr()[0])]
+        return scheduler
 
     @property
     def warmup_steps(self) -> int:
@@ -296,10 +296,10 @@ class BoundTask:
     def datasets(self) -> tuple[Any, Any]:
         """The task's map-style datasets, for training and for testing. Raises UserError where there are no two."""
         assert self.folder is not None, "a task without data has no datasets"
-        made = self.own.datasets(self.folder)
-        if not isinstance(made, (tuple, list)) or len(made) != 2:
+        datasets = self.own.datasets(self.folder)
+        if not isinstance(datasets, (tuple, list)) or len(datasets) != 2:
             raise UserError(f"task {self.spec.name}: datasets() must return two datasets, for training and for testing")
-        return made[0], made[1]
+        return datasets[0], datasets[1]
 
     def split(self, name: Literal["train", "test"]) -> Split:
         """One of the two, as the training reads it. Raises UserError where it cannot be read."""

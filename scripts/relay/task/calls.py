@@ -6,16 +6,22 @@ device, with the values given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from relay.base.grouped import gathered
+from relay.task.modes import FunctionMode
+
+CACHE = type(functools.cache(lambda: None))
+CACHING = ("torch", "relay")  # packages whose cached functions keep no tensors that they are given
 
 
 def ghost(model: nn.Module) -> nn.Module:
@@ -28,14 +34,14 @@ def ghost(model: nn.Module) -> nn.Module:
     return copied(model, tensors)
 
 
-def copied(module: nn.Module, known: Mapping[int, Any] | None = None) -> nn.Module:
-    """A deep copy, with `known` in place of what has these ids.
+def copied(module: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
+    """A deep copy, with `instead` in place of what has these ids.
 
     What a hook computes anew before each pass, as `torch.nn.utils.weight_norm` does, has a graph, which is not copied.
     """
     held = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
     computed = {id(each): each.detach().clone() for each in held if not each.is_leaf}
-    return deepcopy(module, computed | dict(known or {}))
+    return deepcopy(module, computed | dict(instead or {}))
 
 
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,15 +49,27 @@ def _without_values(tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
-class Watch(TorchFunctionMode):
+@contextmanager
+def emptied() -> Iterator[None]:
+    """Empty the caches of other people's functions at the end: they may hold tensors that have no data.
+
+    A model may keep its table of positions in a function with `functools.cache`. What a pass on the meta device, or
+    with torch's fake tensors, has left there would be handed to the next real one.
+    """
+    try:
+        yield
+    finally:
+        for each in gc.get_objects():
+            if type(each) is CACHE and str(each.__module__).partition(".")[0] not in CACHING:
+                each.cache_clear()
+
+
+class Watch(FunctionMode):
     """Sees every function of torch that a model calls. `running` are the names of its modules that are under way."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.running: list[str] = []
-        for name, module in model.named_modules():
-            module.register_forward_pre_hook(self._begin(name), with_kwargs=True)
-            module.register_forward_hook(self._end(name))
+        self.modules, self.running = dict(model.named_modules()), list[str]()
 
     @classmethod
     def of(cls, model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Self | None:
@@ -63,7 +81,7 @@ class Watch(TorchFunctionMode):
             try:
                 copy, (given, named) = place(model, (tuple(arguments), dict(keywords)))
                 watch = cls(copy.train())
-                with torch.random.fork_rng(devices=[]), torch.no_grad(), watch:
+                with torch.random.fork_rng(devices=[]), torch.no_grad(), watch.watching():
                     outputs = copy(*given, **named)
             except Exception:  # whatever a user's model raises: it wants values, or a GPU
                 continue
@@ -71,12 +89,20 @@ class Watch(TorchFunctionMode):
             return watch
         return None
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = function(*args, **kwargs)
-        self.computed(function, args, kwargs, result)
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch what is computed within."""
+        with ExitStack() as stack:
+            for name, module in self.modules.items():
+                stack.callback(module.register_forward_pre_hook(self._begin(name), with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(self._end(name), always_call=True).remove)
+            stack.enter_context(self)
+            yield
+
+    def called(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """The result of a function, which `computed` is told of."""
+        result = func(*args, **kwargs)
+        self.computed(func, args, kwargs, result)
         return result
 
     def computed(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:

@@ -65,9 +65,9 @@ class Resident(Feeder):
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split, self.device = split, device
         stored = split.read(Chosen(torch.arange(len(split))))
-        self.made = kept.transformed(split, stored, device)
+        self.transformed = kept.transformed(split, stored, device)
         # A copy, because tensors that map a file would be read from it in every step.
-        self.stored = batches.moved(batches.each(torch.clone, stored), device) if self.made is None else None
+        self.stored = batches.moved(batches.each(torch.clone, stored), device) if self.transformed is None else None
 
     def raws(self, of: Iterable[Chosen]) -> Iterator[torch.Tensor]:
         """The samples' positions."""
@@ -77,8 +77,8 @@ class Resident(Feeder):
     def ready(self, raw: torch.Tensor) -> Batch:
         """The batch of the samples at these positions, on the device."""
         positions = raw.to(self.device, non_blocking=True)
-        if self.made is not None:
-            return kept.taken(self.made, positions)
+        if self.transformed is not None:
+            return kept.taken(self.transformed, positions)
         return self.split.ready(batches.taken(self.stored, positions), self.device)
 
 

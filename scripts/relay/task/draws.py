@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from relay.task.modes import OperationMode, arguments_by_name, everywhere
 
 # Its multiples, modulo 1, are spread evenly, and no two of them are equal.
 GOLDEN = 0.6180339887498949
@@ -73,78 +71,23 @@ class Draws:
             yield
 
 
-@contextmanager
-def everywhere(mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Enter a mode of torch's here, and in every thread that is started within: modes hold for one thread alone."""
-    run: Any = threading.Thread.run
-
-    def entered(thread: threading.Thread) -> None:
-        with mode():
-            run(thread)
-
-    threading.Thread.run = entered  # type: ignore[assignment,method-assign]
-    try:
-        with mode():
-            yield
-    finally:
-        threading.Thread.run = run  # type: ignore[method-assign]
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Compute within as if no mode were entered: data are read so, which may draw random numbers of their own."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
-        yield
-
-
-@contextmanager
-def optimizers_outside() -> Iterator[None]:
-    """Let optimisers' steps within compute as if no mode were entered: modes are for the model and its loss.
-
-    A step that is handed a closure, which computes both, is left alone.
-    """
-    entered: list[ExitStack] = []  # a class and the one that it derives from may each have a step
-
-    def begin(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Named) -> None:
-        entered.append(ExitStack())
-        if not any(map(callable, (*args[1:], *kwargs.values()))):  # the first one is the optimiser itself
-            entered[-1].enter_context(outside())
-
-    def end(*_: Any) -> None:
-        entered.pop().close()
-
-    hooks = register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for each in reversed(entered):  # of steps that have failed
-            each.close()
-
-
-class _Fixed(TorchDispatchMode):
+class _Fixed(OperationMode):
     """Sees every operation; torch marks those that draw. Lets them draw, and writes fixed numbers over the result."""
 
     def __init__(self, draws: Draws) -> None:
         super().__init__()
         self.draws = draws
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Named | None = None
-    ) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # the tensors of this rank come by when it computes with them
-        given = kwargs or {}
+    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation, with fixed numbers where it draws."""
         if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         name = func._overloadpacket.__name__
         numbers = FIXED.get(name)
         if numbers is None:
-            return self._unknown(name, func, args, given)
-        found = func(*args, **given)
-        named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | given
-        values = found[1] if name == "native_dropout" else found
+            return self._unknown(name, func, args, kwargs)
+        result, named = func(*args, **kwargs), arguments_by_name(func, args, kwargs)
+        values = result[1] if name == "native_dropout" else result
         if torch._C._current_graph_task_id() == -1:  # not computed again in the backward pass
             digested = self.draws.told_apart and named.get("generator") is None
             # An argument with its default value is not handed over.
@@ -156,16 +99,16 @@ class _Fixed(TorchDispatchMode):
         if values.numel():
             values.copy_(numbers(values, named))
         if name == "native_dropout" and named["train"] is not False:
-            found[0].copy_(named["input"] * values / (1 - named["p"]))
-        return found
+            result[0].copy_(named["input"] * values / (1 - named["p"]))
+        return result
 
-    def _unknown(self, name: str, func: Any, args: tuple[Any, ...], given: Named) -> Any:
+    def _unknown(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Most of these are marked, but draw nothing without dropout."""
         before = _generators()
-        found = func(*args, **given)
+        result = func(*args, **kwargs)
         if any(not torch.equal(one, other) for one, other in zip(before, _generators(), strict=True)):
             self.draws.unknown.add(name)
-        return found
+        return result
 
 
 def _generators() -> list[torch.Tensor]:

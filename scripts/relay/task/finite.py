@@ -35,8 +35,8 @@ def reason_of(split: Split, read: Iterable[Chosen], device: torch.device) -> str
     """The same for the first of several batches of a split that is not finite."""
     end = time.monotonic() + SECONDS
     for which in read:
-        if found := reason(split.ready(split.read(which), device), which.positions, split):
-            return found
+        if because := reason(split.ready(split.read(which), device), which.positions, split):
+            return because
         if time.monotonic() > end:
             break
     return ""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 LOW, HIGH = (torch.float32, torch.float16, torch.bfloat16), torch.float64
 # They read bytes that are there: another type would read other numbers.
@@ -33,13 +33,13 @@ class InFloat64(FunctionMode):
         super().__init__()
         self.seen = False
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result in float64."""
         if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             self.seen = True
             return torch.Tensor.double(*args, **kwargs)
         if func in MAKERS and kwargs.get("dtype") is None:
-            return self._made(func(*args, **kwargs))
+            return self._in_high(func(*args, **kwargs))
         if func not in OF_BYTES and any(map(_is_low, (*args, *kwargs.values()))):
             self.seen = True
             args, kwargs = tuple(map(_high, args)), {name: _high(each) for name, each in kwargs.items()}
@@ -51,7 +51,7 @@ class InFloat64(FunctionMode):
             self.seen = True
         return func(*tree_map(_raised, args), **tree_map(_raised, dict(kwargs)))
 
-    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _in_high(self, tensor: torch.Tensor) -> torch.Tensor:
         """A new tensor; a number is left as it is, for it takes the type of what it is joined with."""
         if tensor.dtype is not torch.float32 or not tensor.dim():
             return tensor

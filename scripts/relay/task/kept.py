@@ -24,20 +24,20 @@ def transformed(split: Split, stored: Batch, device: torch.device) -> Batch | No
     """
     count = len(split)
 
-    def made(positions: torch.Tensor) -> Batch:
+    def ready(positions: torch.Tensor) -> Batch:
         return split.ready(batches.taken(stored, positions), device)
 
     try:
         with drawn_from(0):
-            first = made(torch.arange(min(PIECE, count)))
+            first = ready(torch.arange(min(PIECE, count)))
             if not _is_by_sample(first) or not _has_room(first, count, device):
                 return None
             whole = batches.each(lambda part: _space(part, count), first)
             for positions in torch.arange(count).split(PIECE):
-                for space, part in zip(batches.leaves(whole), batches.leaves(made(positions)), strict=True):
+                for space, part in zip(batches.leaves(whole), batches.leaves(ready(positions)), strict=True):
                     space[positions[0] : positions[-1] + 1] = part
             some = (spread(count, PIECE // 10).flip(0), torch.tensor([count - 1]))
-            return whole if all(_same(made(each), taken(whole, each.to(device))) for each in some) else None
+            return whole if all(_same(ready(each), taken(whole, each.to(device))) for each in some) else None
     except Exception:  # the transform wants batches of one size; if it is a mistake, the first step tells it
         return None
 

@@ -49,21 +49,21 @@ def module_of(file: Path) -> ModuleType:
     name = f"relay_task_{file.stem}"
     if name in sys.modules and Path(sys.modules[name].__file__ or "") == file:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, file)
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
         raise UserError(f"task: '{file}' is no Python file")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     vision.importable()
     sys.modules[name] = module  # pickling, and dataclasses, look it up
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except UserError:
         raise
     except Exception as error:
         del sys.modules[name]
-        raise UserError(told(error, file)) from error
+        raise UserError(in_one_line(error, file)) from error
     return module
 
 
@@ -82,8 +82,8 @@ def as_in_jobs(file: str) -> Iterator[str]:
     if not file or (FROZEN / Path(file).name).is_file():
         yield file
         return
-    with TemporaryDirectory() as made:
-        copy = Path(made)
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary)
         for name, path in own_files(Path(file)).items():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy / name)
@@ -111,7 +111,7 @@ def undeclared(error: BaseException) -> str:
     return next((str(path.relative_to(each)) for each in COPIES if path.is_relative_to(each)), "")
 
 
-def told(error: BaseException, file: Path, of: str = "") -> str:
+def in_one_line(error: BaseException, file: Path, of: str = "") -> str:
     """An error of a user's code in one line, with the line of the user's files where it was raised.
 
     `of` comes after the place: on what the code worked.

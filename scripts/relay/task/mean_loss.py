@@ -59,26 +59,26 @@ def mean_over_samples(
         raise NotFinite(f"the loss of the first batch is {whole:g}")
     if abs(loss_of(batch) - whole) > 1e-12 * max(1.0, abs(whole)):  # the same operations round alike
         raise Dependent(CHANGING)
-    found = [0.0]
+    differences = [0.0]
     for cuts in ([samples // 3], [samples // 4, samples // 4 + samples // 3]):
         places = [0, *cuts, samples]
         parts = [(start, end) for start, end in pairwise(places) if end > start]
         mean = sum((end - start) / samples * loss_of(read(start, end)) for start, end in parts)
-        found.append(abs(mean - whole) / max(1.0, abs(whole)) if math.isfinite(mean) else math.inf)
-    return max(found)
+        differences.append(abs(mean - whole) / max(1.0, abs(whole)) if math.isfinite(mean) else math.inf)
+    return max(differences)
 
 
 @torch.enable_grad()
 def check_gradients(task: BoundTask, model: nn.Module, batch: Batch) -> None:
     """Raise Dependent where a batch's gradients are all 0, or do not grow with its loss. They are left in the model."""
-    found = []
+    gradients = []
     for scale in (1.0, SCALE):
         model.zero_grad()
         (task.loss(task.outputs(model, batch), batch) * scale).backward()
-        found.append([each.grad / scale for each in model.parameters() if each.grad is not None])
-    most = max((each.abs().max().item() for each in found[0] if each.numel()), default=0.0)
+        gradients.append([each.grad / scale for each in model.parameters() if each.grad is not None])
+    most = max((each.abs().max().item() for each in gradients[0] if each.numel()), default=0.0)
     if not 0 < most < math.inf:
         raise Dependent(STANDING)
-    pairs = zip(*found, strict=True)
+    pairs = zip(*gradients, strict=True)
     if not all(torch.allclose(one, other, rtol=0, atol=1e-6 * most) for one, other in pairs):
         raise Dependent(CLIPPING)

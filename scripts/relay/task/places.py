@@ -13,7 +13,7 @@ from typing import NoReturn
 from relay.base import ending
 from relay.base.errors import UserError
 from relay.run_folder import known_faults
-from relay.task.load import shown, told
+from relay.task.load import in_one_line, shown
 from relay.task.user import Task
 
 
@@ -64,7 +64,7 @@ def fail(kind: type[Task], name: str, error: Exception, of: str = "") -> NoRetur
         if re.match(r"\S.*\.py:\d+: ", str(error)):  # it has a place
             raise error
         raise mistake(kind, name, f"{of}{error}") from error
-    line, nowhere = told(error, Path(inspect.getfile(kind)), of), f"{shown(inspect.getfile(kind))}: "
+    line, nowhere = in_one_line(error, Path(inspect.getfile(kind)), of), f"{shown(inspect.getfile(kind))}: "
     raise UserError(
         f"{place(kind, name)}: {line.removeprefix(nowhere)}" if line.startswith(nowhere) else line
     ) from error
@@ -74,8 +74,8 @@ def of_machine(error: Exception) -> bool:
     """Whether the machine is to blame, such as a full memory or a failing disk: such an error has its own remedy."""
     if isinstance(error, UserError):
         return False
-    known = ending.of_a_disk(error) or known_faults.look_up(known_faults.text_of(error))
-    return isinstance(error, MemoryError) or known is not None
+    fault = ending.of_a_disk(error) or known_faults.look_up(known_faults.text_of(error))
+    return isinstance(error, MemoryError) or fault is not None
 
 
 def needs_gpu(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from relay.datasets.prepare import prepare
 from relay.spec.dataset import DatasetSpec
 from relay.spec.identity import fingerprint, plain_tree, source_digest
 from relay.spec.tasks import BUILT_IN, TaskSpec
-from relay.task.load import task_of, told, undeclared
+from relay.task.load import in_one_line, task_of, undeclared
 from relay.task.user import Task, options_of
 
 
@@ -84,10 +84,10 @@ def prepare_data(
     """Prepare a task's data into a folder, unless they are there. Raises UserError; nothing half-made is used."""
     own = task_of(task)
     own.dataset_root, own.dataset_mirror = root, mirror
-    return prepare(spec, partial(_made, own, task), output)
+    return prepare(spec, partial(_run_prepare, own, task), output)
 
 
-def _made(own: Task, task: TaskSpec, folder: Path) -> Any:
+def _run_prepare(own: Task, task: TaskSpec, folder: Path) -> Any:
     try:
         own.prepare(folder)
     except Exception as error:
@@ -95,5 +95,5 @@ def _made(own: Task, task: TaskSpec, folder: Path) -> Any:
             raise
         file = Path(inspect.getfile(type(own)))
         raise UserError(
-            f"task {task.name}: prepare() failed, nothing is used of what it made: {told(error, file)}"
+            f"task {task.name}: prepare() failed, nothing is used of what it made: {in_one_line(error, file)}"
         ) from error

@@ -131,7 +131,7 @@ class Split(Dataset[Any]):
     def _joined(self, samples: list[Any], positions: list[int]) -> Batch:
         kind = type(self.task)
         try:
-            made = self.collate(samples)
+            batch = self.collate(samples)
         except Exception as error:
             if of_machine(error):
                 raise
@@ -145,7 +145,7 @@ class Split(Dataset[Any]):
                 f"the samples make no batch ({reason}); allowed: tensors, numbers, tuples and dicts of one shape each, "
                 "or a method collate_fn(self, samples)",
             ) from error
-        return tuple(made) if isinstance(made, list) else made
+        return tuple(batch) if isinstance(batch, list) else batch
 
     def numbered(self, positions: Sequence[int]) -> str:
         """Samples by their numbers: 'sample 77 of the training set'."""
@@ -153,13 +153,13 @@ class Split(Dataset[Any]):
         more = f" and {len(positions) - SHOWN} more" if len(positions) > SHOWN else ""
         return f"sample{'s' if len(positions) > 1 else ''} {numbers}{more} of the {self.name} set"
 
-    def odd(self, found: Sequence[tuple[int, Shapes]]) -> str:
+    def odd(self, shapes_of_samples: Sequence[tuple[int, Shapes]]) -> str:
         """The sample that has other shapes than most, beside one of these; '' where all have the same."""
-        usual = Counter(each for _, each in found).most_common(1)[0][0]
-        others = [(position, each) for position, each in found if each != usual]
+        usual = Counter(each for _, each in shapes_of_samples).most_common(1)[0][0]
+        others = [(position, each) for position, each in shapes_of_samples if each != usual]
         if not others:
             return ""
-        (number, other), like_most = others[0], next(position for position, each in found if each == usual)
+        (number, other), like_most = others[0], next(position for position, each in shapes_of_samples if each == usual)
         differing = next(((a, b) for a, b in zip(other, usual, strict=False) if a != b), (other, usual))
         one, two = (str(list(each)) for each in differing)
         return f"{self.numbered([number])} has the shape {one}, sample {like_most} {two}"

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from relay.task.draws import Draws
-from relay.task.function_mode import FunctionMode
+from relay.task.modes import FunctionMode
 
 DROPOUT_OFF = "dropout is switched off in the gate"
 NORMS_FROZEN = "BatchNorm's statistics are frozen in the gate; in training they are those of each replica"
@@ -50,8 +50,8 @@ class Stilled:
         if self.unknown:
             names = ", ".join(sorted(self.unknown))
             return f"the model draws random numbers by {names}, which differ between processes and cannot be fixed"
-        told = f"a module changes buffers of another one ({', '.join(self.moving)})"
-        return f"{told}: they follow from each process's part of the batch" if self.moving else ""
+        reason = f"a module changes buffers of another one ({', '.join(self.moving)})"
+        return f"{reason}: they follow from each process's part of the batch" if self.moving else ""
 
 
 def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
@@ -59,8 +59,8 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
 
     A deep network so stays in a range in which it can be trained.
     """
-    found, draws, norms = Stilled(), Draws(), FrozenNorms()
-    found.notes += [DROPOUT_OFF] if _without_dropout(model) else []
+    stilled, draws, norms = Stilled(), Draws(), FrozenNorms()
+    stilled.notes += [DROPOUT_OFF] if _without_dropout(model) else []
     frozen = [_frozen(norm) for norm in model.modules() if isinstance(norm, (_BatchNorm, _InstanceNorm))]
     norms.measures = True
     for norm in frozen:
@@ -71,16 +71,16 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
         norm.measures = False
     norms.measures = False
     with torch.no_grad(), draws.fixed(), norms:
-        found.buffers = _changed(model, compute)
-        for module in {name.rpartition(".")[0] for name in found.buffers}:
+        stilled.buffers = _changed(model, compute)
+        for module in {name.rpartition(".")[0] for name in stilled.buffers}:
             _hold(model.get_submodule(module))
-        found.moving = _changed(model, compute) if found.buffers else ()
-    found.draws, found.functional_norms, found.unknown = bool(draws.drawn), norms.seen, draws.unknown
-    found.notes += [NORMS_FROZEN] if any(isinstance(norm, _BatchNorm) for norm in frozen) or norms.seen else []
-    found.notes += [BUFFERS_FROZEN.format(", ".join(found.buffers))] if found.buffers else []
-    found.notes += [DRAWS_FIXED] if found.draws else []
-    found.notes += [UNKNOWN.format(name) for name in sorted(found.unknown)]
-    return found
+        stilled.moving = _changed(model, compute) if stilled.buffers else ()
+    stilled.draws, stilled.functional_norms, stilled.unknown = bool(draws.drawn), norms.seen, draws.unknown
+    stilled.notes += [NORMS_FROZEN] if any(isinstance(norm, _BatchNorm) for norm in frozen) or norms.seen else []
+    stilled.notes += [BUFFERS_FROZEN.format(", ".join(stilled.buffers))] if stilled.buffers else []
+    stilled.notes += [DRAWS_FIXED] if stilled.draws else []
+    stilled.notes += [UNKNOWN.format(name) for name in sorted(stilled.unknown)]
+    return stilled
 
 
 def _without_dropout(model: nn.Module) -> bool:
@@ -180,7 +180,7 @@ class FrozenNorms(FunctionMode):
         super().__init__()
         self.seen, self.measures = False, False
 
-    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What a normalisation gives by its statistics, and any other function by itself."""
         if func is not F.batch_norm:
             return func(*args, **kwargs)

@@ -132,19 +132,19 @@ def _checked(model: nn.Module, own: Sequence[nn.Module]) -> list[tuple[str, nn.M
             raise UserError(
                 f"blocks: '{name}' is a {type(unit).__name__}, which is never called; allowed: the modules in it"
             )
-        for known in map(names_of(model).__getitem__, map(id, unit.parameters())):
-            inside, outside = ([n for n in known if n.startswith(f"{name}.") is within] for within in (True, False))
+        for tied in map(names_of(model).__getitem__, map(id, unit.parameters())):
+            inside, outside = ([n for n in tied if n.startswith(f"{name}.") is within] for within in (True, False))
             if outside:
                 raise UserError(
                     f"blocks: '{inside[0]}' is '{outside[0]}' too, outside of '{name}'; allowed: modules that hold all "
                     "names of a tied parameter"
                 )
     order = {name: place for place, name in enumerate(names.values())}
-    found = sorted((names[id(unit)] for unit in own), key=order.__getitem__)
-    for name, following in pairwise(found):
+    ordered = sorted((names[id(unit)] for unit in own), key=order.__getitem__)
+    for name, following in pairwise(ordered):
         if name == following:
             raise UserError(f"blocks: '{name}' is named twice; allowed: each module once")
-    for inner in found:
-        if outer := next((name for name in found if inner.startswith(f"{name}.")), None):
+    for inner in ordered:
+        if outer := next((name for name in ordered if inner.startswith(f"{name}.")), None):
             raise UserError(f"blocks: '{inner}' is within '{outer}'; allowed: modules that do not hold each other")
-    return [(name, model.get_submodule(name)) for name in found]
+    return [(name, model.get_submodule(name)) for name in ordered]

@@ -91,14 +91,14 @@ class Task:
 
     def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
         """The mean loss over the batch's samples, a scalar; as it stands here, the one that the model returns."""
-        found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-        found = outputs if found is None and getattr(outputs, "ndim", None) == 0 else found
-        if found is None:
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+        loss = outputs if loss is None and getattr(outputs, "ndim", None) == 0 else loss
+        if loss is None:
             raise UserError(
                 f"{type(self).__name__}: loss is missing: the model returns {type(outputs).__name__} without a loss; "
                 "allowed: a method `loss(self, outputs, batch)`, or a model that returns its loss"
             )
-        return found
+        return loss
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters, at `self.learning_rate`."""

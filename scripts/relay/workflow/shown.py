@@ -80,7 +80,7 @@ class Shown(guard.Shows):
         """Print the card of each combination of the task's options."""
         config, plain = self.call.config, self.plan.stacks.plain
         looks = Looks(config=config, root=self.plan.root, results=RESULTS, arithmetic=Arithmetic.here(), stack=plain)
-        _say("\n\n".join(all_in_words([looks.found(options) for options in task_options(config)])))
+        _say("\n\n".join(all_in_words([looks.looked(options) for options in task_options(config)])))
 
     # Results
 

@@ -1,0 +1,191 @@
+"""One trial of the gate: the strategy trains it as far as its reference went, and is compared with it.
+
+The trial in the run's own precision is trained once more where a run's steps are captured as a CUDA graph: a step that
+is replayed has to train as one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from relay.equivalence.course import Course, EndedEarlyError, Seen, cloned
+from relay.equivalence.division import computed, divided
+from relay.equivalence.figures import apart, distance, largest, scaled
+from relay.equivalence.plain import Tensors
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import EXACT, Trial
+from relay.equivalence.verdict import Part, Verdict
+from relay.process import sent
+from relay.process.devices import is_gpu
+from relay.process.ranks import Ranks
+from relay.spec.run import Training
+from relay.strategies._captured import Captured
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
+
+OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions may be, in float64
+REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
+
+
+def train(
+    run: Training,
+    trial: Trial,
+    data: TrialData,
+    ranks: Ranks,
+    watched: AbstractContextManager[object] | None = None,
+    *,
+    counted: bool = False,
+) -> Course:
+    """Train one trial under the strategy, through the same contract as a run's training. Collective.
+
+    `watched` is entered for the steps alone, when all is built. With `counted`, operations are.
+    """
+    idle = _held_before(ranks.devices)
+    course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
+    course.build()
+    ranks.barrier()
+    before = sent.by_socket()
+    with watched or nullcontext(), suppress(EndedEarlyError):
+        for _ in course.steps(0, trial.steps):
+            pass
+    course.seen.footprint = course.strategy.footprint()  # a prediction may gather what is sharded
+    # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
+    course.seen.bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
+    peaks = ((torch.cuda.max_memory_allocated(device), held) for device, held in zip(ranks.devices, idle, strict=False))
+    course.seen.used_bytes = [peak - held for peak, held in peaks]
+    return course
+
+
+def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
+    """Bytes that the process's tensors take on each of its GPUs, from where their peaks are now counted."""
+    gpus = [device for device in devices if is_gpu(device)]
+    for device in gpus:
+        torch.cuda.reset_peak_memory_stats(device)
+    return [torch.cuda.memory_allocated(device) for device in gpus]
+
+
+def compare(
+    verdict: Verdict, trial: Trial, observed: Sequence[Seen], whole: Tensors, reference: dict[str, Any]
+) -> None:
+    """Compare a trial's losses and final parameters with the reference's."""
+    reported = [seen.losses for seen in observed if seen.replica.reports]
+    if not all(seen.always_training for seen in observed):
+        verdict.problems.append(f"{trial.name}: it trains in evaluation mode, where dropout is off")
+    if counts := [len(losses) for losses in reported if len(losses) != trial.steps]:
+        verdict.problems.append(f"{trial.name}: {counts[0]} steps were trained, of {trial.steps}")
+    elif "losses" in trial.compares and (limit := trial.limit_of("losses")) is not None:
+        curve = torch.tensor(reported, dtype=torch.float64).mean(0)
+        what = f"largest loss difference in {trial.steps} steps, {trial.what}"
+        verdict.add(Part(trial.name, "losses", what, scaled(curve, reference["losses"]), limit))
+    if set(whole) != set(reference["parameters"]):
+        names = sorted(set(whole) ^ set(reference["parameters"]))
+        verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
+    elif "parameters" in trial.compares and (limit := trial.limit_of("parameters")) is not None:
+        pairs = [(whole[name], tensor) for name, tensor in reference["parameters"].items()]
+        if trial.relative:
+            what, figure = "parameter difference", distance(pairs) / reference["update"]
+        else:
+            what, figure = "largest parameter difference", largest(pairs)
+        what = f"{what} after {trial.steps} steps, {trial.what}"
+        verdict.add(Part(trial.name, "parameters", what, figure, limit))
+
+
+def evaluated(verdict: Verdict, observed: Sequence[Seen], reference: dict[str, Any]) -> None:
+    """Compare what the trained model predicts for the first batch."""
+    verdict.tell(problem for seen in observed for problem in seen.problems)
+    of_replicas = sorted((seen for seen in observed if seen.replica.reports), key=lambda seen: seen.replica.index)
+    outputs = batches.joined([out for seen in of_replicas for out in seen.outputs.values()])
+    what = "largest difference of the trained model's outputs, in float64"
+    # Parameters may be a hundred times as far from the reference's as rounding moves them. So may the outputs.
+    limit = max(EXACT, OUTPUTS_MARGIN * reference["outputs_rounding"])
+    verdict.add(Part("algorithm", "outputs", what, apart(outputs, reference["outputs"]), limit))
+
+
+def judge(
+    verdict: Verdict,
+    run: Training,
+    trial: Trial,
+    data: TrialData,
+    reference: dict[str, Any],
+    ranks: Ranks,
+    per_sample: tuple[float, ...] = (),
+) -> list[str]:
+    """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
+
+    `per_sample` are the operations that one process computes for a sample, where what each rank computes is to be
+    compared with them; not in compiled code. Rank 0, which judges, knows them.
+    Returns what the trial has changed in the network. Collective.
+    """
+    verdict.notes += trial.weakened_by(reference)
+    trial = trial.as_far_as(reference)
+    course = train(run, trial, data, ranks, counted=bool(per_sample))
+    whole = cloned(course.strategy)
+    if trial.name == "algorithm":
+        course.predict(trial.steps, step=0)
+    observed = ranks.collect(course.observed())
+    if observed:
+        compare(verdict, trial, observed, whole, reference)
+        if trial.name == "algorithm":
+            evaluated(verdict, observed, reference)
+            divided(verdict, run, trial, observed, data, reference["footprint"])
+    if observed and per_sample:
+        total, forward = (each * run.batch.global_batch_size for each in per_sample)
+        computed(verdict, run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
+    _print(verdict, trial, run)
+    return course.task.notes
+
+
+def _print(verdict: Verdict, trial: Trial, run: Training) -> None:
+    for part in [part for part in verdict.parts if part.trial == trial.name]:
+        at = f"batch {run.batch.global_batch_size}: {part.name}"
+        print(f"{at}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
+
+
+def judge_replayed(
+    verdict: Verdict, run: Training, trials: Sequence[Trial], data: TrialData, reference: dict[str, Any], ranks: Ranks
+) -> None:
+    """Train with captured steps, as the run does, and compare. Where none is captured, a note says why. Collective."""
+    (own,) = (trial for trial in trials if trial.name == "own precision")
+    trial = replace(own, name="replayed", what=f"{own.what}, {REPLAYED}").as_far_as(reference)
+    course, why = _train_replayed(run, trial, data, ranks)
+    if why := next(filter(None, ranks.gather(why)), ""):
+        verdict.notes.append(f"steps are not captured as a CUDA graph, because {why}")
+        return
+    whole, observed = cloned(course.strategy), ranks.collect(course.observed())
+    if observed:
+        compare(verdict, trial, observed, whole, reference)
+        _print(verdict, trial, run)
+
+
+@dataclass
+class Unseen(TrialTask):
+    """The task of a trial, whose loss notes nothing: reading the samples' ids would wait for the GPU."""
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        """The task's loss."""
+        return BoundTask.loss(self, outputs, batch.data)
+
+
+def _train_replayed(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> tuple[Course, str]:
+    """Train as a run does whose steps are captured; and why none was replayed, '' where some were. Collective."""
+    course = Course(run, data, ranks, data.of_kind(Unseen, trial))
+    strategy = course.build()
+    captured = Captured(strategy, lambda batch: batch)
+    if not captured.why and course.task.stilled.draws:
+        captured.why = "the gate's own draws of random numbers are not"
+    if captured.why:
+        return course, captured.why
+    ranks.barrier()
+    strategy.set_learning_rate(course.task.learning_rate(0))
+    given = data.batches(course.task, trial.steps, strategy.replica.index, strategy.replica.count)
+    with course.task.computing(), closing(captured.train_steps(given)) as losses:
+        for step, loss in enumerate(losses, 1):
+            course.losses.append(loss)
+            strategy.set_learning_rate(course.task.learning_rate(step))
+    return course, captured.why or ("" if captured.replayed else f"{trial.steps} steps are too few")
