@@ -23,7 +23,7 @@ WHERE_NEEDED = {
     "pynvml": "process/gpus.py",
 }
 # In functions that only the driver and the dataset stage call.
-DRIVERS = re.compile(r"(spec/(requirements|messages)|datasets/(generate|download))\.py later")
+DRIVERS = re.compile(r"(spec/(strategy_files|messages)|datasets/(generate|download))\.py later")
 
 
 def entries() -> list[Path]:
