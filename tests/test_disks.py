@@ -97,6 +97,14 @@ def test_a_fault_on_a_full_disk_ends_the_job_with_the_disks_reason(
     assert faults.recorded(work) is None
 
 
+def test_where_the_folder_is_gone_with_all_that_was_left_there_the_job_says_so(tmp_path: Path, log: Path) -> None:
+    """A retry would only find it gone as well. Under load, what the processes recorded is removed with the rest."""
+    assert faults.concluded(tmp_path / "gone" / "run-1", "run run-1", 1) == 1
+    told = ending.read(log)
+    assert told is not None
+    assert told.what.startswith(f"run run-1 failed: {tmp_path / 'gone'} is gone: it was removed, or its disk unmounted")
+
+
 def test_an_ending_that_cannot_be_written_is_a_line_in_the_log(
     tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

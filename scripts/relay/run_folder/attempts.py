@@ -32,9 +32,9 @@ def attempt_path(work: Path, attempt: int) -> Path:
 
 
 def gone(work: Path) -> str:
-    """The line for a folder that has vanished under a run's processes: it names the uppermost one that is missing."""
+    """The line for a folder that has vanished under a job's processes: it names the uppermost one that is missing."""
     missing = [place for place in (work, *work.parents) if not place.exists()]
-    return f"{[work, *missing][-1]} is gone: it was removed, or its disk unmounted, while the run was trained"
+    return f"{[work, *missing][-1]} is gone: it was removed, or its disk unmounted, while the job was running"
 
 
 def numbers(work: Path) -> list[int]:

@@ -24,7 +24,7 @@ from relay.base.files import read_json_or, write_json_or_say
 from relay.base.printable import printable
 from relay.chain.files import disk_refusal
 from relay.chain.writers import make_own
-from relay.run_folder import attempt_name, known_faults, peers, watchdog
+from relay.run_folder import attempt_name, attempts, known_faults, peers, watchdog
 from relay.run_folder.known_faults import Kind, Row
 
 FAULT = "fault.json"
@@ -161,7 +161,10 @@ def _fault(error: BaseException, rank: int, where: str) -> dict[str, Any]:
 
 
 def _of_the_disk(work: Path) -> list[dict[str, Any]]:
-    """That the folder's disk takes no writing, as a fault: no process could record its own there. Else nothing."""
+    """That the folder is gone, or its disk takes no writing, as a fault: no process could leave its own there. Else
+    nothing."""
+    if not work.exists():
+        return [_fault(UserError(attempts.gone(work)), 0, "")]
     error = disk_refusal(work, FAULT_BYTES)
     remedy = ending.remedy_of(error)
     return [_fault(Told(f"{work}: {error.strerror}", remedy), 0, "")] if error and remedy else []
