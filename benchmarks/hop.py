@@ -19,11 +19,11 @@ from typing import Any
 
 from common import ROOT, called, report, workflow_run
 
-from relay.run_folder.places import Places
 from relay.spec.run import Run
 
 STEPS = 5  # of each segment
-# Python runs this file at the start of each process that finds it. It notes the first event of each kind.
+# Python runs this file at the start of each process that finds it. It notes the first event of each kind. The job's
+# processes find it because the job hands on its place: their own path has the run's code alone.
 MARKS = """
 import os, sys, time
 _seen = set()
@@ -40,6 +40,8 @@ def _hook(event, arguments):
         _note("job imports its modules")
     elif event == "subprocess.Popen" and "relay.launch" in " ".join(map(str, arguments[1] or ())):
         _note("starts its processes")
+        if arguments[3]:
+            arguments[3]["PYTHONPATH"] = os.pathsep.join([arguments[3]["PYTHONPATH"], os.path.dirname(__file__)])
     elif event == "socket.__new__" and "RANK" in os.environ:
         _note("joins")
     elif event == "os.fork":
@@ -56,18 +58,15 @@ sys.addaudithook(_hook)
 
 
 def declared_run(folder: Path, strategy: str, processes: int) -> Run:
-    """A run on the digits, whose processes tell what they do."""
+    """A run on the digits."""
     comparison = {"strategy": strategy, "devices_per_node": processes}
-    run = workflow_run({"task": "lenet-digits", "comparisons": [comparison]}, folder)
-    (frozen,) = Places(folder, run.id).code.iterdir()
-    (frozen / "sitecustomize.py").write_text(MARKS)
-    return run
+    return workflow_run({"task": "lenet-digits", "comparisons": [comparison]}, folder)
 
 
 def hop(folder: Path, run: Run, first: int) -> dict[str, float]:
     """Seconds from the start of a segment's job to the first event of each phase, in the order of time."""
     marks = folder / f"marks-{first}"
-    site = folder / "job"  # for the job's own process, whose code is the checkout's
+    site = folder / "job"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(MARKS)
     command = [sys.executable, str(ROOT / "scripts/main.py"), "train", "--run", run.id, "--results", str(folder)]

@@ -80,9 +80,12 @@ def all_described(place: Path) -> dict[str, Any]:
     return {str(path.relative_to(place)): described(path) for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with its content; what another process has removed is fine."""
+def remove(path: Path, *, surely: bool = False) -> None:
+    """Remove a file, a link, or a folder with its content; what another process has removed is fine.
+
+    Raises OSError for a file or a link that stays; `surely`: for a folder, too.
+    """
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=not surely)
     else:
         path.unlink(missing_ok=True)

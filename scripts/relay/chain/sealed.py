@@ -56,7 +56,7 @@ def publish(
 ) -> None:
     """Make a checkpoint of what was written: `seal` it, and give it its name. Raises OSError."""
     seal(partial, step, files, facts, name)
-    remove(place)  # a damaged one of the same step, passed over at the start
+    remove(place, surely=True)  # a damaged one of the same step, passed over at the start
     partial.rename(place)
     sync(place.parent)
 

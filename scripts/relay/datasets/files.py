@@ -76,8 +76,13 @@ def members_below(root: Path, source: Source) -> Iterator[tuple[str, bytes]]:
         folder = _folder_below(root, source, archive)
         if any(_exists(folder / member.name) for member in archive.members):
             for member in archive.members:
-                check_file(folder / member.name, member)
-                yield member.name, (folder / member.name).read_bytes()
+                path = folder / member.name
+                check_file(path, member)
+                try:
+                    content = path.read_bytes()
+                except OSError as error:
+                    raise _unreadable(path, error) from error
+                yield member.name, content
         else:
             path = folder / archive.file.name
             check_file(path, archive.file)

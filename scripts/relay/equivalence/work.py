@@ -66,8 +66,9 @@ class _Counting(OperationMode):
     def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operation, whose size is counted."""
         result = func(*args, **kwargs)
-        if not any(issubclass(kind, FakeTensor) for kind in types):  # with these DTensor finds shapes
-            self.work.add(flops(func, args, kwargs, result))
+        finds_shapes = any(issubclass(kind, FakeTensor) for kind in types)  # as DTensor does with these
+        if not finds_shapes and (operations := flops(func, args, kwargs, result)):
+            self.work.add(operations)
         return result
 
 

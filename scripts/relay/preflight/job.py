@@ -9,6 +9,7 @@ from typing import Any
 from relay.base import ending
 from relay.base.ending import Ending
 from relay.base.files import read_json, write_json
+from relay.chain.writers import make_own
 from relay.launch.launcher import launch
 from relay.preflight import nccl_log
 from relay.preflight.checks import check_all
@@ -74,6 +75,7 @@ def _alone(folder: Path, rank: int) -> dict[str, Any] | None:
 
 def _forget(output: Path) -> None:
     """Remove what earlier attempts left."""
+    make_own(output.parent)
     faults.forget(output.parent)
     for path in (output, output.with_name(COLLECTED), output.with_name(PROBLEMS)):
         path.unlink(missing_ok=True)

@@ -61,8 +61,8 @@ def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
     own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.glob("run_folder/*.toml")])
     files = {str(path.relative_to(PACKAGE)): path for path in own}
     if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
-        for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):
-            files[f"strategies/{path.name}"] = path
+        helpers = (path for path in sorted(strategy_file.parent.glob("_*.py")) if path.name != "__init__.py")
+        files |= {f"strategies/{path.name}": path for path in (strategy_file, *helpers)}
     if strategy_file is None:
         return files
     for path in declared_files(strategy_file):

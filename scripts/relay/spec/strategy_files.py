@@ -100,8 +100,8 @@ def _check(path: Path, stated: Requirements) -> None:
             f"{path}: requirements.packages: '{unfit[0]}' is not allowed; allowed: a package's name in small letters, "
             "such as horovod, deepspeed>=0.14.5,<0.20 or lightning|pytorch-lightning"
         )
-    members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
-    named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
+    lists = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
+    named = {name for member in lists for name in getattr(stated, member)} | set(stated.divisors)
     named |= {other for other, _ in stated.part_of.values()}
     named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
     if unknown := sorted(str(name) for name in named - set(stated.options)):

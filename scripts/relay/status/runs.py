@@ -53,25 +53,25 @@ def standing(
     """
     places = Places(results, run.id)
     done = [end for end in ends or () if places.state(end).exists()]
-    progress = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
+    newest = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
     state, why = _state(places, run, queue)
     nodes = used.newest(places.work) if state == "running" else []
     if state == "running":
         why = (silent(places) if run.strategy.script else "") or used.idle(nodes)
     if state == "begun" and run.length.total_steps in done:
         state = "trained"
-    left = max(0.0, progress.seconds_to(run.length.total_steps)) if progress else None
-    if left is not None and progress is not None and state == "running":
-        left = max(0.0, left - (time.time() - progress.reached))
+    left = max(0.0, newest.seconds_to(run.length.total_steps)) if newest else None
+    if left is not None and newest is not None and state == "running":
+        left = max(0.0, left - (time.time() - newest.reached))
     return Standing(
         run=run,
         words=words,
         state=state,
-        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, _trained(places, progress)),
+        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, _trained(places, newest)),
         steps=run.length.total_steps,
         jobs_done=len(done),
         jobs=len(ends) if ends is not None else None,
-        samples_per_second=progress.steps_per_second * run.batch.global_batch_size if progress else None,
+        samples_per_second=newest.steps_per_second * run.batch.global_batch_size if newest else None,
         seconds_left=None if state in ("done", "trained", "failed") else left,
         why=why,
         uses=tuple(used.lines(nodes)),
