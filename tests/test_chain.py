@@ -44,9 +44,7 @@ def test_two_segments_are_one_long_run(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_saves_and_the_retry_goes_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     """To every process of the job, as `scancel --full` and a preemption do; with workers that load data."""
     number = signal.SIGTERM
     loader: dict[str, Any] = {"loader": "dataloader", "data_workers": 1}
@@ -63,10 +61,8 @@ def test_a_signal_saves_and_the_retry_goes_on(
     saved = chain.checkpoints()[-1]
     assert f"stopped at step {saved} of 60" in ended.errors
     assert not (chain.declared / "step-60.json").exists()
-    monkeypatch.setenv("SLURM_JOB_END_TIME", "soon")
     ended = chain.forked(attempt=2)
     assert ended.status == 0, ended.errors
-    assert capfd.readouterr().err.count("SLURM_JOB_END_TIME: 'soon' is no time") == 1  # of two ranks
     assert chain.started_at() == [0, saved]
     assert summarise(chain.run, chain.work)["losses"]["steps"] == list(range(1, 61))
 

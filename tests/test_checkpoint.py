@@ -223,7 +223,8 @@ def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(
     def from_all(every: list[set[str]], seen: set[str], **_: Any) -> None:
         every[0] = seen | {"rng-1.pt"}
         place = next(checkpoints.directory.glob("partial-*"))
-        threading.Timer(1.0, lambda: (place / "rng-1.pt").write_text("another node's")).start()
+        (place.parent / "rng-1.pt").write_text("another node's")
+        threading.Timer(1.0, (place.parent / "rng-1.pt").rename, [place / "rng-1.pt"]).start()
 
     listed = checkpoint.all_described
     monkeypatch.setattr(checkpoint.dist, "all_gather_object", from_all)

@@ -200,6 +200,14 @@ def test_deepspeed_and_horovod_are_told_the_gpus_and_torchs_own_nccl() -> None:
     assert not {"HOROVOD_NCCL_LINK", "TORCH_CUDA_ARCH_LIST"} & set(RECIPES["horovod"].environment("cpu", told))
 
 
+def test_without_a_package_of_the_drivers_it_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update of the driver's environment takes packages away, and the stack had them from there alone."""
+    lock, there = ENVS / "lightning.txt", overlay.distributions
+    before = overlay.place(lock)
+    monkeypatch.setattr(overlay, "distributions", lambda **of: [] if of["name"] == "numpy" else there(**of))
+    assert overlay.place(lock) != before
+
+
 @pytest.mark.slow
 def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
     quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")

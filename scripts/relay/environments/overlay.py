@@ -27,13 +27,14 @@ SEES_DRIVER = "relay_driver.pth"
 def place(lock: Path) -> Path | None:
     """Where a lock's environment is, or will be; None for the stack that the driver's own environment has.
 
-    The name is a digest of the lock, of how its packages are built, and of the environment beneath.
+    The name is a digest of the lock, of how its packages are built, and of the environment beneath: of what that has of
+    the lock, too, for an update of the driver's may take away a package that a stack has from there.
     """
     if lock.stem == DRIVERS or not lock.is_file():
         return None
     text = lock.read_text(encoding="utf-8")
     recipes = [repr(RECIPES[name]) for name in built.entries(text)]
-    parts = [text, recipes, sys.version, str(Path(sys.prefix).resolve()), version("torch")]
+    parts = [text, without(text, _not_fetched), recipes, sys.version, str(Path(sys.prefix).resolve()), version("torch")]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
     return built.cache() / "environments" / f"{lock.stem}-{digest}"
 
