@@ -88,8 +88,8 @@ def describe(schema: Schema, whole: Schema) -> str:
         return ("a whole number" if kind == "integer" else "a number") + (f" {bounds}" if bounds else "")
     if kind == "array":
         count, items = schema.get("minItems"), describe(schema["items"], whole)
-        exactly = f"{count} values" if count == schema.get("maxItems") and count else "a list"
-        return f"{exactly}, each {items}"
+        some = "a list of at least one" if count else "a list"
+        return f"{f'{count} values' if count and count == schema.get('maxItems') else some}, each {items}"
     if kind == "object":
         keys = schema.get("properties")
         named = ", ".join([*(keys or ())][:MOST_KEYS]) + (" and others" if keys and len(keys) > MOST_KEYS else "")
