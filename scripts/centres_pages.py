@@ -15,12 +15,11 @@ HEAD = """\
 
 <!-- `make schema` writes this page from docs/pages.yaml. Change that, not this page. -->
 
-[Five computing centres' pages](translating-options.md) on PyTorch, line by line: what each says, in few words, and
-where it is here. Lines are those of a page's source. "Works" says that it is built, and tested as far as
-[tests without these clusters](untested.md) can.
+Find a line of your [computing centre's page](translating-options.md) on PyTorch, and follow its link. Lines are those of a page's
+source. "Works" means: it is built, and tested as far as [tests without these clusters](untested.md) can.
 
 """
-# How a thing of each kind is written. A test of a file is a link to the file, with the test's name in the code.
+# How a thing of each kind is written. A test is a link to its file.
 WORDS = {
     "doc": "[{page}]({name})",
     "file": "[`{stem}`](../{name})",
@@ -31,7 +30,7 @@ WORDS = {
     "task": "task `{name}`",
     "option": "option `{name}`",
     "variable": "`{name}`",
-    "test": "[test](../tests/{file}): {test_name}",
+    "test": "[test](../tests/{file})",
 }
 
 
@@ -43,10 +42,9 @@ def read(root: Path) -> list[dict[str, Any]]:
 def shown(thing: str) -> str:
     """A thing, such as `key epochs`, in the words of its kind."""
     kind, name = thing.split(" ", 1)
-    file, _, test = name.partition("::")
-    test_name = test.removeprefix("test_").replace("_", " ")
+    file = name.partition("::")[0]
     page = name.partition("#")[2].replace("-", " ") or Path(name).stem
-    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, test_name=test_name, page=page)
+    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, page=page)
 
 
 def page(root: Path) -> str:
