@@ -15,16 +15,17 @@ HEAD = """\
 
 <!-- `make schema` writes this page from docs/pages.yaml. Change that, not this page. -->
 
-Find a line of your [computing centre's page](translating-options.md) on PyTorch, and follow its link. Lines are those of a page's
-source. "Works" means: it is built, and tested as far as [tests without these clusters](untested.md) can.
+Find a line of your [computing centre's page](translating-options.md) on PyTorch, and follow its link. Lines are
+those of a page's source. What works is [tested](untested.md) without these clusters. Brackets say what is left out,
+or works in part.
 
 """
 # How a thing of each kind is written. A test is a link to its file.
 WORDS = {
     "doc": "[{page}]({name})",
     "file": "[`{stem}`](../{name})",
-    "key": "key [`{name}`](../config/README.md)",
-    "site": "site's key [`{name}`](../config/sites/README.md)",
+    "key": "[`{name}`](../config/README.md)",
+    "site": "[site's `{name}`](../config/sites/README.md)",
     "target": "`snakemake {name}`",
     "strategy": "[`{name}`](strategies.md)",
     "task": "task `{name}`",
@@ -54,10 +55,9 @@ def page(root: Path) -> str:
     counted = Counter(row["state"] for row in rows)
     parts = [HEAD, f"{len(rows)} things: {', '.join(f'{counted[state]} {state}' for state in STATES)}.\n"]
     for each in pages:
-        parts.append(
-            f"\n## {each['page']}: {each['title']}\n\n| lines | what | state | where |\n| --- | --- | --- | --- |\n"
-        )
+        parts.append(f"\n## {each['page']}: {each['title']}\n\n| lines | what | where |\n| --- | --- | --- |\n")
         for row in each["rows"]:
-            state = f"{row['state']}: {row['note']}" if "note" in row else row["state"]
-            parts.append(f"| {row['lines']} | {row['what']} | {state} | {', '.join(map(shown, row['where']))} |\n")
+            told = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
+            what = f"{row['what']} ({': '.join(told)})" if told else row["what"]
+            parts.append(f"| {row['lines']} | {what} | {', '.join(map(shown, row['where']))} |\n")
     return "".join(parts)

@@ -51,14 +51,16 @@ README_HEAD = """\
 snakemake --profile profiles/local --configfile mine.yaml
 ```
 
-A block in your file is merged key by key. A list, such as `comparisons`, replaces the whole list. Unknown keys and wrong values are
-refused before anything runs, each with one line. `snakemake plan` shows what would run, and what it costs at most.
+A block in your file is merged key by key. A list, such as `comparisons`, replaces the whole list. Unknown keys and
+wrong values are refused before anything runs, each with one line. `snakemake plan` shows what would run, and what it
+costs at most.
 """
 
 COMPARISONS = """\
-Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every combination of an entry's
-lists is one setting. If a setting cannot run, the comparison lists it as `skipped`, with the reason: for example more threads than
-CPUs, or a global batch that the processes cannot share evenly. If two entries ask for the same setting, it runs once.
+Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every combination of
+an entry's lists is one setting. If a setting cannot run, the comparison lists it as `skipped`, with the reason: for
+example more threads than CPUs, or a global batch that the processes cannot share evenly. If two entries ask for the
+same setting, it runs once.
 """
 
 EXAMPLE = """\
