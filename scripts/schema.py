@@ -56,6 +56,18 @@ wrong values are refused before anything runs, each with one line. `snakemake pl
 costs at most.
 """
 
+# What is allowed, shorter than in messages: a table is looked up, not read.
+SHORT = {
+    "a whole number of at least ": "integer ≥ ",
+    "a number of at least ": "number ≥ ",
+    "a number greater than ": "number > ",
+    " and of at most ": ", ≤ ",
+    " and less than ": ", < ",
+    ", each ": " of ",
+    ", or a list of these": " (or a list)",
+    "a block of names and values": "a block",
+}
+
 COMPARISONS = """\
 Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every combination of
 an entry's lists is one setting. If a setting cannot run, the comparison lists it as `skipped`, with the reason: for
@@ -162,6 +174,8 @@ def _table(block: type[BaseModel], whole: Schema) -> str:
     for name, field in block.model_fields.items():
         value = getattr(default, name) if default else field.get_default(call_default_factory=True)
         allowed = describe(properties[name], whole)
+        for words, short in SHORT.items():
+            allowed = allowed.replace(words, short)
         if field.is_required():
             shown = "required"
         elif isinstance(value, BaseModel) or name == "comparisons":
