@@ -15,9 +15,9 @@ HEAD = """\
 
 <!-- `make schema` writes this page from docs/pages.yaml. Change that, not this page. -->
 
-Find a line of your [computing centre's page](translating-options.md) on PyTorch, and follow its link. Lines are
-those of a page's source. What works is [tested](untested.md) without these clusters. Brackets say what is left out,
-or works in part.
+Find a line of your [computing centre's page](translating-options.md) on PyTorch, and follow its link. The
+numbers are the lines of the page's source. What works is [tested](untested.md) without these clusters. Brackets say
+what is left out, or works in part.
 
 """
 # How a thing of each kind is written. A test is a link to its file.
@@ -55,9 +55,9 @@ def page(root: Path) -> str:
     counted = Counter(row["state"] for row in rows)
     parts = [HEAD, f"{len(rows)} things: {', '.join(f'{counted[state]} {state}' for state in STATES)}.\n"]
     for each in pages:
-        parts.append(f"\n## {each['page']}: {each['title']}\n\n| lines | what | where |\n| --- | --- | --- |\n")
+        parts.append(f"\n## {each['page']}: {each['title']}\n\n")
         for row in each["rows"]:
             told = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
             what = f"{row['what']} ({': '.join(told)})" if told else row["what"]
-            parts.append(f"| {row['lines']} | {what} | {', '.join(map(shown, row['where']))} |\n")
+            parts.append(f"- **{row['lines']}** {what}: {', '.join(map(shown, row['where']))}\n")
     return "".join(parts)
