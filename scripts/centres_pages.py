@@ -15,23 +15,23 @@ HEAD = """\
 
 <!-- `make schema` writes this page from docs/pages.yaml. Change that, not this page. -->
 
-[Five computing centres' pages](translating-options.md) on PyTorch, line by line: what each says, in few words, and
-where it is here. Lines are those of a page's source. "Works" says that it is built, and tested as far as
-[tests without these clusters](untested.md) can.
+Find a line of your [computing centre's page](translating-options.md) on PyTorch, and follow its link. The
+numbers are the lines of the page's source. What works is [tested](untested.md) without these clusters. Brackets say
+what is left out, or works in part.
 
 """
-# How a thing of each kind is written. A test of a file is a link to the file, with the test's name in the code.
+# How a thing of each kind is written. A test is a link to its file.
 WORDS = {
     "doc": "[{page}]({name})",
     "file": "[`{stem}`](../{name})",
-    "key": "key [`{name}`](../config/README.md)",
-    "site": "site's key [`{name}`](../config/sites/README.md)",
+    "key": "[`{name}`](../config/README.md)",
+    "site": "[site's `{name}`](../config/sites/README.md)",
     "target": "`snakemake {name}`",
     "strategy": "[`{name}`](strategies.md)",
     "task": "task `{name}`",
     "option": "option `{name}`",
     "variable": "`{name}`",
-    "test": "[test](../tests/{file}): {test_name}",
+    "test": "[test](../tests/{file})",
 }
 
 
@@ -43,10 +43,9 @@ def read(root: Path) -> list[dict[str, Any]]:
 def shown(thing: str) -> str:
     """A thing, such as `key epochs`, in the words of its kind."""
     kind, name = thing.split(" ", 1)
-    file, _, test = name.partition("::")
-    test_name = test.removeprefix("test_").replace("_", " ")
+    file = name.partition("::")[0]
     page = name.partition("#")[2].replace("-", " ") or Path(name).stem
-    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, test_name=test_name, page=page)
+    return WORDS[kind].format(name=name, stem=Path(name).name, file=file, page=page)
 
 
 def page(root: Path) -> str:
@@ -56,10 +55,9 @@ def page(root: Path) -> str:
     counted = Counter(row["state"] for row in rows)
     parts = [HEAD, f"{len(rows)} things: {', '.join(f'{counted[state]} {state}' for state in STATES)}.\n"]
     for each in pages:
-        parts.append(
-            f"\n## {each['page']}: {each['title']}\n\n| lines | what | state | where |\n| --- | --- | --- | --- |\n"
-        )
+        parts.append(f"\n## {each['page']}: {each['title']}\n\n")
         for row in each["rows"]:
-            state = f"{row['state']}: {row['note']}" if "note" in row else row["state"]
-            parts.append(f"| {row['lines']} | {row['what']} | {state} | {', '.join(map(shown, row['where']))} |\n")
+            told = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
+            what = f"{row['what']} ({': '.join(told)})" if told else row["what"]
+            parts.append(f"- **{row['lines']}** {what}: {', '.join(map(shown, row['where']))}\n")
     return "".join(parts)

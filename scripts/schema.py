@@ -45,23 +45,34 @@ README_HEAD = """\
 
 <!-- `make schema` writes this page from scripts/relay/config/config.py. Change that, not this page. -->
 
-`config.yaml` holds every key with its default. `demo.yaml` is what `make demo` adds to it. A file of your own
-needs only what differs:
+`config.yaml` holds every key with its default. Your own file needs only the keys that differ:
 
 ```
 snakemake --profile profiles/local --configfile mine.yaml
 ```
 
-Your file is merged over `config.yaml`. A block is merged key by key. A list, such as `comparisons`, replaces
-the whole list. Unknown keys, wrong types and values that are not allowed are refused before anything runs,
-each with one line. `snakemake plan` shows what would run, and what it costs at most.
+A block in your file is merged key by key. A list, such as `comparisons`, replaces the whole list. Unknown keys and
+wrong values are refused before anything runs, each with one line. `snakemake plan` shows what would run, and what it
+costs at most.
 """
 
+# What is allowed, shorter than in messages: a table is looked up, not read.
+SHORT = {
+    "a whole number of at least ": "integer ≥ ",
+    "a number of at least ": "number ≥ ",
+    "a number greater than ": "number > ",
+    " and of at most ": ", ≤ ",
+    " and less than ": ", < ",
+    ", each ": " of ",
+    ", or a list of these": " (or a list)",
+    "a block of names and values": "a block",
+}
+
 COMPARISONS = """\
-Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every
-combination of an entry's lists is one setting. A combination that cannot run is listed in the comparison as
-`skipped`, with the reason: more threads than CPUs, a global batch that the processes cannot share evenly, a
-strategy that the device cannot run. A setting that two entries ask for runs once.
+Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every combination of
+an entry's lists is one setting. If a setting cannot run, the comparison lists it as `skipped`, with the reason: for
+example more threads than CPUs, or a global batch that the processes cannot share evenly. If two entries ask for the
+same setting, it runs once.
 """
 
 EXAMPLE = """\
@@ -163,6 +174,8 @@ def _table(block: type[BaseModel], whole: Schema) -> str:
     for name, field in block.model_fields.items():
         value = getattr(default, name) if default else field.get_default(call_default_factory=True)
         allowed = describe(properties[name], whole)
+        for words, short in SHORT.items():
+            allowed = allowed.replace(words, short)
         if field.is_required():
             shown = "required"
         elif isinstance(value, BaseModel) or name == "comparisons":

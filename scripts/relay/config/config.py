@@ -71,7 +71,7 @@ class Config(Block):
 
     task: TaskName = Field(
         default="lenet-digits",
-        description="what to train: the name of a built-in task, or the file of one of your own (task.py)",
+        description="what to train: the name of a built-in task, or your own task's file (task.py)",
     )
     task_options: dict[str, Axis[OptionValue]] = Field(
         default={}, description="the task's own options, each an axis: {name: value or list}"
@@ -83,11 +83,11 @@ class Config(Block):
     seed: Seed = Field(default=1, description="seed of initial weights, order of samples, and order of the jobs")
     site: Text | None = Field(
         default=None,
-        description="the cluster: a file of config/sites by name, or a path; null: what the profile says",
+        description="the cluster: a name in config/sites, or the path of a file; null: the profile's",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto",
-        description="for strategies that run on either; auto: cuda where the site, or this machine, has NVIDIA GPUs",
+        description="for strategies that run on both; auto: cuda if the site, or this machine, has NVIDIA GPUs",
     )
     global_batch_size: Natural | None = Field(
         default=None, description="samples per optimiser step over all devices; null: the task's"
@@ -97,113 +97,113 @@ class Config(Block):
     )
     learning_rate_scaling: Scaling = Field(
         default="none",
-        description="how the learning rate grows with the global batch size, from the task's own on",
+        description="how the learning rate grows with the global batch size",
     )
     dataset_root: Text | None = Field(
         default=None,
-        description="folder with a copy of the dataset that you already have; null: it is downloaded",
+        description="folder with your own copy of the dataset; null: it is downloaded",
     )
     dataset_mirror: Address | None = Field(
         default=None,
-        description="address to download the dataset from, in place of its usual ones; "
+        description="address to download the dataset from, instead of the usual ones; "
         "file:///… is a folder with the downloaded files",
     )
     segment: Segment | None = Field(
         default=None,
-        description="what one job does of a run: {epochs: n}, {steps: n} or {minutes: n}; null: all of it",
+        description="the part of a run that one job trains: {epochs: n}, {steps: n} or {minutes: n}; null: all of it",
     )
     checkpoint_minutes: Positive = Field(default=10.0, description="minutes between checkpoints within a job")
     checkpoint_every_epochs: Epochs | None = Field(
-        default=None, description="epochs between checkpoints, beside those by checkpoint_minutes; null: only these"
+        default=None, description="epochs between further checkpoints; null: only those of checkpoint_minutes"
     )
     checkpoint_every_steps: Natural | None = Field(
-        default=None, description="the same in steps, in place of checkpoint_every_epochs; null: as that says"
+        default=None, description="the same in steps, instead of checkpoint_every_epochs"
     )
     cuda_graph: bool = Field(
         default=True,
-        description="whether a step on a GPU is captured as a CUDA graph and replayed, where it computes the same so: "
-        "small networks train several times as fast; false: never",
+        description="whether steps on a GPU are replayed as a CUDA graph, if they compute the same: small networks "
+        "then train several times as fast",
     )
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
     observed_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=20,
-        description="steps at the end of each run's first job that are observed instead of timed, to show what a "
-        "step's time goes to: at most a tenth of the job's; 0: none",
+        description="steps of each run's first job that are not timed, but show what a step's time goes to: at most a "
+        "tenth of the job's; 0: none",
     )
     monitor_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
         default=1.0,
-        description="seconds between two looks at the CPUs, memory and GPUs that a run uses, while it trains; 0: none",
+        description="seconds between two readings of a run's use of CPUs, memory and GPUs; 0: none",
     )
     evaluate_every_epochs: Epochs = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
     time_limits: list[Natural] = Field(
         default=[],
-        description="time limits, in minutes, for which `snakemake plan` says how many jobs a training needs, once it "
-        "has been measured; []: runtime_minutes, and the longest jobs of the site's partitions",
+        description="time limits in minutes: `snakemake plan` shows how many jobs each would need, after a "
+        "measurement; []: runtime_minutes, and the longest jobs of the site's partitions",
     )
     memory_mb_per_node: Natural | None = Field(
         default=None, description="main memory that a job asks for on each node; null: the site's share"
     )
     right_size: bool = Field(
         default=True,
-        description="on a cluster: ask for the memory and time that finished runs of the setting, or of another length "
-        "of it, needed, with a margin, where that is less than what is declared",
+        description="on a cluster: if finished runs of a setting needed less memory and time than declared, its later "
+        "jobs ask for less, with a margin",
     )
     max_device_hours: Positive | None = Field(
         default=None,
-        description="budget: the hours of devices that all jobs of the plan may take, by their time limits, with what "
-        "they have taken so far. A device is a GPU; of jobs without GPUs, as many CPU cores as one counts as",
+        description="budget: the device-hours that all jobs of the plan may take, used hours included. A device is a "
+        "GPU; in jobs without GPUs, several CPU cores count as a device",
     )
     over_budget: Literal["refuse", "drop_repeats"] = Field(
         default="refuse",
-        description="what is done with a plan beyond max_device_hours: refuse it, or leave out its last repeats, of "
-        "all settings alike, down to two",
+        description="if a plan exceeds max_device_hours: refuse it, or leave out the last repeats of all settings, "
+        "down to two",
     )
     drop_slower_than: Annotated[float, Field(ge=1.5, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="settings get no further repeats where, in the first two, another proven setting that costs "
-        "no more was this many times as fast; null: all get theirs",
+        description="a setting gets no further repeats if another proven setting, which costs no more, was this many "
+        "times as fast in the first two; null: all repeats are made",
     )
     anchor: bool = Field(
         default=True,
-        description="whether the recommended setting is measured again where settings are added on a later day, as "
-        "often as these, so that they are compared on one day",
+        description="whether the recommended setting is measured again, beside settings that you add on a later day",
     )
     most_jobs: Natural = Field(
-        default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"
+        default=10_000, description="the largest number of training jobs: settings × repeats × segments"
     )
     margin: Fraction = Field(default=0.03, description="speeds that differ by less than this fraction are a tie")
     least_efficiency: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
         default=0.7,
-        description="more devices are recommended where the speed grows by at least this fraction of what they cost",
+        description="more devices are recommended if the speed grows by at least this fraction of the growth in cost",
     )
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="the test accuracy to which the report tells each setting's time, of tasks that measure one; null: "
-        "the highest whole per cent that all settings reach",
+        description="the report gives each setting's time to this test accuracy; null: the highest whole per cent that "
+        "all settings reach",
     )
     answer: Answer = Field(default=Answer(), description="the training that the answer is for")
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
     unproven: Literal["skip", "measure"] = Field(
         default="skip",
-        description="what is done with settings that cannot be proven, because the loss is no mean over samples, "
-        "or because the model draws random numbers that are not torch's: skip them, or measure them and say of each "
-        "that it is not proven",
+        description="settings that cannot be proven, for example because the loss is no mean over samples: skip them, "
+        "or measure them and call them not proven",
     )
     spot_checks: SpotChecks = Field(
-        default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"
+        default=SpotChecks(), description="steps of the runs that one plain process computes again"
     )
     probe: Probe = Field(default=Probe(), description="the search for the largest batch, or model, that fits")
     packages: dict[str, list[Text]] = Field(
         default={},
-        description="packages of your own beside those of a stack: {stack: [packages]}, such as "
-        "{torch: [einops, transformers==4.57.1]}; the driver records their versions",
+        description="packages of your own beside a stack's, such as {torch: [einops, transformers==4.57.1]}; the "
+        "driver records their versions",
     )
-    strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")
+    strategy_folders: list[Text] = Field(
+        default=[], description="folders with strategies of your own, one in each file"
+    )
     shrink: bool = Field(
         default=False,
-        description="whether to try the comparison out on a laptop: on CPUs of one machine, with at most 4 processes "
-        "of 2 CPUs, 2 repeats, an epoch and a gate of 40 steps, and with what `shrunk` says",
+        description="whether to try the comparison on a laptop: CPUs of one machine, at most 4 processes of 2 CPUs, "
+        "2 repeats, an epoch, a gate of 40 steps, and the keys of `shrunk`",
     )
     shrunk: dict[str, Any] = Field(
         default={},
