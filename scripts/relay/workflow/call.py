@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from relay.base import lifeline
+from relay.base import entry, lifeline
 from relay.base.errors import UserError
 from relay.card import looks
 from relay.config import reading, shrink
@@ -106,6 +107,14 @@ class Call:
         """The ids of what proves the runs, by the folder of their verdicts."""
         return {GATES: [*self.plan.gates], SPOT_CHECKS: [*self.plan.spot_checks]}
 
+    def text(self, specification: Specification) -> str:
+        """What a job is told to compute, as its file has it."""
+        return json.dumps(specification.to_dict(self.job_requests.plan.job(specification)))
+
+    def relay(self, *command: Any) -> str:
+        """A shell command that starts one of `relay`'s, of this call's own project."""
+        return shlex.join(entry.words(sys.executable, self.root, *map(str, command)))
+
     def strategies_as_targets(self) -> Sequence[str]:
         """The names of the plan's strategies. Ends the process where another rule has one of them."""
         if taken := next(filter(self.workflow.is_rule, self.plan.strategies), None):
@@ -127,11 +136,6 @@ class Call:
             results=RESULTS,
             on_slurm=self.site is not None,
         )
-
-
-def specification_text(call: Call, specification: Specification) -> str:
-    """What a job is told to compute, as its file has it."""
-    return json.dumps(specification.to_dict(call.job_requests.plan.job(specification)))
 
 
 def check_defaults(workflow: Any) -> None:

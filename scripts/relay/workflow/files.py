@@ -18,7 +18,7 @@ from relay.selftest.parts import RESUME
 from relay.spec.run import Run, Specification, Training
 from relay.status import finished
 from relay.workflow import selftest_plan
-from relay.workflow.call import RESULTS, Call, specification_text
+from relay.workflow.call import RESULTS, Call
 from relay.workflow.selftest import SelfTest
 
 REFERENCE = "results/equivalence/references/{}/reference.pt"
@@ -97,7 +97,7 @@ class Files:
         looked = self.plan.preflights[job.preflight]
         facts = Path(FACTS.format(looked.id))
         # After another module, or another interface, the nodes are looked at anew.
-        text = specification_text(self.call, looked) + "\n"
+        text = self.call.text(looked) + "\n"
         why = finished.record(facts) or finished.text(facts.with_name("preflight.json"), text)
         return self._needed(facts, why, [self.environment_of(looked)], {"environment", "preflight_job"})
 
