@@ -40,7 +40,8 @@ class Command:
     """A comparison's command. `folder` is from where the script imports: its own, or this one for `-m`.
 
     `files` are the script, and the modules that it imports from there; `place` names the comparison in a mistake.
-    `trained` is what all commands share whose speeds can be compared.
+    `reports_steps` and `keeps_checkpoints`: by `relay.chain`, as the files' texts tell. `trained` is what all commands
+    share whose speeds can be compared.
     """
 
     name: str
@@ -49,31 +50,9 @@ class Command:
     folder: str
     files: tuple[str, ...]
     place: str
+    reports_steps: bool
+    keeps_checkpoints: bool
     trained: str = TASK
-
-    @property
-    def reported(self) -> bool:
-        """Whether the script reports its steps by `relay.chain`."""
-        return any(STEPPING.search(text) or CHAINING.search(text) for text in self._texts())
-
-    @property
-    def chained(self) -> bool:
-        """Whether it keeps checkpoints by `relay.chain`."""
-        return any(CHAINING.search(text) for text in self._texts())
-
-    @property
-    def tells_samples(self) -> bool:
-        """Whether it reports samples, too."""
-        return any(STEPPING.search(text) for text in self._texts())
-
-    def _texts(self) -> Iterator[str]:
-        """The texts of the files that use `relay.chain`."""
-        copied = (Path(self.folder) / "chain" / "agreement.py").is_file()
-        for file in self.files:
-            if file.endswith(".py") and (Path(self.folder) / "chain") not in Path(file).parents:
-                text = Path(file).read_text(encoding="utf-8", errors="replace")
-                if OURS.search(text) or (copied and COPIED.search(text)):
-                    yield text
 
 
 def command_of(comparison: Comparison, index: int) -> Command:
@@ -100,7 +79,27 @@ def command_of(comparison: Comparison, index: int) -> Command:
             files = set().union(*(beside(Path(file), each) for each in _importing_from(Path(folder))))
     except UserError as error:
         raise UserError(f"{place}{error}") from None
-    return Command(comparison.strategy, tuple(words), file, folder, tuple(sorted(map(str, files))), place)
+    texts = [*_texts_with_chain(files, Path(folder))]
+    return Command(
+        name=comparison.strategy,
+        words=tuple(words),
+        file=file,
+        folder=folder,
+        files=tuple(sorted(map(str, files))),
+        place=place,
+        reports_steps=any(map(STEPPING.search, texts)),
+        keeps_checkpoints=any(map(CHAINING.search, texts)),
+    )
+
+
+def _texts_with_chain(files: Iterable[Path], folder: Path) -> Iterator[str]:
+    """The texts of the files that use `relay.chain`, or a copy of its folder beside them."""
+    copied = (folder / "chain" / "agreement.py").is_file()
+    for file in files:
+        if file.suffix == ".py" and folder / "chain" not in file.parents:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if OURS.search(text) or (copied and COPIED.search(text)):
+                yield text
 
 
 def _importing_from(folder: Path) -> list[Path]:
@@ -207,7 +206,7 @@ def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
 
     That is what they tell of their speed, or their steps, if a step has as many samples in all of them.
     """
-    speed_patterns = [(each.read, commands[each.strategy].tells_samples) for each in config.comparisons]
+    speed_patterns = [(each.read, commands[each.strategy].reports_steps) for each in config.comparisons]
     batches = {tuple(str(getattr(each, name)) for name in BATCHES[:2]) for each in config.comparisons}
     speeds = all(read.samples_per_second or (samples and not read.step) for read, samples in speed_patterns)
     return len(commands) == 1 or speeds or (all(read.step for read, _ in speed_patterns) and len(batches) == 1)

@@ -78,8 +78,7 @@ class Combinations:
     def _of_command(self, combination: Combination, command: Command) -> tuple[Setting, list[str]]:
         """The setting of a combination that names a command, and why it cannot run."""
         stack = self.plan.stacks.name(self.config.comparisons[combination.comparison].stack)
-        setting = scripts.resolve(combination, command, config=self.config, stack=stack, here=self.here)
-        reasons = [*scripts.problems(combination, setting, command, self.here)]
+        setting, reasons = scripts.planned(combination, command, config=self.config, stack=stack, here=self.here)
         if self.here.site and not reasons:
             reasons += self._site_problems(setting, self.here.site, None)
         return setting, reasons

@@ -72,13 +72,13 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
     if shape.backend is None:
         offered = " or ".join(BACKENDS[shape.device])
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {shape.device} offers {offered}"
+    if shape.threads > shape.cpus_per_task:
+        yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
 
 
 def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
     shape, feeding = setting.shape, setting.feeding
     launcher, world_size = shape.launcher, shape.world_size
-    if shape.threads > shape.cpus_per_task:
-        yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
     if feeding.data_workers and feeding.loader == "resident":
         yield f"data_workers {feeding.data_workers} have no work with loader resident; use loader dataloader"
     if launcher != "none" and world_size == 1:
