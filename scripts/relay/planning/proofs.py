@@ -9,12 +9,12 @@ from typing import Any
 
 from relay.base.grouped import grouped
 from relay.config.expansion import options_key
-from relay.config.strategies import StrategyFile
+from relay.config.strategies import StrategyFile, unit
 from relay.environments import overlay
 from relay.environments.locks import base
 from relay.planning.inputs import Inputs
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.settings import BACKENDS, unit
+from relay.planning.settings import BACKENDS
 from relay.process.cpus import useful_threads
 from relay.spec import identity
 from relay.spec.declare import bearing, reset

@@ -26,7 +26,7 @@ from relay.base.files import read_json_or, write_json
 from relay.base.grouped import grouped
 from relay.equivalence.verdict import of_batch
 from relay.planning.inputs import Identities
-from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.slurm import shapes
@@ -210,9 +210,8 @@ def _firsts(plan: Plan) -> list[First]:
 
 def _proven(plan: Plan, run: Run) -> bool:
     """Whether a run's gate has passed, and its spot check has not failed."""
-    proofs = plan.results / "equivalence"
-    verdict = read_json_or(proofs / "gates" / plan.gate(run) / "verdict.json", None)
-    checked: Any = read_json_or(proofs / "spot_checks" / run.setting_id / "verdict.json", None) or {}
+    verdict = read_json_or(plan.results / output_place("gate", plan.gate(run)), None)
+    checked: Any = read_json_or(plan.results / output_place("spot_check", run.setting_id), None) or {}
     try:
         passed = bool(verdict) and (of_batch(verdict, OwnBatch.of(run))["equivalent"] or verdict.get("unprovable"))
         return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))

@@ -7,10 +7,9 @@ from typing import Any
 
 from relay.config.config import Config
 from relay.config.expansion import Combination
-from relay.config.strategies import StrategyFile
+from relay.config.strategies import StrategyFile, slices
 from relay.environments.built import has_header
-from relay.planning.optimization import OPTIMIZER_OPTIONS
-from relay.planning.settings import BACKENDS, Here, default_backend, slices
+from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, Here, default_backend
 from relay.process.one_gpu import can_share
 from relay.spec.card import ROUNDING
 from relay.spec.requirements import Requirements
@@ -203,8 +202,7 @@ def _batch_problems(combination: Combination, setting: Setting, config: Config, 
         yield f"global_batch_size {batch} is not divisible by {parts} {unit}"
     slice_ = batch if batch % parts else batch // parts
     for name in needs.whole_batches:
-        parts_of_slice = setting.strategy.options.get(name, 1)
-        if slice_ % parts_of_slice:
+        if slice_ % (parts_of_slice := setting.strategy.options.get(name, 1)):
             yield f"a replica's {slice_} samples are not divisible by {name} {parts_of_slice}"
     if batch > dataset.train_count:
         yield f"global_batch_size {batch} exceeds {dataset.name}'s {dataset.train_count} training samples"

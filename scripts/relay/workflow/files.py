@@ -12,6 +12,7 @@ from typing import Any
 
 from relay.environments import login_node
 from relay.planning import handed, searches
+from relay.planning.plan import output_place
 from relay.planning.searches import PlannedProbe
 from relay.run_folder.places import Places
 from relay.selftest.parts import RESUME
@@ -21,10 +22,9 @@ from relay.workflow import selftest_plan
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.selftest import SelfTest
 
-REFERENCE = "results/equivalence/references/{}/reference.pt"
-GATE = "results/equivalence/gates/{}/verdict.json"
-SPOT_CHECK = "results/equivalence/spot_checks/{}/verdict.json"
-FACTS = "results/preflight/{}/facts.json"
+REFERENCE, GATE, SPOT_CHECK, FACTS = (
+    f"results/{output_place(rule, '{}')}" for rule in ("reference", "gate", "spot_check", "preflight")
+)
 PROBED = "results/probed.yaml"
 OF_SELFTEST = "results/selftest/{part}/{place}.json"
 COMPARED = [

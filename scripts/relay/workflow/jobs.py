@@ -8,6 +8,7 @@ from typing import Any
 
 from relay.environments import login_node
 from relay.planning import table
+from relay.planning.plan import specification_place
 from relay.planning.searches import PlannedProbe
 from relay.selftest.parts import FAULTS, RESUME
 from relay.spec.run import Specification
@@ -21,7 +22,9 @@ REQUEST = (
     "\n    asks for: {resources.nodes} nodes, {resources.tasks} tasks of {resources.cpus_per_task} CPUs,"
     " {params.memory}, {resources.runtime} minutes, {resources.slurm_extra}"
 )
-OF_RUN, OF_PREFLIGHT = "results/runs/{}/run.json", "results/preflight/{}/preflight.json"  # specifications
+OF_RUN, OF_REFERENCE, OF_GATE, OF_SPOT_CHECK, OF_PREFLIGHT = (  # where their specifications are
+    f"results/{specification_place(rule, '{}')}" for rule in ("run", "reference", "gate", "spot_check", "preflight")
+)
 
 
 class Jobs:
@@ -60,7 +63,7 @@ class Jobs:
             "reference",
             references,
             "Training the {}",
-            spec="results/equivalence/references/{}/reference.json",
+            spec=OF_REFERENCE,
             beside=lambda job: self.order.gates_along(job.reference),
             cpus=lambda job: references[job.reference].shape.cpus_per_node,
         )
@@ -73,7 +76,7 @@ class Jobs:
             "gate",
             gates,
             "Gate: does {} compute the same training as its reference?",
-            spec="results/equivalence/gates/{}/gate.json",
+            spec=OF_GATE,
             options=lambda job: ["--reference", REFERENCE.format(self.plan.reference_of[job.gate])],
             beside=lambda job: self.order.gates_along(job.gate),
             cpus=lambda job: gates[job.gate].shape.cpus_per_node,
@@ -87,7 +90,7 @@ class Jobs:
             "setting",
             self.plan.spot_checks,
             "Spot check: did {} compute what one process computes?",
-            spec="results/equivalence/spot_checks/{}/spot_check.json",
+            spec=OF_SPOT_CHECK,
             options=lambda job: ["--runs", *(run.id for run in self.plan.spot_check_runs(job.setting))],
             beside=lambda job: self.order.runs_along(job.setting),
         )
