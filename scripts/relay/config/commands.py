@@ -213,33 +213,36 @@ def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
 
 
 def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_config: int | None) -> None:
-    """Raise UserError for an axis that would change nothing, a placeholder that is unknown, and one without a value."""
-    place = f"config: comparisons[{index}]."
-    used = placeholders(command.words)
+    """Raise UserError for a placeholder that is unknown, and for an axis that would change nothing."""
+    place, used = f"config: comparisons[{index}].", placeholders(command.words)
+    _check_placeholders(used, comparison.options, place)
     given = {name for name in AXES if getattr(comparison, name) != Comparison.model_fields[name].get_default()}
-    allowed = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
-    allowed |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
-    if shadowed := sorted({*comparison.options} & (allowed - {*comparison.options} | {*AXES, *OF_A_JOB, *BATCHES})):
-        raise UserError(
-            f"{place}options.{shadowed[0]}: is the name of {'a placeholder' if shadowed[0] in OF_A_JOB else 'an axis'} "
-            "already; give another name"
-        )
-    for name in used:
-        if name not in allowed:
-            raise UserError(
-                f"{place}command: placeholder {{{name}}} is unknown; {near(name, allowed)}allowed: the name of an "
-                f"axis, of one of `options`, {', '.join(('batch_per_process', 'processes_per_node', 'world_size'))}, "
-                f"{', '.join(OF_A_JOB)}"
-            )
-    axes = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]
-    for name in (*axes, *comparison.options):
-        values = comparison.options[name] if name in comparison.options else getattr(comparison, name)
+    by_placeholder = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]
+    values = {name: getattr(comparison, name) for name in by_placeholder} | comparison.options
+    for name, several in values.items():
         if name in MEAN_NOTHING:
             raise UserError(f"{place}{name}: means nothing for a command; leave it out, or give it as one of `options`")
         needed = BATCHES if name in BATCHES else (name,)
-        declared_only = name in BATCHES and len(values) == 1  # it says how many samples a step has
+        declared_only = name in BATCHES and len(several) == 1  # it says how many samples a step has
         if not {*needed} & {*used} and not declared_only:
             key = f"options.{name}" if name in comparison.options else name
             raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}")
     if comparison.read.step and not ({*BATCHES} & given or batch_of_config):
         raise UserError(f"{place}read.step: needs the samples of a step; give global_batch_size or batch_per_device")
+
+
+def _check_placeholders(used: Iterable[str], options: Iterable[str], place: str) -> None:
+    """Raise UserError for an option that has the name of another placeholder, and for a placeholder that is none."""
+    sizes = ("batch_per_process", "processes_per_node", "world_size")
+    known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
+    known |= {*BATCHES, *sizes, *OF_A_JOB}
+    if shadowed := sorted({*options} & {*AXES, *OF_A_JOB, *BATCHES}):
+        what = "a placeholder" if shadowed[0] in OF_A_JOB else "an axis"
+        raise UserError(f"{place}options.{shadowed[0]}: is the name of {what} already; give another name")
+    allowed = known | {*options}
+    for name in used:
+        if name not in allowed:
+            raise UserError(
+                f"{place}command: placeholder {{{name}}} is unknown; {near(name, allowed)}allowed: the name of an "
+                f"axis, of one of `options`, {', '.join((*sizes, *OF_A_JOB))}"
+            )

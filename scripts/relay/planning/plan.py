@@ -186,11 +186,15 @@ class Plan:
         return charging(self.site.price, self.site.cores_per_gpu, taken) if self.site else Charging()
 
     @cached_property
+    def labels(self) -> dict[str, str]:
+        """What tells each setting from the others of its strategy, by id."""
+        labels = setting_labels([described(each.setting) | {"setting": each.id} for each in self.settings])
+        return dict(zip((each.id for each in self.settings), labels, strict=True))
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """A name for each setting, by id."""
-        labels = setting_labels([described(each.setting) | {"setting": each.id} for each in self.settings])
-        named = zip(self.settings, labels, strict=True)
-        return {each.id: f"{each.setting.strategy.name} ({label})" for each, label in named}
+        return {each.id: f"{each.setting.strategy.name} ({self.labels[each.id]})" for each in self.settings}
 
     # What was measured, and the chains that follow from it
 
