@@ -22,8 +22,7 @@ from relay.datasets.public import SOURCES
 from relay.environments import login_node, stacks
 from relay.launch.gpus import ALONE, Sharing, count_gpus, usable
 from relay.planning import cautions, costs, requests, rounds
-from relay.planning.combinations import with_settings
-from relay.planning.inputs import Identities, Inputs, as_configured
+from relay.planning.combinations import Identities, Inputs, as_configured, with_settings
 from relay.planning.plan import SPEEDS, Plan
 from relay.planning.proofs import with_proofs
 from relay.planning.settings import Here
