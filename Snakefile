@@ -23,11 +23,12 @@ min_version("9.23")
 sys.path.insert(0, f"{workflow.current_basedir}/scripts")
 from relay.selftest.parts import PARTS
 from relay.spec.script import NOT_PROVEN
+from relay.workflow.begin import begin, check_defaults
 from relay.workflow.beside_driver import BesideDriver
-from relay.workflow.call import begin, check_defaults
 from relay.workflow.drive import drive
 from relay.workflow.files import COMPARED, GATE, PROBED, Files
 from relay.workflow.jobs import Jobs
+from relay.workflow.selftest import SelfTest
 from relay.workflow.shown import Shown
 
 check_defaults(workflow)
@@ -45,7 +46,8 @@ plan = call.plan
 files = Files(call)
 jobs = Jobs(call)
 driver = BesideDriver(call, files)
-shown = Shown(call, files, driver)
+selftest = SelfTest(call, files)
+shown = Shown(call, files, driver, selftest)
 drive(call, jobs, shown)
 
 

@@ -42,6 +42,15 @@ def test_axes_and_options_fill_in_the_command() -> None:
     assert words == expected
 
 
+def test_an_option_may_have_the_name_of_what_no_axis_sets() -> None:
+    """Many scripts have an option `epochs`; the workflow's own epochs are no axis of a comparison."""
+    run = only(command="python train.py {epochs}", options={"epochs": 7})
+    assert run.strategy.script.command[-1] == "7"
+    for name in ("threads", "seed"):
+        with pytest.raises(UserError, match=rf"options\.{name}: is the name of an? \w+ already; give another name"):
+            only(command=f"python train.py {{{name}}}", options={name: 7})
+
+
 def test_the_files_of_a_command_are_its_script_what_that_imports_and_what_the_command_names() -> None:
     Path("settings.json").write_text("{}")
     Path("not_named.json").write_text("{}")

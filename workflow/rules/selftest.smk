@@ -3,7 +3,7 @@
 # that fails ends no other one. The configs in config/selftest say what is tested; other calls plan nothing of it.
 use rule look as selftest_part with:
     input:
-        files.selftest_part,
+        selftest.part,
     output:
         "results/selftest/{part}/{place}.json",
     log:
@@ -23,7 +23,7 @@ use rule look as selftest_part with:
 # Without any output: the page is written at the end of each call, whatever has failed.
 rule selftest:
     input:
-        files.selftest,
+        selftest.all,
     log:
         "results/logs/selftest.log",
     localrule: True

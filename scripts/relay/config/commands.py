@@ -40,7 +40,8 @@ class Command:
     """A comparison's command. `folder` is from where the script imports: its own, or this one for `-m`.
 
     `files` are the script, and the modules that it imports from there; `place` names the comparison in a mistake.
-    `trained` is what all commands share whose speeds can be compared.
+    `reports_steps` and `keeps_checkpoints`: by `relay.chain`, as the files' texts tell. `trained` is what all commands
+    share whose speeds can be compared.
     """
 
     name: str
@@ -49,31 +50,9 @@ class Command:
     folder: str
     files: tuple[str, ...]
     place: str
+    reports_steps: bool
+    keeps_checkpoints: bool
     trained: str = TASK
-
-    @property
-    def reported(self) -> bool:
-        """Whether the script reports its steps by `relay.chain`."""
-        return any(STEPPING.search(text) or CHAINING.search(text) for text in self._texts())
-
-    @property
-    def chained(self) -> bool:
-        """Whether it keeps checkpoints by `relay.chain`."""
-        return any(CHAINING.search(text) for text in self._texts())
-
-    @property
-    def tells_samples(self) -> bool:
-        """Whether it reports samples, too."""
-        return any(STEPPING.search(text) for text in self._texts())
-
-    def _texts(self) -> Iterator[str]:
-        """The texts of the files that use `relay.chain`."""
-        copied = (Path(self.folder) / "chain" / "agreement.py").is_file()
-        for file in self.files:
-            if file.endswith(".py") and (Path(self.folder) / "chain") not in Path(file).parents:
-                text = Path(file).read_text(encoding="utf-8", errors="replace")
-                if OURS.search(text) or (copied and COPIED.search(text)):
-                    yield text
 
 
 def command_of(comparison: Comparison, index: int) -> Command:
@@ -100,7 +79,27 @@ def command_of(comparison: Comparison, index: int) -> Command:
             files = set().union(*(beside(Path(file), each) for each in _importing_from(Path(folder))))
     except UserError as error:
         raise UserError(f"{place}{error}") from None
-    return Command(comparison.strategy, tuple(words), file, folder, tuple(sorted(map(str, files))), place)
+    texts = [*_texts_with_chain(files, Path(folder))]
+    return Command(
+        name=comparison.strategy,
+        words=tuple(words),
+        file=file,
+        folder=folder,
+        files=tuple(sorted(map(str, files))),
+        place=place,
+        reports_steps=any(map(STEPPING.search, texts)),
+        keeps_checkpoints=any(map(CHAINING.search, texts)),
+    )
+
+
+def _texts_with_chain(files: Iterable[Path], folder: Path) -> Iterator[str]:
+    """The texts of the files that use `relay.chain`, or a copy of its folder beside them."""
+    copied = (folder / "chain" / "agreement.py").is_file()
+    for file in files:
+        if file.suffix == ".py" and folder / "chain" not in file.parents:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if OURS.search(text) or (copied and COPIED.search(text)):
+                yield text
 
 
 def _importing_from(folder: Path) -> list[Path]:
@@ -207,40 +206,43 @@ def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:
 
     That is what they tell of their speed, or their steps, if a step has as many samples in all of them.
     """
-    speed_patterns = [(each.read, commands[each.strategy].tells_samples) for each in config.comparisons]
+    speed_patterns = [(each.read, commands[each.strategy].reports_steps) for each in config.comparisons]
     batches = {tuple(str(getattr(each, name)) for name in BATCHES[:2]) for each in config.comparisons}
     speeds = all(read.samples_per_second or (samples and not read.step) for read, samples in speed_patterns)
     return len(commands) == 1 or speeds or (all(read.step for read, _ in speed_patterns) and len(batches) == 1)
 
 
 def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_config: int | None) -> None:
-    """Raise UserError for an axis that would change nothing, a placeholder that is unknown, and one without a value."""
-    place = f"config: comparisons[{index}]."
-    used = placeholders(command.words)
+    """Raise UserError for a placeholder that is unknown, and for an axis that would change nothing."""
+    place, used = f"config: comparisons[{index}].", placeholders(command.words)
+    _check_placeholders(used, comparison.options, place)
     given = {name for name in AXES if getattr(comparison, name) != Comparison.model_fields[name].get_default()}
-    allowed = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
-    allowed |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
-    if shadowed := sorted({*comparison.options} & (allowed - {*comparison.options} | {*AXES, *OF_A_JOB, *BATCHES})):
-        raise UserError(
-            f"{place}options.{shadowed[0]}: is the name of {'a placeholder' if shadowed[0] in OF_A_JOB else 'an axis'} "
-            "already; give another name"
-        )
-    for name in used:
-        if name not in allowed:
-            raise UserError(
-                f"{place}command: placeholder {{{name}}} is unknown; {near(name, allowed)}allowed: the name of an "
-                f"axis, of one of `options`, {', '.join(('batch_per_process', 'processes_per_node', 'world_size'))}, "
-                f"{', '.join(OF_A_JOB)}"
-            )
-    axes = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]
-    for name in (*axes, *comparison.options):
-        values = comparison.options[name] if name in comparison.options else getattr(comparison, name)
+    by_placeholder = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]
+    values = {name: getattr(comparison, name) for name in by_placeholder} | comparison.options
+    for name, several in values.items():
         if name in MEAN_NOTHING:
             raise UserError(f"{place}{name}: means nothing for a command; leave it out, or give it as one of `options`")
         needed = BATCHES if name in BATCHES else (name,)
-        declared_only = name in BATCHES and len(values) == 1  # it says how many samples a step has
+        declared_only = name in BATCHES and len(several) == 1  # it says how many samples a step has
         if not {*needed} & {*used} and not declared_only:
             key = f"options.{name}" if name in comparison.options else name
             raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}")
     if comparison.read.step and not ({*BATCHES} & given or batch_of_config):
         raise UserError(f"{place}read.step: needs the samples of a step; give global_batch_size or batch_per_device")
+
+
+def _check_placeholders(used: Iterable[str], options: Iterable[str], place: str) -> None:
+    """Raise UserError for an option that has the name of another placeholder, and for a placeholder that is none."""
+    sizes = ("batch_per_process", "processes_per_node", "world_size")
+    known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
+    known |= {*BATCHES, *sizes, *OF_A_JOB}
+    if shadowed := sorted({*options} & {*AXES, *OF_A_JOB, *BATCHES}):
+        what = "a placeholder" if shadowed[0] in OF_A_JOB else "an axis"
+        raise UserError(f"{place}options.{shadowed[0]}: is the name of {what} already; give another name")
+    allowed = known | {*options}
+    for name in used:
+        if name not in allowed:
+            raise UserError(
+                f"{place}command: placeholder {{{name}}} is unknown; {near(name, allowed)}allowed: the name of an "
+                f"axis, of one of `options`, {', '.join((*sizes, *OF_A_JOB))}"
+            )

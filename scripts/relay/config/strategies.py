@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,3 +86,25 @@ def _wrong_options(comparison: Comparison, needs: Requirements) -> Iterator[str]
         for value in values:
             if not (value in choices if choices else option_values.fits(value, defaults[name], least)):
                 yield f"{name}: {show(value)} is not allowed; {near(value, choices or ())}allowed: {allowed}"
+
+
+def slices(setting: Setting, needs: Requirements) -> int:
+    """Into how many parts the samples of a batch are divided; 1 where the strategy does not divide them.
+
+    One process with several devices gives each device a part. Otherwise each replica gets one.
+    """
+    if "samples" not in needs.divides:
+        return 1
+    shape = setting.shape
+    if needs.processes == "one":
+        return shape.devices
+    return max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
+
+
+def unit(setting: Setting, needs: Requirements) -> int:
+    """The samples of which every global batch of the setting must be a multiple, so that it divides evenly.
+
+    It divides into slices, and each slice into the parts that the strategy's options ask for.
+    """
+    options = setting.strategy.options
+    return slices(setting, needs) * math.lcm(*(options.get(name, 1) for name in needs.whole_batches))

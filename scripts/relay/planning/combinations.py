@@ -1,10 +1,12 @@
-"""From the combinations of a config's axes to settings that can run, settings that are skipped, and runs."""
+"""From the combinations of a config's axes to settings that can run, and settings that are skipped.
+
+`Inputs` is all that they are made from, which is found out before the first of them.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,164 +14,21 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.card.looks import Looks
 from relay.config.commands import Command
+from relay.config.config import Config
 from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import StrategyFile
 from relay.environments import login_node, software
 from relay.environments.locks import lock_of
-from relay.planning import cautions, rounds, scripts, settings, skips
+from relay.planning import cautions, scripts, settings, skips
 from relay.planning.plan import Plan, PlannedSetting, Skipped
 from relay.planning.settings import Here
 from relay.slurm import shapes
 from relay.spec import identity
+from relay.spec.arithmetic import Arithmetic
 from relay.spec.looked import Looked
-from relay.spec.run import Run, Setting
+from relay.spec.run import Setting
 from relay.spec.site import Site
 from relay.spec.spot_checks import SpotChecks
-
-
-class Combinations:
-    """The settings and the runs of all combinations of the config."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        strategies: Mapping[str, StrategyFile],
-        commands: Mapping[str, Command],
-        here: Here,
-        looks: Looks,
-        seen: Mapping[str, Looked],
-    ) -> None:
-        self.plan, self.config, self.root = plan, plan.config, plan.root
-        self.strategies, self.commands, self.here, self.arithmetic = strategies, commands, here, looks.arithmetic
-        variables = self.arithmetic.variables
-        self.warnings = [f"set in the environment, and so a part of every run: {variables}"] if variables else []
-        self.looked = {options: self._looked(looks, seen_task) for options, seen_task in seen.items()}
-        self.identities = Identities(self.root, None if commands else looks.task, strategies)
-        self.settings: dict[str, PlannedSetting] = {}
-        self.skipped: dict[str, Skipped] = {}
-        self.cautions: dict[str, list[str]] = {}
-
-    def _looked(self, looks: Looks, looked: Looked) -> Looked:
-        """A task that was looked at; the config's learning rate replaces its own, if there is one."""
-        self.warnings += [each for each in looked.warnings if each not in self.warnings]
-        rate = self.config.learning_rate or looked.task.learning_rate
-        # The file is not that of the look: the folder may be another one.
-        return replace(looked, task=replace(looked.task, file=looks.task[1], learning_rate=rate))
-
-    def added(self) -> Plan:
-        """The plan with every combination of the config: as a setting, or as skipped with reasons."""
-        for combination in expand(self.config):
-            if command := self.commands.get(combination.strategy):
-                setting, reasons = self._of_command(combination, command)
-            else:
-                setting, reasons = self._of_strategy(combination)
-            if self.identities.lock(setting.strategy.stack) is None:
-                reasons.append(f"stack {setting.strategy.stack} has no lock envs/{setting.strategy.stack}.txt")
-            if not reasons:
-                self._add(self._placed(setting), combination.comparison)
-            else:
-                self.skipped.setdefault(self.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
-        for caution, named in self.cautions.items():
-            others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
-            self.warnings.append(f"{named[0]} {caution}{others}")
-        settings_, skipped = [*self.settings.values()], [*self.skipped.values()]
-        return replace(self.plan, settings=settings_, skipped=skipped, warnings=self.warnings)
-
-    def _of_command(self, combination: Combination, command: Command) -> tuple[Setting, list[str]]:
-        """The setting of a combination that names a command, and why it cannot run."""
-        stack = self.plan.stacks.name(self.config.comparisons[combination.comparison].stack)
-        setting = scripts.resolve(combination, command, config=self.config, stack=stack, here=self.here)
-        reasons = [*scripts.problems(combination, setting, command, self.here)]
-        if self.here.site and not reasons:
-            reasons += self._site_problems(setting, self.here.site, None)
-        return setting, reasons
-
-    def _of_strategy(self, combination: Combination) -> tuple[Setting, list[str]]:
-        """The setting of a combination that names a strategy, and why it cannot run."""
-        strategy = self.strategies[combination.strategy]
-        setting = settings.resolve(
-            combination,
-            config=self.config,
-            strategy=strategy,
-            stack=self.plan.stacks.name(strategy.requirements.stack),
-            looked=self.looked[options_key(combination.task_options)],
-            here=self.here,
-        )
-        reasons = skips.problems(combination, setting, config=self.config, strategy=strategy, here=self.here)
-        site, stack, needs = self.here.site, setting.strategy.stack, strategy.requirements
-        lock = lock_of(self.root, stack)
-        torch = software.torch_version(site, stack, lock, self.arithmetic.torch)
-        if site and not reasons:
-            reasons += self._site_problems(setting, site, torch)
-        reasons += software.problems(needs, combination.strategy, torch, site)
-        reasons += software.missing_packages(needs, combination.strategy, site, stack, lock)
-        if unproven := skips.why_unproven(setting.task):
-            if self.config.unproven == "skip":
-                reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
-            # Nothing is computed again where one plain process need not train the same.
-            setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
-        return setting, reasons
-
-    def _site_problems(self, setting: Setting, site: Site, torch: str | None) -> Iterator[str]:
-        """Why the cluster cannot take the setting's jobs. `torch` is the version that they will have."""
-        partition, reason = shapes.partition_for(setting.shape, site, self.config)
-        if partition is None:
-            yield reason
-        if partition is not None:
-            yield from software.unfit(site, partition, torch, setting.computation.precision)
-        try:
-            login_node.environment_of(site, setting.strategy.stack, self.root, device=setting.shape.device)
-        except UserError as error:
-            yield str(error)
-
-    def _add(self, setting: Setting, index: int) -> None:
-        comparison = self.config.comparisons[index]
-        name = f"{setting.strategy.name}-{self.identities.of(setting)}"
-        # A script's jobs end by themselves.
-        segment = None if comparison.command else comparison.segment or self.config.segment
-        repeats = comparison.repeats or self.config.repeats
-        earlier = self.settings.get(name)
-        if earlier is None:
-            planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
-            for caution in cautions.of_setting(planned, self.plan, self.here):
-                self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
-            return
-        repeats = max(earlier.repeats, repeats)
-        self.settings[name] = replace(earlier, repeats=repeats)
-        place = "twice in" if earlier.comparison == index else f"in comparisons[{earlier.comparison}] and"
-        other = "" if earlier.segment == segment else ", with the segment of the former"
-        self.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
-
-    def _placed(self, setting: Setting) -> Setting:
-        """The setting with the site's kind of GPU and software, and with what changes the arithmetic."""
-        site, variables = self.here.site, self.arithmetic.variables
-        if site is None:
-            place = replace(setting.place, variables=variables, torch_version=self.arithmetic.torch)
-            return replace(setting, place=place)
-        partition, _ = shapes.partition_for(setting.shape, site, self.config)
-        environment = login_node.environment_of(site, setting.strategy.stack, self.root)
-        software = {name: environment[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
-        software |= {"stack_modules": environment["stack_modules"]} if environment["stack_modules"] else {}
-        place = replace(
-            setting.place,
-            gpu_name=partition.gpu_name if partition else None,
-            software=f"{environment['mode']}-{identity.fingerprint(software)}",
-            torch_version=self.arithmetic.torch if environment["mode"] == "current" else None,
-            variables=variables,
-        )
-        return replace(setting, place=place)
-
-    def with_runs(self, plan: Plan, anchors: Mapping[str, Mapping[str, Any]]) -> Plan:
-        """The plan with its runs: the repeats of all settings, in rounds."""
-        planned_settings, seed, repeats = [*self.settings.values()], self.config.seed, Counter[str]()
-        runs = []
-        for planned, repeat in rounds.in_order(planned_settings, anchors, seed):
-            repeats[planned.id] += 1
-            digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
-            own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
-            runs.append(Run.of(planned.setting, **own, seed=seed + repeat, repeat=repeat))
-        repeated = [replace(each, repeats=repeats[each.id]) for each in planned_settings]
-        return replace(plan, runs=runs, settings=repeated, anchors=anchors)
 
 
 class Identities:
@@ -206,3 +65,156 @@ class Identities:
         script = setting.strategy.script
         digests |= {"script": script.source} if script else {"task": self.task_source}
         return identity.identity(setting, sources=digests | dict(sources), **more)
+
+    def of_gate(self, gated: Setting, **more: Any) -> str:
+        """The same of a setting as its gate trains it."""
+        sources = {"strategy": self.strategy_source[gated.strategy.name], "gate": self.gate_source}
+        return self.of(gated, sources=sources, **more)
+
+    def of_reference(self, referred: Setting, **more: Any) -> str:
+        """The same of a setting that a reference trains."""
+        return self.of(referred, sources={"reference": self.reference_source}, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The strategies and the commands of a config by their names, and its task as it was looked at.
+
+    `tasks` is the task with each combination of its options, by `options_key`; none where commands are measured.
+    """
+
+    here: Here
+    arithmetic: Arithmetic
+    strategies: Mapping[str, StrategyFile]
+    commands: Mapping[str, Command]
+    tasks: Mapping[str, Looked]
+    identities: Identities
+
+    @property
+    def learning_rate(self) -> float:
+        """The task's, or the config's for it. The task's options do not change it."""
+        return next(iter(self.tasks.values())).task.learning_rate
+
+
+def as_configured(looked: Looked, config: Config, looks: Looks) -> Looked:
+    """A task that was looked at; the config's learning rate replaces its own, if there is one."""
+    rate = config.learning_rate or looked.task.learning_rate
+    # The file is not that of the look: the folder may be another one.
+    return replace(looked, task=replace(looked.task, file=looks.task[1], learning_rate=rate))
+
+
+def with_settings(plan: Plan, inputs: Inputs) -> Plan:
+    """The plan with every combination of the config: as a setting, or as skipped with reasons."""
+    planned: dict[str, PlannedSetting] = {}
+    skipped: dict[str, Skipped] = {}
+    named_by_caution: dict[str, list[str]] = {}
+    warnings = [*_of_inputs(inputs)]
+    for combination in expand(plan.config):
+        if combination.strategy in inputs.commands:
+            setting, reasons = _of_command(combination, plan, inputs)
+        else:
+            setting, reasons = _of_strategy(combination, plan, inputs)
+        if inputs.identities.lock(setting.strategy.stack) is None:
+            reasons.append(f"stack {setting.strategy.stack} has no lock envs/{setting.strategy.stack}.txt")
+        if reasons:
+            skipped.setdefault(inputs.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
+            continue
+        each = _planned(_placed(setting, plan, inputs), combination.comparison, plan.config, inputs.identities)
+        first = planned.get(each.id)
+        if first is None:
+            planned[each.id] = each
+            for caution in cautions.of_setting(each, plan, inputs.here):
+                named_by_caution.setdefault(caution, []).append(f"{each.id} (comparisons[{each.comparison}])")
+        else:
+            planned[each.id] = replace(first, repeats=max(first.repeats, each.repeats))
+            warnings.append(_once(planned[each.id], each))
+    for caution, named in named_by_caution.items():
+        others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
+        warnings.append(f"{named[0]} {caution}{others}")
+    return replace(plan, settings=[*planned.values()], skipped=[*skipped.values()], warnings=warnings)
+
+
+def _of_inputs(inputs: Inputs) -> Iterator[str]:
+    """Warnings that bear on all settings."""
+    if variables := inputs.arithmetic.variables:
+        yield f"set in the environment, and so a part of every run: {variables}"
+    yield from dict.fromkeys(warning for looked in inputs.tasks.values() for warning in looked.warnings)
+
+
+def _of_command(combination: Combination, plan: Plan, inputs: Inputs) -> tuple[Setting, list[str]]:
+    """The setting of a combination that names a command, and why it cannot run."""
+    command, here = inputs.commands[combination.strategy], inputs.here
+    stack = plan.stacks.name(plan.config.comparisons[combination.comparison].stack)
+    setting, reasons = scripts.planned(combination, command, config=plan.config, stack=stack, here=here)
+    if here.site and not reasons:
+        reasons += _site_problems(setting, here.site, None, plan)
+    return setting, reasons
+
+
+def _of_strategy(combination: Combination, plan: Plan, inputs: Inputs) -> tuple[Setting, list[str]]:
+    """The setting of a combination that names a strategy, and why it cannot run."""
+    config, here, strategy = plan.config, inputs.here, inputs.strategies[combination.strategy]
+    needs = strategy.requirements
+    stack, looked = plan.stacks.name(needs.stack), inputs.tasks[options_key(combination.task_options)]
+    setting = settings.resolve(combination, config=config, strategy=strategy, stack=stack, looked=looked, here=here)
+    reasons = skips.problems(combination, setting, config=config, strategy=strategy, here=here)
+    lock = lock_of(plan.root, stack)
+    torch = software.torch_version(here.site, stack, lock, inputs.arithmetic.torch)
+    if here.site and not reasons:
+        reasons += _site_problems(setting, here.site, torch, plan)
+    reasons += software.problems(needs, combination.strategy, torch, here.site)
+    reasons += software.missing_packages(needs, combination.strategy, here.site, stack, lock)
+    if unproven := skips.why_unproven(setting.task):
+        if config.unproven == "skip":
+            reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
+        # Nothing is computed again where one plain process need not train the same.
+        setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+    return setting, reasons
+
+
+def _site_problems(setting: Setting, site: Site, torch: str | None, plan: Plan) -> Iterator[str]:
+    """Why the cluster cannot take the setting's jobs. `torch` is the version that they will have."""
+    partition, reason = shapes.partition_for(setting.shape, site, plan.config)
+    if partition is None:
+        yield reason
+    else:
+        yield from software.unfit(site, partition, torch, setting.computation.precision)
+    try:
+        login_node.environment_of(site, setting.strategy.stack, plan.root, device=setting.shape.device)
+    except UserError as error:
+        yield str(error)
+
+
+def _placed(setting: Setting, plan: Plan, inputs: Inputs) -> Setting:
+    """The setting with the site's kind of GPU and software, and with what changes the arithmetic."""
+    site, variables, torch = inputs.here.site, inputs.arithmetic.variables, inputs.arithmetic.torch
+    if site is None:
+        return replace(setting, place=replace(setting.place, variables=variables, torch_version=torch))
+    partition, _ = shapes.partition_for(setting.shape, site, plan.config)
+    environment = login_node.environment_of(site, setting.strategy.stack, plan.root)
+    of_jobs = {name: environment[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
+    of_jobs |= {"stack_modules": environment["stack_modules"]} if environment["stack_modules"] else {}
+    place = replace(
+        setting.place,
+        gpu_name=partition.gpu_name if partition else None,
+        software=f"{environment['mode']}-{identity.fingerprint(of_jobs)}",
+        torch_version=torch if environment["mode"] == "current" else None,
+        variables=variables,
+    )
+    return replace(setting, place=place)
+
+
+def _planned(setting: Setting, index: int, config: Config, identities: Identities) -> PlannedSetting:
+    """The setting as comparison `index` of the config asks for it."""
+    comparison, name = config.comparisons[index], f"{setting.strategy.name}-{identities.of(setting)}"
+    segment = None if comparison.command else comparison.segment or config.segment  # a script's jobs end by themselves
+    return PlannedSetting(name, setting, index, segment, comparison.repeats or config.repeats)
+
+
+def _once(planned: PlannedSetting, again: PlannedSetting) -> str:
+    """What it means that another combination asks for a setting again."""
+    place = f"in comparisons[{planned.comparison}] and"
+    if planned.comparison == again.comparison:
+        place = "twice in"
+    other = "" if planned.segment == again.segment else ", with the segment of the former"
+    return f"{planned.id} is {place} comparisons[{again.comparison}]: runs once, {planned.repeats} repeats{other}"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.planning.rounds import begun
 from relay.run_folder import attempts, chain
 from relay.run_folder.places import Places
@@ -79,38 +79,30 @@ def used(plan: Plan) -> Cost:
     """What the plan's jobs have taken so far, as far as it was recorded; with retries."""
     results = plan.results
     taken = [_taken(plan, run.shape, _trained_seconds(Places(results, run.id))) for run in plan.runs]
-    for rule, name, specification in _proofs(plan):
-        seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
-        taken.append(_taken(plan, specification.shape, seconds))
+    for rule, each in _proofs(plan):
+        seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{each.id}.tsv")
+        taken.append(_taken(plan, each.shape, seconds))
     return sum(taken, Cost())
 
 
 def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:
     """All jobs of the plan, and the file of each that is there once it is done."""
     results, unmeasured = plan.results, {run.setting_id for run in plan.unmeasured}
-    outputs = {"gate": "verdict.json", "reference": "reference.pt", "spot_check": "verdict.json"}
-    for rule, name, specification in _proofs(plan):
-        if rule == "preflight":
-            yield specification, results / "preflight" / name / "facts.json"
-        else:
-            yield specification, results / "equivalence" / f"{rule}s" / name / outputs[rule]
+    for rule, each in _proofs(plan):
+        yield each, results / output_place(rule, each.id)
     for run in plan.runs:
         if run.setting_id not in unmeasured:
             for end in plan.segments(run):
                 yield run, Places(results, run.id).state(end)
 
 
-def _proofs(plan: Plan) -> Iterator[tuple[str, str, Specification]]:
-    """What is planned beside the runs, with the name of its rule and of its files."""
-    kinds: list[tuple[str, dict[str, Specification]]] = [
-        ("reference", dict(plan.references)),
-        ("gate", dict(plan.gates)),
-        ("spot_check", dict(plan.spot_checks)),
-        ("preflight", dict(plan.preflights) if plan.site else {}),
-    ]
-    for rule, specifications in kinds:
-        for name, specification in specifications.items():
-            yield rule, name, specification
+def _proofs(plan: Plan) -> Iterator[tuple[str, Specification]]:
+    """What is planned beside the runs, with the name of its rule."""
+    yield from (("reference", each) for each in plan.references.values())
+    yield from (("gate", each) for each in plan.gates.values())
+    yield from (("spot_check", each) for each in plan.spot_checks.values())
+    if plan.site:
+        yield from (("preflight", each) for each in plan.preflights.values())
 
 
 def _limit(plan: Plan, specification: Specification) -> Cost:

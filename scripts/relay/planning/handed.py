@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -26,7 +26,7 @@ from relay.base.files import read_json_or, remove, write_json
 from relay.chain import writers
 from relay.config.config import Config
 from relay.planning import requests, rounds
-from relay.planning.plan import Plan
+from relay.planning.plan import Plan, specification_place
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.run_folder.snapshot import PLANNED, freeze
@@ -74,7 +74,7 @@ def prepare(plan: Plan) -> None:
         print(edited, file=sys.stderr)
     plan.requests.write(results)
     rounds.write(results, plan.anchors)
-    freeze_code(results, chain.from_iterable(_by_place(plan).values()))
+    freeze_code(results, chain.from_iterable(_written_ahead(plan).values()))
     write(plan)
     for run in plan.runs:
         proofs.note(results / "runs" / run.id, plan.gate(run))
@@ -85,20 +85,19 @@ def write(plan: Plan, only: Specification | None = None) -> None:
 
     A run that has ended keeps its file: it says what its jobs asked for, whatever later ones would.
     """
-    for place, specifications in _by_place(plan).items():
+    for rule, specifications in _written_ahead(plan).items():
         for each in specifications:
-            path = plan.results / place.format(id=each.id)
+            path = plan.results / specification_place(rule, each.id)
             if only in (None, each) and not _ended(path, each):
                 each.write(path, plan.job(each))
 
 
-def _by_place(plan: Plan) -> Mapping[str, Iterable[Training]]:
-    """What is written ahead, by the places of the files."""
+def _written_ahead(plan: Plan) -> dict[str, Iterable[Training]]:
     return {
-        "runs/{id}/run.json": plan.runs,
-        "equivalence/gates/{id}/gate.json": plan.gates.values(),
-        "equivalence/references/{id}/reference.json": plan.references.values(),
-        "equivalence/spot_checks/{id}/spot_check.json": plan.spot_checks.values(),
+        "run": plan.runs,
+        "gate": plan.gates.values(),
+        "reference": plan.references.values(),
+        "spot_check": plan.spot_checks.values(),
     }
 
 

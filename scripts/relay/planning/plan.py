@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,24 @@ from relay.spec.site import Site
 
 SPEEDS = Path("results/speeds.json")
 PREFLIGHT_MINUTES = 10
+# By rule: where its specifications have folders below the results, and what is there once a job is done.
+PLACES = {
+    "run": ("runs", "summary.json"),
+    "gate": ("equivalence/gates", "verdict.json"),
+    "reference": ("equivalence/references", "reference.pt"),
+    "spot_check": ("equivalence/spot_checks", "verdict.json"),
+    "preflight": ("preflight", "facts.json"),
+}
+
+
+def specification_place(rule: str, id: str) -> str:
+    """Where the file of a specification lies below the results."""
+    return f"{PLACES[rule][0]}/{id}/{rule}.json"
+
+
+def output_place(rule: str, id: str) -> str:
+    """Where that lies which is there once its job is done."""
+    return "{}/{id}/{}".format(*PLACES[rule], id=id)
 
 
 @dataclass(frozen=True)
@@ -155,18 +173,10 @@ class Plan:
         minutes = max(PREFLIGHT_MINUTES, self.site.min_minutes or 0)
         return min(minutes, (partition and partition.max_minutes) or minutes)
 
+    @cache  # noqa: B019 - a plan is there as long as its call
     def _environment(self, stack: str, device: str, program: str | None) -> dict[str, Any]:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
-        key = (stack, device, program)
-        if key not in self._environments:
-            self._environments[key] = login_node.environment_of(
-                self.site, stack, self.root, device=device, program=program
-            )
-        return self._environments[key]
-
-    @cached_property
-    def _environments(self) -> dict[tuple[str, str, str | None], dict[str, Any]]:
-        return {}
+        return login_node.environment_of(self.site, stack, self.root, device=device, program=program)
 
     @cached_property
     def charging(self) -> Charging:
@@ -176,11 +186,15 @@ class Plan:
         return charging(self.site.price, self.site.cores_per_gpu, taken) if self.site else Charging()
 
     @cached_property
+    def labels(self) -> dict[str, str]:
+        """What tells each setting from the others of its strategy, by id."""
+        labels = setting_labels([described(each.setting) | {"setting": each.id} for each in self.settings])
+        return dict(zip((each.id for each in self.settings), labels, strict=True))
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """A name for each setting, by id."""
-        labels = setting_labels([described(each.setting) | {"setting": each.id} for each in self.settings])
-        named = zip(self.settings, labels, strict=True)
-        return {each.id: f"{each.setting.strategy.name} ({label})" for each, label in named}
+        return {each.id: f"{each.setting.strategy.name} ({self.labels[each.id]})" for each in self.settings}
 
     # What was measured, and the chains that follow from it
 
@@ -198,16 +212,14 @@ class Plan:
     def _by_id(self) -> dict[str, PlannedSetting]:
         return {planned.id: planned for planned in self.settings}
 
-    @cached_property
-    def _ends(self) -> dict[str, list[int]]:
-        return {}
-
     def segments(self, run: Run) -> list[int]:
         """The steps at which the run's jobs end, ascending. Raises UserError where a speed is missing."""
-        if run.setting_id not in self._ends:
-            length = self.steps_in_a_job(self._by_id[run.setting_id])
-            self._ends[run.setting_id] = segments.ends(run.length.total_steps, length)
-        return self._ends[run.setting_id]
+        return self._ends(run.setting_id)
+
+    @cache  # noqa: B019
+    def _ends(self, setting: str) -> list[int]:
+        planned = self._by_id[setting]
+        return segments.ends(planned.setting.length.total_steps, self.steps_in_a_job(planned))
 
     def steps_in_a_job(self, planned: PlannedSetting) -> int:
         """The number of steps in each job of a setting's runs. Raises UserError where a speed is missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,18 +13,18 @@ from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.card.looks import Looks
 from relay.config import expansion, shrink
-from relay.config.commands import Command, commands_of
+from relay.config.commands import commands_of
 from relay.config.config import Config
-from relay.config.strategies import StrategyFile, strategies_of
+from relay.config.strategies import strategies_of
 from relay.datasets.files import check_root, folder_of
 from relay.datasets.manifest import MANIFEST
 from relay.datasets.public import SOURCES
 from relay.environments import login_node, stacks
 from relay.launch.gpus import ALONE, Sharing, count_gpus, usable
 from relay.planning import cautions, costs, requests, rounds
-from relay.planning.combinations import Combinations
+from relay.planning.combinations import Identities, Inputs, as_configured, with_settings
 from relay.planning.plan import SPEEDS, Plan
-from relay.planning.proofs import Proofs
+from relay.planning.proofs import with_proofs
 from relay.planning.settings import Here
 from relay.process.cpus import granted
 from relay.run_folder import segments
@@ -66,15 +66,24 @@ def plan(
     where the task's data have to be prepared first, or it has to be looked at.
     """
     cpus, gpus = (cpus or len(granted()), gpus) if held is None else held.bounded(len(granted()), gpus)
-    empty = Plan(config, root, site, (), speeds, held)
-    declared, strategies, commands = _declared(empty, record=record, reading=reading)
+    # Read and validated: what the config and the site say alone
+    commands, strategies = commands_of(config), strategies_of(config, reading=reading)
+    expansion.check_runs(config)
+    segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
+    names = [*dict.fromkeys(each.strategy for each in config.comparisons)]
+    needed = {strategy.requirements.stack for strategy in strategies.values()}
+    needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
+    software = stacks.find(config, site, root, needed, record=record)
+    plan = Plan(config, root, site, names, speeds, held, software)
+    # The task, as it was looked at
     here = replace(_here(config.device, gpus, cpus, site), sharing=sharing, held=held)
+    arithmetic = arithmetic or Arithmetic.here()
     looks = Looks(
         config=config,
         root=root,
-        results=declared.results,
-        arithmetic=arithmetic or Arithmetic.here(),
-        stack=declared.stacks.plain,
+        results=plan.results,
+        arithmetic=arithmetic,
+        stack=software.plain,
         site=site,
         device=here.device,
         look=record or prepare,
@@ -84,45 +93,29 @@ def plan(
     seen, by_job = ({}, []) if commands else looks.by_options()
     if by_job:
         why = dict.fromkeys(filter(None, map(str, by_job)))
-        return replace(declared, looks={each.look.id: each.look for each in by_job}, warnings=[*why])
-    planned = _with_runs(Combinations(declared, strategies, commands, here, looks, seen), record=record)
-    planned = _measured(planned) if record else planned
-    whole = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(planned)]
-    planned = replace(planned, warnings=[*planned.warnings, *whole])
-    costs.check_jobs(planned)
-    costs.check_currency(planned)
-    return planned
-
-
-def _declared(
-    empty: Plan, *, record: bool, reading: bool
-) -> tuple[Plan, Mapping[str, StrategyFile], Mapping[str, Command]]:
-    """Phase 1, from the config and the site alone: a plan without runs, the strategies' files, and the commands."""
-    config = empty.config
-    commands, strategies = commands_of(config), strategies_of(config, reading=reading)
-    expansion.check_runs(config)
-    segments.read_speeds(empty.speeds)  # a damaged file is told here, and not by the rule that is first to need it
-    names = [*dict.fromkeys(each.strategy for each in config.comparisons)]
-    needed = {strategy.requirements.stack for strategy in strategies.values()}
-    needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
-    of_site = stacks.find(config, empty.site, empty.root, needed, record=record)
-    return replace(empty, strategies=names, stacks=of_site), strategies, commands
-
-
-def _with_runs(combined: Combinations, *, record: bool) -> Plan:
-    """Phase 2, with what was seen of the task: its settings, what proves them, and their runs in rounds."""
-    plan = Proofs(combined.added(), combined).added()
-    plan = combined.with_runs(plan, rounds.read(plan.results) if plan.config.anchor else {})
+        return replace(plan, looks={each.look.id: each.look for each in by_job}, warnings=[*why])
+    inputs = Inputs(
+        here=here,
+        arithmetic=arithmetic,
+        strategies=strategies,
+        commands=commands,
+        tasks={options: as_configured(looked, config, looks) for options, looked in seen.items()},
+        identities=Identities(root, None if commands else looks.task, strategies),
+    )
+    # Settings, what proves them, and their runs
+    plan = with_settings(plan, inputs)
+    plan = with_proofs(plan, inputs)
+    plan = rounds.with_rounds(plan, inputs.identities, today=record)
+    # What jobs ask for by measurement, what goes on, and what the budget leaves
+    plan = replace(plan, requests=Requests.read(plan.results))
     if record:
-        more, lines = rounds.with_anchors(plan)
-        plan = combined.with_runs(replace(plan, warnings=[*plan.warnings, *lines]), more) if lines else plan
-    return replace(plan, requests=Requests.read(plan.results))
-
-
-def _measured(plan: Plan) -> Plan:
-    """Phase 3, with what earlier runs have measured: what jobs ask for, what goes on, and what the budget leaves."""
-    plan = replace(plan, requests=replace(plan.requests, measured=requests.measured(plan)))
-    return costs.kept_to(rounds.dropped(plan))
+        plan = replace(plan, requests=replace(plan.requests, measured=requests.measured(plan)))
+        plan = costs.kept_to(rounds.dropped(plan))
+    of_plan = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(plan)]
+    plan = replace(plan, warnings=[*plan.warnings, *of_plan])
+    costs.check_jobs(plan)
+    costs.check_currency(plan)
+    return plan
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:

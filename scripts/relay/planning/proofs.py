@@ -9,12 +9,12 @@ from typing import Any
 
 from relay.base.grouped import grouped
 from relay.config.expansion import options_key
-from relay.config.strategies import StrategyFile
+from relay.config.strategies import StrategyFile, unit
 from relay.environments import overlay
 from relay.environments.locks import base
-from relay.planning.combinations import Combinations
+from relay.planning.combinations import Inputs
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.settings import BACKENDS, unit
+from relay.planning.settings import BACKENDS
 from relay.process.cpus import useful_threads
 from relay.spec import identity
 from relay.spec.declare import bearing, reset
@@ -29,117 +29,94 @@ from relay.spec.setting import Computation, Feeding, Shape, StrategySpec
 PROOF_BATCH, PROOF_BATCH_OF_MANY_UNITS = 16, 8
 
 
-class Proofs:
-    """What proves the settings of a plan, as it is found. `combined` has the plan's combinations."""
+def with_proofs(plan: Plan, inputs: Inputs) -> Plan:
+    """The plan with each setting's gate, the gates' references, and the preflights of the settings' shapes."""
+    seed, cpus = plan.config.gate.seed, inputs.here.cpus  # this machine's; None where the jobs run elsewhere
+    own = [each for each in plan.settings if not each.setting.strategy.script]
+    preflights, preflight_of = _preflights(plan.settings)
+    gate_of = {each.id: NOT_PROVEN for each in plan.settings if each.setting.strategy.script}
+    gates: dict[str, Gate] = {}
+    sharing = grouped(own, lambda each: inputs.identities.of_gate(_gated(each, plan, inputs), seed=seed))
+    for members in sharing.values():
+        largest = min(members, key=lambda each: _size(each, preflights[preflight_of[each.id]]))
+        gate = _gate(members, largest, plan, inputs)
+        gates[gate.id], preflight_of[gate.id] = gate, preflight_of[largest.id]
+        gate_of |= {each.id: gate.id for each in members}
+    references: dict[str, Reference] = {}
+    reference_of: dict[str, str] = {}
 
-    def __init__(self, plan: Plan, combined: Combinations) -> None:
-        self.plan, self.combined, self.identities = plan, combined, combined.identities
-        self.cpus = combined.here.cpus  # this machine's; None where the jobs run elsewhere
-        self.gates: dict[str, Gate] = {}
-        self.references: dict[str, Reference] = {}
-        self.preflights: dict[str, Preflight] = {}
-        self.spot_checks: dict[str, SpotCheck] = {}
-        self.libtorch: dict[str, LibTorch] = {}
-        self.gate_of: dict[str, str] = {}
-        self.reference_of: dict[str, str] = {}
-        self.preflight_of: dict[str, str] = {}
-
-    def added(self) -> Plan:
-        """The plan with each setting's gate, the gates' references, and the preflights of the settings' shapes."""
-        self._find()
-        return replace(
-            self.plan,
-            gates=self.gates,
-            references=self.references,
-            preflights=self.preflights,
-            spot_checks=self.spot_checks,
-            libtorch=self.libtorch,
-            gate_of=self.gate_of,
-            reference_of=self.reference_of,
-            preflight_of=self.preflight_of,
-        )
-
-    def _find(self) -> None:
-        plan = self.plan
-        sharing: dict[str, list[PlannedSetting]] = {}
-        for planned in plan.settings:
-            self.preflight_of[planned.id] = self._preflight(planned.setting)
-            if planned.setting.strategy.script:
-                self.gate_of[planned.id] = NOT_PROVEN
-                continue
-            if planned.setting.spot_checks.any:
-                again = spot_checked(planned.setting, self.cpus)
-                if plan.site is None:  # one process may check runs of several stacks
-                    again = replace(again, strategy=replace(again.strategy, stack=plan.stacks.plain))
-                self.spot_checks[planned.id] = SpotCheck.of(again, id=planned.id, seed=plan.config.seed)
-            shared = self._gated(planned.setting)
-            sharing.setdefault(self._gate_identity(shared), []).append(planned)
-        self._add_libtorch()
-        for name, gates in grouped(map(self._add_gate, sharing.values()), self._add_reference).items():
-            self.references[name] = with_cpus(self.references[name], gates, self.cpus)
-            # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
-            preflights = [self.preflight_of[gate.id] for gate in gates]
-            self.preflight_of[name] = min(preflights, key=lambda each: _demands(self.preflights[each]))
-
-    def _add_libtorch(self) -> None:
-        """Add, for each model, its first setting: the model is the same, whichever strategy has trained it."""
-        plain_first = sorted(
-            (planned for planned in self.plan.settings if not planned.setting.strategy.script),
-            key=lambda planned: base(planned.setting.strategy.stack) != overlay.DRIVERS,
-        )
-        models = {options_key(planned.setting.task.options): planned for planned in reversed(plain_first)}
-        for first in reversed(models.values()):
-            alone = spot_checked(first.setting, self.cpus)
-            self.libtorch[first.id] = LibTorch.of(alone, id=first.id, seed=self.plan.config.seed)
-
-    def _gated(self, setting: Setting) -> Setting:
-        """The setting as its gate trains it."""
-        batch = proof_batch(setting, self.combined.strategies[setting.strategy.name])
-        rate = next(iter(self.combined.looked.values())).task.learning_rate  # options do not change it, a batch may
-        return gated(setting, self.plan.config.gate.steps, batch=batch, learning_rate=rate)
-
-    def _gate_identity(self, gated: Setting, **more: Any) -> str:
-        sources = {
-            "strategy": self.identities.strategy_source[gated.strategy.name],
-            "gate": self.identities.gate_source,
-        }
-        return self.identities.of(gated, sources=sources, seed=self.plan.config.gate.seed, **more)
-
-    def _add_gate(self, members: Sequence[PlannedSetting]) -> Gate:
-        """The gate that these settings share. It gets the shape of the largest one, and waits for its preflight."""
-        gated = self._gated(members[0].setting)
-        own = tuple(sorted({OwnBatch.of(each.setting) for each in members}))
-        name = f"{gated.strategy.name}-{self._gate_identity(gated, own_batches=own)}"
-
-        def size(planned: PlannedSetting) -> tuple[int, int, tuple[int, ...]]:
-            shape = planned.setting.shape
-            demands = _demands(self.preflights[self.preflight_of[planned.id]])
-            return -shape.cpus_per_task, -shape.threads, demands
-
-        largest = min(members, key=size)
-        gate = Gate.of(gated, id=name, seed=self.plan.config.gate.seed, own_batches=own)
-        gate = self.gates[name] = started_as(gate, largest.setting)
-        self.preflight_of[name] = self.preflight_of[largest.id]
-        self.gate_of |= {planned.id: name for planned in members}
-        return gate
-
-    def _add_reference(self, gate: Gate) -> str:
-        """The id of a gate's reference, which uses the same kind of device. The reference is added to the plan."""
-        trained, seed = referred(gate, self.plan.stacks.plain), self.plan.config.gate.seed
-        digest = self.identities.of(trained, sources={"reference": self.identities.reference_source}, seed=seed)
-        name = self.reference_of[gate.id] = f"{trained.task.name}-{digest}"
-        self.references.setdefault(name, Reference.of(trained, id=name, seed=seed))
+    def reference(gate: Gate) -> str:
+        trained = referred(gate, plan.stacks.plain)
+        name = f"{trained.task.name}-{inputs.identities.of_reference(trained, seed=seed)}"
+        references.setdefault(name, Reference.of(trained, id=name, seed=seed))
         return name
 
-    def _preflight(self, setting: Setting) -> str:
-        """The id of the preflight of the setting's shape and stack. The preflight is added to the plan."""
-        shape = setting.shape
+    for name, of_it in grouped(gates.values(), reference).items():
+        reference_of |= {gate.id: name for gate in of_it}
+        references[name] = with_cpus(references[name], of_it, cpus)
+        # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
+        preflight_of[name] = min((preflight_of[gate.id] for gate in of_it), key=lambda each: _demands(preflights[each]))
+    return replace(
+        plan,
+        gates=gates,
+        references=references,
+        preflights=preflights,
+        spot_checks={each.id: _spot_check(each, plan, cpus) for each in own if each.setting.spot_checks.any},
+        libtorch=_libtorch(own, plan, cpus),
+        gate_of=gate_of,
+        reference_of=reference_of,
+        preflight_of=preflight_of,
+    )
+
+
+def _gated(planned: PlannedSetting, plan: Plan, inputs: Inputs) -> Setting:
+    """The setting as its gate trains it, at the learning rate of the task's own batch."""
+    batch = proof_batch(planned.setting, inputs.strategies[planned.setting.strategy.name])
+    return gated(planned.setting, plan.config.gate.steps, batch=batch, learning_rate=inputs.learning_rate)
+
+
+def _gate(members: Sequence[PlannedSetting], largest: PlannedSetting, plan: Plan, inputs: Inputs) -> Gate:
+    """The gate that these settings share. It is started as the largest of them is."""
+    trained, seed = _gated(members[0], plan, inputs), plan.config.gate.seed
+    own = tuple(sorted({OwnBatch.of(each.setting) for each in members}))
+    name = f"{trained.strategy.name}-{inputs.identities.of_gate(trained, seed=seed, own_batches=own)}"
+    return started_as(Gate.of(trained, id=name, seed=seed, own_batches=own), largest.setting)
+
+
+def _size(planned: PlannedSetting, preflight: Preflight) -> tuple[int, int, tuple[int, bool, int]]:
+    """Orders settings by what their jobs have of a node: most first, and then the one whose preflight asks least."""
+    shape = planned.setting.shape
+    return -shape.cpus_per_task, -shape.threads, _demands(preflight)
+
+
+def _spot_check(planned: PlannedSetting, plan: Plan, cpus: int | None) -> SpotCheck:
+    again = spot_checked(planned.setting, cpus)
+    if plan.site is None:  # one process may check runs of several stacks
+        again = replace(again, strategy=replace(again.strategy, stack=plan.stacks.plain))
+    return SpotCheck.of(again, id=planned.id, seed=plan.config.seed)
+
+
+def _libtorch(own: Sequence[PlannedSetting], plan: Plan, cpus: int | None) -> dict[str, LibTorch]:
+    """For each model its first setting: the model is the same, whichever strategy has trained it."""
+    plain_first = sorted(own, key=lambda planned: base(planned.setting.strategy.stack) != overlay.DRIVERS)
+    firsts = [of_it[0] for of_it in grouped(plain_first, lambda each: options_key(each.setting.task.options)).values()]
+    seed = plan.config.seed
+    return {each.id: LibTorch.of(spot_checked(each.setting, cpus), id=each.id, seed=seed) for each in firsts}
+
+
+def _preflights(settings: Iterable[PlannedSetting]) -> tuple[dict[str, Preflight], dict[str, str]]:
+    """The preflights of the settings' shapes and stacks, and by setting which is its."""
+    preflights: dict[str, Preflight] = {}
+    preflight_of: dict[str, str] = {}
+    for planned in settings:
+        setting, shape = planned.setting, planned.setting.shape
         digest = identity.fingerprint(preflight_values(setting))
         name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
-        earlier = self.preflights.get(name)
+        preflight_of[planned.id] = name
+        earlier = preflights.get(name)
         # The most data workers show whether they share a core.
         if earlier is None or setting.feeding.data_workers > earlier.feeding.data_workers:
-            self.preflights[name] = Preflight(
+            preflights[name] = Preflight(
                 id=name,
                 shape=shape,
                 of_stack=setting.strategy.stack,
@@ -148,7 +125,7 @@ class Proofs:
                 feeding=setting.feeding,
                 node_needs=setting.strategy.node_needs,
             )
-        return name
+    return preflights, preflight_of
 
 
 def _demands(preflight: Preflight) -> tuple[int, bool, int]:

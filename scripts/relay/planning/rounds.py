@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +25,8 @@ from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
 from relay.base.grouped import grouped
 from relay.equivalence.verdict import of_batch
-from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.combinations import Identities
+from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.slurm import shapes
@@ -49,6 +51,26 @@ def write(results: Path, anchors: Mapping[str, Any]) -> None:
     """Keep it for later calls, which plan the same repeats."""
     if anchors and anchors != read(results):
         write_json(results / FILE, anchors)
+
+
+def with_rounds(plan: Plan, identities: Identities, *, today: bool) -> Plan:
+    """The plan with its runs: the repeats of all settings, in rounds. `today`: with the anchors of today."""
+    planned = _with_runs(plan, read(plan.results) if plan.config.anchor else {}, identities)
+    anchors, lines = with_anchors(planned) if today else ({}, [])
+    if not lines:
+        return planned
+    return _with_runs(replace(plan, warnings=[*plan.warnings, *lines]), anchors, identities)
+
+
+def _with_runs(plan: Plan, anchors: Mapping[str, Mapping[str, Any]], identities: Identities) -> Plan:
+    runs, seed, repeats = [], plan.config.seed, Counter[str]()
+    for planned, repeat in in_order(plan.settings, anchors, seed):
+        repeats[planned.id] += 1
+        digest = identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
+        own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
+        runs.append(Run.of(planned.setting, **own, seed=seed + repeat, repeat=repeat))
+    repeated = [replace(each, repeats=repeats[each.id]) for each in plan.settings]
+    return replace(plan, runs=runs, settings=repeated, anchors=anchors)
 
 
 def in_order(
@@ -188,9 +210,8 @@ def _firsts(plan: Plan) -> list[First]:
 
 def _proven(plan: Plan, run: Run) -> bool:
     """Whether a run's gate has passed, and its spot check has not failed."""
-    proofs = plan.results / "equivalence"
-    verdict = read_json_or(proofs / "gates" / plan.gate(run) / "verdict.json", None)
-    checked: Any = read_json_or(proofs / "spot_checks" / run.setting_id / "verdict.json", None) or {}
+    verdict = read_json_or(plan.results / output_place("gate", plan.gate(run)), None)
+    checked: Any = read_json_or(plan.results / output_place("spot_check", run.setting_id), None) or {}
     try:
         passed = bool(verdict) and (of_batch(verdict, OwnBatch.of(run))["equivalent"] or verdict.get("unprovable"))
         return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))

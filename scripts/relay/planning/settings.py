@@ -11,7 +11,6 @@ from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile
 from relay.launch.gpus import ALONE, Sharing
-from relay.planning.optimization import optimization, scaled, trained_as
 from relay.slurm.held import Held
 from relay.spec import option_values, versions
 from relay.spec.card import Card
@@ -30,6 +29,7 @@ from relay.spec.tasks import TaskSpec
 IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})
 # The largest training set that is kept on the device where nobody has said how to read it.
 MOST_RESIDENT_BYTES = 4 * 2**30
+OPTIMIZER_OPTIONS = ("momentum", "weight_decay")  # that are axes
 # The backends that every torch has for a device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
 
@@ -205,23 +205,42 @@ def _share_of_cpus(shape: Shape, site: Site | None) -> int:
     return max(1, shape.devices_per_node * site.cores_per_gpu // shape.processes_per_node)
 
 
-def slices(setting: Setting, needs: Requirements) -> int:
-    """Into how many parts the samples of a batch are divided; 1 where the strategy does not divide them.
+def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:
+    """The task with its learning rate scaled from its own global batch size to this one."""
+    growth = global_batch_size / task.global_batch_size
+    factor = {"none": 1.0, "linear": growth, "square_root": math.sqrt(growth)}[scaling]
+    return replace(task, learning_rate=task.learning_rate * factor)
 
-    One process with several devices gives each device a part. Otherwise each replica gets one.
+
+def trained_as(task: TaskSpec, axes: Mapping[str, Any]) -> TaskSpec:
+    """The task with the optimizer and the schedule that the axes ask for. An axis of None leaves the task's own.
+
+    If a value equals the task's own, the run is the same.
     """
-    if "samples" not in needs.divides:
-        return 1
-    shape = setting.shape
-    if needs.processes == "one":
-        return shape.devices
-    return max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
+    own = optimization(task)
+    options = {name: axes[name] for name in OPTIMIZER_OPTIONS if axes[name] not in (None, own[name])}
+    return replace(task, optimizer_options={**task.optimizer_options, **options}, schedule=_schedule(task, axes))
 
 
-def unit(setting: Setting, needs: Requirements) -> int:
-    """The samples of which every global batch of the setting must be a multiple, so that it divides evenly.
+def _schedule(task: TaskSpec, axes: Mapping[str, Any]) -> dict[str, Any]:
+    own = task.schedule
+    schedule: dict[str, Any] = {"kind": axes["learning_rate_schedule"] or own["kind"]}
+    if schedule["kind"] == "step":
+        schedule["every_epochs"] = axes["learning_rate_step_epochs"] or own.get("every_epochs")
+        schedule["gamma"] = axes["learning_rate_step_gamma"] or own.get("gamma")
+    warmup = axes["learning_rate_warmup_epochs"]
+    warmup = own.get("warmup_epochs", 0) if warmup is None else warmup
+    return schedule | ({"warmup_epochs": warmup} if warmup else {})
 
-    It divides into slices, and each slice into the parts that the strategy's options ask for.
-    """
-    options = setting.strategy.options
-    return slices(setting, needs) * math.lcm(*(options.get(name, 1) for name in needs.whole_batches))
+
+def optimization(task: TaskSpec) -> dict[str, Any]:
+    """The optimizer and the schedule of a task, as fields of `Optimization`."""
+    options, schedule = {**task.card.optimizer_options, **task.optimizer_options}, task.schedule
+    return {
+        "momentum": options.get("momentum"),
+        "weight_decay": options.get("weight_decay"),
+        "learning_rate_schedule": schedule["kind"],
+        "learning_rate_step_epochs": schedule.get("every_epochs"),
+        "learning_rate_step_gamma": schedule.get("gamma"),
+        "learning_rate_warmup_epochs": float(schedule.get("warmup_epochs", 0.0)),
+    }

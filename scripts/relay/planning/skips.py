@@ -7,10 +7,9 @@ from typing import Any
 
 from relay.config.config import Config
 from relay.config.expansion import Combination
-from relay.config.strategies import StrategyFile
+from relay.config.strategies import StrategyFile, slices
 from relay.environments.built import has_header
-from relay.planning.optimization import OPTIMIZER_OPTIONS
-from relay.planning.settings import BACKENDS, Here, default_backend, slices
+from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, Here, default_backend
 from relay.process.one_gpu import can_share
 from relay.spec.card import ROUNDING
 from relay.spec.requirements import Requirements
@@ -72,13 +71,13 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
     if shape.backend is None:
         offered = " or ".join(BACKENDS[shape.device])
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {shape.device} offers {offered}"
+    if shape.threads > shape.cpus_per_task:
+        yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
 
 
 def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
     shape, feeding = setting.shape, setting.feeding
     launcher, world_size = shape.launcher, shape.world_size
-    if shape.threads > shape.cpus_per_task:
-        yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
     if feeding.data_workers and feeding.loader == "resident":
         yield f"data_workers {feeding.data_workers} have no work with loader resident; use loader dataloader"
     if launcher != "none" and world_size == 1:
@@ -203,8 +202,7 @@ def _batch_problems(combination: Combination, setting: Setting, config: Config, 
         yield f"global_batch_size {batch} is not divisible by {parts} {unit}"
     slice_ = batch if batch % parts else batch // parts
     for name in needs.whole_batches:
-        parts_of_slice = setting.strategy.options.get(name, 1)
-        if slice_ % parts_of_slice:
+        if slice_ % (parts_of_slice := setting.strategy.options.get(name, 1)):
             yield f"a replica's {slice_} samples are not divisible by {name} {parts_of_slice}"
     if batch > dataset.train_count:
         yield f"global_batch_size {batch} exceeds {dataset.name}'s {dataset.train_count} training samples"

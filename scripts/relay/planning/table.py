@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from rich.table import Table
@@ -14,6 +14,8 @@ from relay.planning.plan import Plan
 from relay.spec.labels import described, flat, setting_labels
 from relay.spec.run import Preflight, Run, Setting, setting_fields
 from relay.spec.setting import Shape
+
+ONE = ("1", "1", "1")  # run, segment, job
 
 
 def render(plan: Plan, width: int = 80) -> str:
@@ -41,26 +43,38 @@ def render(plan: Plan, width: int = 80) -> str:
 def _rows(plan: Plan) -> Iterator[list[str]]:
     """Rows of preflights, references and gates, with one job each, then of the settings, with all their repeats, each
     with its spot check."""
-    looks = list(plan.preflights.values()) if plan.site else []
-    for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
-        yield _row(f"preflight {label}", look.shape, "1", "1", "1", "–")
-    for kind, checks in (("reference", plan.references), ("gate", plan.gates)):
-        gated = list(checks.values())
-        for check, label in zip(gated, setting_labels([_proven(check) for check in gated]), strict=True):
-            name = f"gate of {check.strategy.name}" if kind == "gate" else kind
-            yield _row(f"{name} {label}", check.shape, "1", "1", "1", str(check.length.total_steps))
+    labels = _labels(plan)
+    for look in plan.preflights.values() if plan.site else ():
+        yield _row(f"preflight {labels[look.id]}", look.shape, *ONE, "–")
+    for reference in plan.references.values():
+        yield _row(f"reference {labels[reference.id]}", reference.shape, *ONE, str(reference.length.total_steps))
+    for gate in plan.gates.values():
+        name = f"gate of {gate.strategy.name} {labels[gate.id]}"
+        yield _row(name, gate.shape, *ONE, str(gate.length.total_steps))
     unmeasured = {run.setting_id for run in plan.unmeasured}
-    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
     first = {run.setting_id: run for run in plan.runs if run.repeat == 0}
-    for planned, label in zip(plan.settings, labels, strict=True):
-        setting = planned.setting
+    for planned in plan.settings:
+        setting, name = planned.setting, f"{planned.setting.strategy.name} {plan.labels[planned.id]}"
         segments = 0 if planned.id in unmeasured else len(plan.segments(first[planned.id]))
         jobs = [str(planned.repeats), str(segments or "?"), str(segments * planned.repeats or "?")]
         steps = "–" if setting.strategy.script else str(setting.length.total_steps)
-        name = f"{setting.strategy.name} {label}".rstrip() + _request(plan, first[planned.id])
-        yield _row(name, setting.shape, *jobs, steps)
+        yield _row(name.rstrip() + _request(plan, first[planned.id]), setting.shape, *jobs, steps)
         if spot_check := plan.spot_checks.get(planned.id):
-            yield _row(f"spot check of {setting.strategy.name} {label}", spot_check.shape, "1", "1", "1", "–")
+            yield _row(f"spot check of {name}", spot_check.shape, *ONE, "–")
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    """What tells each preflight, reference and gate from the others, by id."""
+    labels: dict[str, str] = {}
+    kinds: list[tuple[Iterable[Any], Callable[[Any], dict[str, Any]]]] = [
+        (plan.preflights.values(), _looked_at),
+        (plan.references.values(), _proven),
+        (plan.gates.values(), _proven),
+    ]
+    for specifications, row in kinds:
+        of_kind = [*specifications]
+        labels |= zip((each.id for each in of_kind), setting_labels([*map(row, of_kind)]), strict=True)
+    return labels
 
 
 def _row(name: str, shape: Shape, *counts: str) -> list[str]:
@@ -108,13 +122,10 @@ def words_by_id(plan: Plan) -> dict[str, str]:
     for run in plan.runs:
         repeat = f", repeat {run.repeat + 1}" if repeats[run.setting_id] > 1 else ""
         names[run.id] = names[run.setting_id] + repeat
-    for checks in (plan.gates, plan.references):
-        proven = list(checks.values())
-        for check, label in zip(proven, setting_labels([_proven(check) for check in proven]), strict=True):
-            names[check.id] = f"{check.strategy.name or 'reference'} ({label})"
-    looks = list(plan.preflights.values())
-    for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
-        names[look.id] = label
+    labels = _labels(plan)
+    checks = [*plan.gates.values(), *plan.references.values()]
+    names |= {each.id: f"{each.strategy.name or 'reference'} ({labels[each.id]})" for each in checks}
+    names |= {look: labels[look] for look in plan.preflights}
     return names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -17,7 +18,6 @@ from relay.run_folder.places import Places
 from relay.spec.script import NOT_PROVEN
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import Files
-from relay.workflow.kind import relay, words
 
 
 class BesideDriver:
@@ -34,7 +34,7 @@ class BesideDriver:
         It is no rule's param: another place of the checkout, or of the data, is no reason to train again. Snakemake
         formats it.
         """
-        return words(*relay(self.call, *command)).replace("{", "{{").replace("}", "}}")
+        return self.call.relay(*command).replace("{", "{{").replace("}", "}}")
 
     def with_ending(self, *command: str) -> str:
         """The same, whose program writes beside the job's log how it ended."""
@@ -95,9 +95,9 @@ class BesideDriver:
     def start(self, job: Any) -> str:
         """The command that names a start of a run, after it has put aside what an older one has trained."""
         begun = self._begun.get(job.run)
-        aside = f"{words(*relay(self.call, 'start', '--run', job.run))} >&2; "
-        name = words(begun) if begun else "$(date +%s%N)-$$"
-        named = f'printf \'{{"generation": "%s", "run": "%s"}}\\n\' {name} {words(job.run)}'
+        aside = f"{self.call.relay('start', '--run', job.run)} >&2; "
+        name = shlex.quote(begun) if begun else "$(date +%s%N)-$$"
+        named = f'printf \'{{"generation": "%s", "run": "%s"}}\\n\' {name} {shlex.quote(job.run)}'
         return named if begun or not replaced.trained(Places(RESULTS, job.run)) else aside + named
 
     # Files

@@ -12,21 +12,17 @@ from typing import Any
 
 from relay.environments import login_node
 from relay.planning import handed, searches
+from relay.planning.plan import output_place
 from relay.planning.searches import PlannedProbe
 from relay.run_folder.places import Places
-from relay.selftest.parts import RESUME
 from relay.spec.run import Run, Specification, Training
 from relay.status import finished
-from relay.workflow import selftest_plan
-from relay.workflow.call import RESULTS, Call, specification_text
-from relay.workflow.selftest import SelfTest
+from relay.workflow.call import RESULTS, Call
 
-REFERENCE = "results/equivalence/references/{}/reference.pt"
-GATE = "results/equivalence/gates/{}/verdict.json"
-SPOT_CHECK = "results/equivalence/spot_checks/{}/verdict.json"
-FACTS = "results/preflight/{}/facts.json"
+REFERENCE, GATE, SPOT_CHECK, FACTS = (
+    f"results/{output_place(rule, '{}')}" for rule in ("reference", "gate", "spot_check", "preflight")
+)
 PROBED = "results/probed.yaml"
-OF_SELFTEST = "results/selftest/{part}/{place}.json"
 COMPARED = [
     f"results/{name}"
     for name in (
@@ -54,7 +50,7 @@ class Files:
         self.in_cpp = [f"results/libtorch/{setting}.json" for setting in self.plan.libtorch]
         self.one_in_cpp = [f"results/libtorch_example/{setting}.json" for setting in [*self.plan.libtorch][:1]]
 
-    def _needed(
+    def needed(
         self, output: str | Path, unfinished: str, wanted: Sequence[str], after: Iterable[str] = ()
     ) -> list[str]:
         """The inputs of the job that makes `output`: `wanted`, and none where it is finished (`unfinished` is '').
@@ -77,11 +73,11 @@ class Files:
 
     def dataset(self, job: Any) -> list[str]:
         file = Path(f"results/datasets/{job.dataset}/manifest.json")
-        return self._needed(file, finished.dataset(file.parent, self.datasets[job.dataset].dataset), [])
+        return self.needed(file, finished.dataset(file.parent, self.datasets[job.dataset].dataset), [])
 
     def environment(self, job: Any) -> list[str]:
         file = Path(f"results/environments/{job.stack}.json")
-        return self._needed(file, finished.record(file, asked=self.environment_asked(job.stack)), [])
+        return self.needed(file, finished.record(file, asked=self.environment_asked(job.stack)), [])
 
     def environment_asked(self, stack: str) -> dict[str, Any]:
         """What its environment is made of."""
@@ -97,9 +93,9 @@ class Files:
         looked = self.plan.preflights[job.preflight]
         facts = Path(FACTS.format(looked.id))
         # After another module, or another interface, the nodes are looked at anew.
-        text = specification_text(self.call, looked) + "\n"
+        text = self.call.text(looked) + "\n"
         why = finished.record(facts) or finished.text(facts.with_name("preflight.json"), text)
-        return self._needed(facts, why, [self.environment_of(looked)], {"environment", "preflight_job"})
+        return self.needed(facts, why, [self.environment_of(looked)], {"environment", "preflight_job"})
 
     def waited_for(self, specification: Training) -> list[str]:
         """What has to be there before a job is submitted: data, environment and, on a cluster, a look at its nodes."""
@@ -120,11 +116,11 @@ class Files:
     def reference(self, job: Any) -> list[str]:
         file = REFERENCE.format(job.reference)
         wanted = self.waited_for(self.plan.references[job.reference])
-        return self._needed(file, finished.reference(Path(file)), wanted, {"reference"})
+        return self.needed(file, finished.reference(Path(file)), wanted, {"reference"})
 
     def gate(self, job: Any) -> list[str]:
         wanted = [REFERENCE.format(self.plan.reference_of[job.gate]), *self.waited_for(self.plan.gates[job.gate])]
-        return self._needed(GATE.format(job.gate), self.unfinished_gate(job.gate), wanted, {"reference", "gate"})
+        return self.needed(GATE.format(job.gate), self.unfinished_gate(job.gate), wanted, {"reference", "gate"})
 
     @cache  # noqa: B019 - a call has one of these
     def unfinished_gate(self, gate: str) -> str:
@@ -134,7 +130,7 @@ class Files:
         wanted = [self.summary_of(run) for run in self.plan.spot_check_runs(job.setting)]
         wanted += self.waited_for(self.plan.spot_checks[job.setting])
         why, after = self.unfinished_spot_check(job.setting), {*CHAIN_RULES, "summary", "spot_check"}
-        return self._needed(SPOT_CHECK.format(job.setting), why, wanted, after)
+        return self.needed(SPOT_CHECK.format(job.setting), why, wanted, after)
 
     @cache  # noqa: B019
     def unfinished_spot_check(self, setting: str) -> str:
@@ -152,7 +148,7 @@ class Files:
 
     def start(self, job: Any) -> list[str]:
         run = RESULTS / "runs" / job.run
-        return self._needed(run / "chain.json", finished.start(run), [])
+        return self.needed(run / "chain.json", finished.start(run), [])
 
     def segment(self, job: Any) -> list[str]:
         """What a segment goes on from. The first waits for the reference, without which nothing can prove the run."""
@@ -164,7 +160,7 @@ class Files:
             unproven = gate in self.plan.gates and self.unfinished_gate(gate)
             proof = [REFERENCE.format(self.plan.reference_of[gate])] if unproven else []
             wanted = [str(places.run / "chain.json"), *proof, *self.waited_for(run)]
-        return self._needed(places.state(end), finished.segment(places, end), wanted, CHAIN_RULES)
+        return self.needed(places.state(end), finished.segment(places, end), wanted, CHAIN_RULES)
 
     def summary_of(self, run: Run) -> str:
         return f"results/runs/{run.id}/summary.json"
@@ -173,7 +169,7 @@ class Files:
         run = self.call.runs[job.run]
         wanted = [str(Places(RESULTS, run.id).state(run.length.total_steps))]
         why = self.unfinished_summary(run.id)
-        return self._needed(self.summary_of(run), why, wanted, {*CHAIN_RULES, "summary"})
+        return self.needed(self.summary_of(run), why, wanted, {*CHAIN_RULES, "summary"})
 
     @cache  # noqa: B019
     def unfinished_summary(self, run: str) -> str:
@@ -207,11 +203,11 @@ class Files:
         return json.dumps(handed.plan_json(self.plan), indent=1) + "\n"
 
     def record_plan(self, job: Any) -> list[str]:
-        return self._needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])
+        return self.needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])
 
     def comparison(self, job: Any) -> list[str]:
         upstream = {*CHAIN_RULES, "summary", "reference", "gate", "spot_check", "comparison"}
-        return self._needed(COMPARED[0], self.unfinished_comparison(), ["results/plan.json", *self.of_runs], upstream)
+        return self.needed(COMPARED[0], self.unfinished_comparison(), ["results/plan.json", *self.of_runs], upstream)
 
     def unfinished_comparison(self) -> str:
         """Why the comparison has to be made: a result of its runs is not finished, or it is of others."""
@@ -227,13 +223,13 @@ class Files:
     def export(self, job: Any) -> list[str]:
         output, run = Path(f"results/exported/{job.run}.safetensors"), self.call.runs[job.run]
         why = self.unfinished_summary(run.id) or finished.exported(output, RESULTS / "runs" / run.id)
-        return self._needed(output, why, [self.summary_of(run)], {*CHAIN_RULES, "export_model"})
+        return self.needed(output, why, [self.summary_of(run)], {*CHAIN_RULES, "export_model"})
 
     def libtorch(self, job: Any) -> list[str]:
         output, run = Path(f"results/libtorch/{job.setting}.json"), self.plan.libtorch_run(job.setting)
         why = self.unfinished_summary(run.id) or finished.of_run(output, RESULTS / "runs" / run.id)
         wanted = [self.summary_of(run), *self.waited_for(self.plan.libtorch[job.setting])]
-        return self._needed(output, why, wanted, {*CHAIN_RULES, "libtorch_job"})
+        return self.needed(output, why, wanted, {*CHAIN_RULES, "libtorch_job"})
 
     def libtorch_example(self, job: Any) -> list[str]:
         return [self.environment_of(self.plan.libtorch[job.setting])]
@@ -243,7 +239,7 @@ class Files:
     def speed(self, job: Any) -> list[str]:
         output = f"results/speeds/{job.setting}.json"
         wanted = self.waited_for(self.call.unmeasured[job.setting])
-        return self._needed(output, finished.record(Path(output)), wanted, {"speed"})
+        return self.needed(output, finished.record(Path(output)), wanted, {"speed"})
 
     def probe(self, job: Any) -> list[str]:
         return self._search("probe", self.call.probes[job.setting])
@@ -254,13 +250,13 @@ class Files:
     def _search(self, folder: str, planned: PlannedProbe) -> list[str]:
         output = f"results/{folder}/{planned.probe.id}.json"
         why = finished.record(Path(output), limits=asdict(planned.limits))
-        return self._needed(output, why, self.waited_for(planned.probe), {"probe_job", "largest_model_job"})
+        return self.needed(output, why, self.waited_for(planned.probe), {"probe_job", "largest_model_job"})
 
     def probed(self, job: Any) -> list[str]:
         answers = self.answers("probe")
         why = next(filter(None, (finished.record(Path(answer)) for answer in answers)), "")
         why = why or finished.text(Path(PROBED), self.probed_text())
-        return self._needed(PROBED, why, answers, {"probe_job"})
+        return self.needed(PROBED, why, answers, {"probe_job"})
 
     def probed_text(self) -> str:
         """The config with what the probes have found."""
@@ -279,25 +275,3 @@ class Files:
 
     def _searches(self, folder: str) -> Collection[str]:
         return self.call.probes if folder == "probe" else self.call.searches
-
-    # The self-test
-
-    def selftest_part(self, job: Any) -> list[str]:
-        output = OF_SELFTEST.format(part=job.part, place=job.place)
-        if job.part == RESUME:
-            run = self.call.runs[job.place]
-            wanted = [self.summary_of(run), *self.waited_for(run)]
-        else:
-            wanted = [FACTS.format(job.place)]
-        why = finished.record(Path(output)) or selftest_plan.not_right(Path(output))
-        return self._needed(output, why, wanted, {"selftest_part"})
-
-    @cached_property
-    def selftest(self) -> list[str]:
-        """All of a self-test; nothing in other calls, which plan nothing of it."""
-        if not self.call.selftest:
-            return []
-        own = SelfTest(self.call)
-        parts = [OF_SELFTEST.format(part=part, place=place) for part, place in own.parts]
-        of_runs = [*map(self.summary_of, self.plan.runs), *self.spot_checks_of(self.plan.runs)]
-        return [*map(FACTS.format, own.looks), *self.verdicts, *of_runs, *parts, *self.answers("probe"), *self.in_cpp]

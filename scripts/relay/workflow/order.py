@@ -8,10 +8,8 @@ from typing import Any
 
 from relay.driver import guard
 from relay.equivalence.groups import in_groups
-from relay.spec.run import Specification
 from relay.workflow import selftest_plan
 from relay.workflow.call import Call
-from relay.workflow.kind import OfJob
 
 
 class Order:
@@ -49,16 +47,6 @@ class Order:
 
     # Who goes beside whom
 
-    def beside_others(self, of: OfJob) -> Callable[[Any, int], int]:
-        """A job's share of `measured`; `of` gives its specification."""
-        return lambda job, attempt: self.share(of(job), attempt)
-
-    def share(self, specification: Specification, attempt: int) -> int:
-        """How much of `measured` a job takes of which nothing is. One that is tried again is alone, as others' faults
-        may be its."""
-        at_once = self.call.at_once
-        return min(at_once, specification.shape.cpus_per_node) if attempt == 1 else at_once
-
     @cached_property
     def _groups(self) -> dict[str, str]:
         """By gate, its group: on this machine alone, where jobs wait for each other."""
@@ -75,10 +63,10 @@ class Order:
         return {group: f"turn_{place}" for place, group in enumerate(groups)}
 
     @property
-    def takes_turns(self) -> dict[str, OfJob]:
+    def takes_turns(self) -> dict[str, Callable[[Any], int]]:
         """By turn, whether a gate takes it."""
 
-        def takes(group: str) -> OfJob:
+        def takes(group: str) -> Callable[[Any], int]:
             return lambda job: int(self._groups.get(job.gate) == group)
 
         return {turn: takes(group) for group, turn in self._turns.items()}

@@ -1,19 +1,24 @@
-"""What a self-test does in jobs of its own, and its page."""
+"""What a self-test does in jobs of its own, what these wait for, and its page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from relay.planning import table
 from relay.selftest.parts import FAULTS, RESUME
 from relay.selftest.rows import Row
 from relay.spec.run import Preflight
+from relay.status import finished
 from relay.workflow import selftest_plan
 from relay.workflow.call import RESULTS, Call
+from relay.workflow.files import FACTS, Files
 
 PAGE = RESULTS / "selftest.md"
+OF_PART = "results/selftest/{part}/{place}.json"
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,35 @@ class SelfTest:
     """The self-test of a call; without any part in a call that is none."""
 
     call: Call
+    files: Files
+
+    @cached_property
+    def all(self) -> list[str]:
+        """All that it makes; nothing in other calls, which plan nothing of it."""
+        if not self.call.selftest:
+            return []
+        files, runs = self.files, self.call.plan.runs
+        of_runs = [*map(files.summary_of, runs), *files.spot_checks_of(runs)]
+        parts = [OF_PART.format(part=part, place=place) for part, place in self.parts]
+        return [
+            *map(FACTS.format, self.looks),
+            *files.verdicts,
+            *of_runs,
+            *parts,
+            *files.answers("probe"),
+            *files.in_cpp,
+        ]
+
+    def part(self, job: Any) -> list[str]:
+        """What a part waits for: the run that is killed, or the nodes on which a fault is planted."""
+        output = OF_PART.format(part=job.part, place=job.place)
+        if job.part == RESUME:
+            run = self.call.runs[job.place]
+            wanted = [self.files.summary_of(run), *self.files.waited_for(run)]
+        else:
+            wanted = [FACTS.format(job.place)]
+        why = finished.record(Path(output)) or selftest_plan.not_right(Path(output))
+        return self.files.needed(output, why, wanted, {"selftest_part"})
 
     @cached_property
     def pairs(self) -> dict[str, Preflight]:

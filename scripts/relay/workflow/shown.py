@@ -35,8 +35,8 @@ class Shown(guard.Shows):
 
     dry = ("card",)
 
-    def __init__(self, call: Call, files: Files, driver: BesideDriver) -> None:
-        self.call, self.plan, self.files, self.driver = call, call.plan, files, driver
+    def __init__(self, call: Call, files: Files, driver: BesideDriver, selftest: SelfTest) -> None:
+        self.call, self.plan, self.files, self.driver, self.of_selftest = call, call.plan, files, driver, selftest
 
     def afterwards(self) -> Mapping[str, Callable[[], None]]:
         return {
@@ -164,13 +164,13 @@ class Shown(guard.Shows):
 
     def meanwhile(self, done: int, total: int) -> None:
         if self.call.selftest:
-            SelfTest(self.call).write(f"{done} of {total} jobs done")
+            self.of_selftest.write(f"{done} of {total} jobs done")
 
     def selftest(self) -> None:
         """Write the page, and show how it begins."""
         from relay.selftest import page
 
-        rows = SelfTest(self.call).write()
+        rows = self.of_selftest.write()
         wrong = [f"{row.outcome}: {row.what}: {row.text}" for row in page.wrong(rows)]
         _say(*wrong, f"Self-test: {page.counted(rows)}. The page: {PAGE}")
 
@@ -178,7 +178,7 @@ class Shown(guard.Shows):
         """Exit status 1 where a part has not worked, as where a job has failed."""
         from relay.selftest import page
 
-        sys.exit(1 if page.wrong(SelfTest(self.call).rows()) else 0)
+        sys.exit(1 if page.wrong(self.of_selftest.rows()) else 0)
 
 
 def _say(*lines: str) -> None:
