@@ -44,7 +44,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     write_csv(given.results / "scaling.csv", COLUMNS, scaled)
     write_whole(given.results / "scaling.md", exports.scaling_markdown(scaled, grids(rows)))
     answer_files.write(all_answers, given.results, inputs.margin)
-    exports.write_pictures(given.results / "pictures", page.pictures(sections))
+    exports.write_pictures(given.results / "pictures", page.picture_files(sections))
     write_whole(given.results / "comparison.html", html)
     made_of.note(given.plan, given.results)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")

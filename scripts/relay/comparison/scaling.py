@@ -72,6 +72,7 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "efficiency": speed_up * devices(base) / devices(row),
         "hardware": row["device_name"],
         "id": row["setting"],
+        "baseline": base["setting"],  # told in no table
     }
 
 
