@@ -11,7 +11,6 @@ import pytest
 
 from plans import ROOT
 from relay.comparison import answer_files, words
-from relay.comparison.advice import Warned, warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
@@ -19,6 +18,7 @@ from relay.comparison.decision import answers
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import setting_results
 from relay.comparison.table import comparison_rows
+from relay.comparison.warnings import Warned, warnings
 from results_tree import REFUSED, Tree
 
 # As many samples an epoch, and as many epochs, as the others.

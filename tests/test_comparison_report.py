@@ -9,7 +9,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 from relay.comparison import terminal
-from relay.comparison.columns import COMPARISON
+from relay.comparison.columns import COMPARISON, Column
 from relay.comparison.evidence import evidence
 from relay.comparison.exports import read_csv, write_csv
 from relay.comparison.inputs import read_inputs
@@ -80,11 +80,13 @@ def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     table = parquet.read_table(full.root / "comparison.parquet")
     assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
     kinds = {"string": str, "int64": int, "double": float, "bool": bool}
-    assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
+    assert {field.name: kinds[str(field.type)] for field in table.schema} == {
+        name: each.kind for name, each in COMPARISON.items()
+    }
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
-    columns = {"strategy": str, "speed": float}
+    columns = {"strategy": Column(), "speed": Column("float")}
     rows = [{"strategy": name, "speed": -1.5} for name in ("=1+1", "@x", "'quoted", "ddp")]
     write_csv(tmp_path / "x.csv", columns, rows)
     assert (tmp_path / "x.csv").read_text().splitlines()[1:3] == ["'=1+1,-1.5", "'@x,-1.5"]

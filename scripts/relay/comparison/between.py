@@ -25,21 +25,6 @@ from relay.spec.run import GROUPS, Run
 Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
 OF_A_DAY = 0.2  # of the speed: so much may a day bring that no other was measured beside
 PLACE = "place"  # the group of fields that says where a run was made: it may differ
-COLUMNS: dict[str, type] = {
-    "task": str,
-    "setting": str,
-    "change": str,
-    "ratio": float,
-    "ratio_low": float,
-    "ratio_high": float,
-    "before_per_second": float,  # samples
-    "after_per_second": float,
-    "repeats_before": int,
-    "repeats_after": int,
-    "reason": str,
-    "before": str,
-    "after": str,
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +39,7 @@ class Changed:
     reason: str = ""
 
     def as_row(self) -> Row:
-        """The row of `COLUMNS`."""
+        """The row of its table."""
         either = self.after or self.before
         assert either is not None
         estimate = self.ratio or Estimate(float("nan"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,16 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
-
 from relay.base.files import read_json_or
 from relay.base.grouped import grouped
 from relay.comparison import words
-from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import reason_title, result, speed_in_unit, unit_of
+from relay.comparison.columns import unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.inputs import Inputs, Record
@@ -29,6 +25,7 @@ from relay.comparison.pictures import pictures, unobserved
 from relay.comparison.quality import quality
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import grids, scaling_rows, shown
+from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp
 from relay.run_folder.largest_model import LargestModel, of_record
@@ -73,21 +70,22 @@ def _section(
 
 def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
-    environment = words.environment().overlay()
-    filters = (speed_in_unit, reason_title, result, coded)
-    environment.filters = environment.filters | {function.__name__: function for function in filters}
-    return environment.get_template("comparison.html.j2").render(
-        sections=contents,
-        in_cpp=in_cpp(results),
-        largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
-        evidence=evidence(inputs, results),
-        standings=standings_mean(inputs.margin),
-        least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
-        loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
-        repeats_drawn=repeats_drawn,
-        verdict_of=partial(verdict_of, results=results),
-        files_of=partial(files_of, results=results),
-        of_failed=partial(of_failed, results=results),
+    return (
+        words.environment()
+        .get_template("comparison.html.j2")
+        .render(
+            sections=contents,
+            in_cpp=in_cpp(results),
+            largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
+            evidence=evidence(inputs, results),
+            standings=standings_mean(inputs.margin),
+            least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
+            loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
+            repeats_drawn=repeats_drawn,
+            verdict_of=partial(verdict_of, results=results),
+            files_of=partial(files_of, results=results),
+            of_failed=partial(of_failed, results=results),
+        )
     )
 
 
@@ -174,8 +172,3 @@ def of_failed(setting: SettingResult, results: Path) -> list[tuple[str, str]]:
         if what == "log"
     ]
     return [*([("the gate's verdict", verdict)] if verdict else []), *logs]
-
-
-def coded(text: str) -> Markup:
-    """A text with what stands in `backticks` as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
