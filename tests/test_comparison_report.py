@@ -79,10 +79,10 @@ def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
 def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     table = parquet.read_table(full.root / "comparison.parquet")
     assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
-    kinds = {"string": str, "int64": int, "double": float, "bool": bool}
-    assert {field.name: kinds[str(field.type)] for field in table.schema} == {
-        name: each.kind for name, each in COMPARISON.items()
-    }
+    types = {"string": "str", "int64": "int", "double": "float", "bool": "bool"}
+    found = {field.name: types[str(field.type)] for field in table.schema}
+    assert found == {name: column.type for name, column in COMPARISON.items()}
+    assert table.schema.field("gpu_power_watts").metadata[b"unit"] == b"W"
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:

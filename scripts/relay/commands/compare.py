@@ -24,7 +24,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     parser.add_argument("--plan", type=Path, default=Path("results/plan.json"), help="the plan of all runs")
     parser.add_argument("--partial", action="store_true", help="report what there is though runs failed")
     given = add(parser, "results").parse_args(words)
-    from relay.comparison import answer_files, exports, made_of, page
+    from relay.comparison import answer_files, exports, page
     from relay.comparison.decision import answers
     from relay.comparison.exports import write_csv, write_whole
     from relay.comparison.inputs import read_inputs
@@ -32,6 +32,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison.scaling import grids, scaling_rows
     from relay.comparison.table import comparison_rows, run_rows
     from relay.comparison.words import markdown
+    from relay.status import compared
 
     inputs = read_inputs(given.plan, given.results, partial=given.partial)
     rows = comparison_rows(inputs)
@@ -50,7 +51,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     answer_files.write(all_answers, given.results, inputs.margin)
     exports.write_pictures(given.results / "pictures", page.picture_files(sections))
     write_whole(given.results / "comparison.html", html)
-    made_of.note(given.plan, given.results)
+    compared.note(given.plan, given.results)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0
 

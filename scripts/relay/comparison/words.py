@@ -32,6 +32,7 @@ from relay.spec.labels import counted
 MOST = 0.5  # of the difference: a part that takes less of it is not the reason
 WORTH_TELLING = 0.1  # of a step's time
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
+NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
 OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
 
 
@@ -151,7 +152,7 @@ def doubt(answer: Answer) -> Doubt:
     groups = grouped(near, lambda each: (each.other.cost, answer.turns_at(each)))
     among = [answer.best, *(each.other for each in answer.unclear)]
     widest = max(among, key=_spread)
-    in_vain = answer.neighbours and _spread(widest) >= FAR_APART
+    in_vain = any(each.kind in NEIGHBOURS for each in answer.doubts) and _spread(widest) >= FAR_APART
     return Doubt(list(groups.values()), far, among, widest, None if in_vain else answer.repeats)
 
 
@@ -176,6 +177,11 @@ def certainty(answer: Answer) -> str:
 def in_short(answer: Answer) -> str:
     """The same in one sentence."""
     return " ".join(_paragraphs("certainty.j2", "in_short", answer))
+
+
+def doubts(answer: Answer) -> list[str]:
+    """Why it is not certain whatever the intervals say, each reason as a clause."""
+    return _paragraphs("certainty.j2", "doubts", answer)
 
 
 def why_not_the_fastest(answer: Answer) -> str:
@@ -253,11 +259,11 @@ def environment() -> Environment:
     named = (
         *wording.FIGURES, counted, size, doubt, ends_first, beside_itself, first_and_last_day, slower_by,
         beside_computing, columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title,
-        wording.speed_and_spread, scaling.shown, markdown_table, cell, coded, sentence, certainty, in_short,
+        wording.speed_and_spread, scaling.shown, markdown_table, cell, coded, sentence, certainty, in_short, doubts,
         why_not_the_fastest, reasons, not_measured, not_recommended, jobs,
     )  # fmt: skip
     templates.filters |= {function.__name__: function for function in named} | {"quote": shlex.quote}
-    templates.globals |= {"quality": quality, "most_repeats": MOST_REPEATS}
+    templates.globals |= {"quality": quality, "neighbours": NEIGHBOURS, "most_repeats": MOST_REPEATS}
     templates.globals |= {"most_named": wording.MOST_NAMED, "missing": wording.MISSING}
     return templates
 
