@@ -21,9 +21,9 @@ from relay.comparison.evidence import evidence
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.no_result import log_of
+from relay.comparison.objections import proven
 from relay.comparison.pictures import pictures, unobserved
 from relay.comparison.quality import quality
-from relay.comparison.refusals import proven
 from relay.comparison.scaling import grids, scaling_rows, shown
 from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean

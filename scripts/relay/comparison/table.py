@@ -11,8 +11,7 @@ from relay.comparison.columns import COMPARISON, MEASURED, POOLED, Row, category
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.measured import by_setting, paired, rounds_of
 from relay.comparison.no_result import Status, summed_up
-from relay.comparison.outliers import differing, outliers
-from relay.comparison.refusals import by_repeat, mixed, proven, refusals
+from relay.comparison.objections import by_repeat, differing, mixed, outliers, proven, refusals
 from relay.comparison.scaling import scale
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.spec import strategy_files
