@@ -40,23 +40,19 @@ class Changed:
 
     def as_row(self) -> Row:
         """The row of its table."""
-        either = self.after or self.before
-        assert either is not None
-        estimate = self.ratio or Estimate(float("nan"))
+        sides = {"before": self.before, "after": self.after}
+        speeds = {when: _speeds(side) if side else [] for when, side in sides.items()}
         return {
-            "task": either.row["task"],
+            "task": next(side.row["task"] for side in (self.after, self.before) if side),
             "setting": self.name,
             "change": self.change,
-            "ratio": estimate.value if self.ratio else None,
-            "ratio_low": estimate.low,
-            "ratio_high": estimate.high,
-            "before_per_second": _speed(self.before),
-            "after_per_second": _speed(self.after),
-            "repeats_before": len(_speeds(self.before)) if self.before else None,
-            "repeats_after": len(_speeds(self.after)) if self.after else None,
+            "ratio": self.ratio and self.ratio.value,
+            "ratio_low": self.ratio and self.ratio.low,
+            "ratio_high": self.ratio and self.ratio.high,
+            **{f"{when}_per_second": geometric_mean(its).value if its else None for when, its in speeds.items()},
+            **{f"repeats_{when}": len(speeds[when]) if side else None for when, side in sides.items()},
             "reason": self.reason or None,
-            "before": self.before.row["setting"] if self.before else None,
-            "after": self.after.row["setting"] if self.after else None,
+            **{when: side.row["setting"] if side else None for when, side in sides.items()},
         }
 
 
@@ -133,11 +129,6 @@ def _judged(ratio: Estimate, margin: float, of_a_day: float) -> Change:
         return "faster"
     low, high = band(margin)
     return "the same" if low <= ratio.low and ratio.high <= high else "unclear"
-
-
-def _speed(measured: SettingResult | None) -> float | None:
-    speeds = _speeds(measured) if measured else []
-    return geometric_mean(speeds).value if speeds else None
 
 
 def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:
