@@ -163,9 +163,9 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
                   for each in settings]  # fmt: skip
         return [(each, filled) for each, its in curves if (filled := [points for points in its if points[1]])]
 
-    shown, label = curves_of(evaluated), measure.label
+    shown, label, marker = curves_of(evaluated), measure.label, "."
     if not shown:
-        shown, label = curves_of(lost), "training loss"
+        shown, label, marker = curves_of(lost), "training loss", ""  # of very many steps
     if not shown:
         return None
     lines = math.ceil(len(shown) / 2)
@@ -177,7 +177,7 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
         for first in [its[0] for each, its in shown if each is other]:
             panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
         for curve in curves[: repeats_drawn(settings)]:
-            panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
+            panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
         titled(panel, setting.name + setting.mark)
         panel.grid(axis="y")
     if len(shown) % 2 and len(shown) > 1:
