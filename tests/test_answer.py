@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from plans import ROOT
 from relay.comparison import answer_files, words
-from relay.comparison.advice import Warned, warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
@@ -19,6 +19,7 @@ from relay.comparison.decision import answers
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import setting_results
 from relay.comparison.table import comparison_rows
+from relay.comparison.warnings import Warned, warnings
 from results_tree import REFUSED, Tree
 
 # As many samples an epoch, and as many epochs, as the others.
@@ -282,11 +283,38 @@ def test_a_sound_comparison_has_no_warning(tree: Tree) -> None:
     assert warned(tree) == []
 
 
-def test_loader_bound(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, name="x", loader="dataloader", data_workers=2, summary={"data_wait_fraction": 0.31})
-    (found,) = warned(tree)
-    assert (found.kind, "31 %" in found.figure) == ("loader-bound", True)
-    assert "data_workers (2 now)" in found.advice
+def test_each_warning_is_given_with_its_figure(tree: Tree) -> None:
+    """Every row of the list: it is set off, and its words have their figures."""
+    waiting = {"data_wait_fraction": 0.31}
+    tree.setting("cpu", STEADY, name="x", loader="dataloader", data_workers=2, summary=waiting)
+    tree.setting("cpu", STEADY, name="crowded", threads=2, summary={"threads_on_node": 8, "cpus_of_node": 4})
+    tree.setting("cpu", [1000.0], name="once", threads=3)
+    tree.setting("cpu", [1000.0, 1010.0, 700.0], name="odd", threads=4)
+    for devices, speed in ((1, 1000.0), (8, 1500.0)):
+        tree.setting("ddp", [speed] * 3, devices_per_node=devices, name=f"on-{devices}")
+    idle = {"gpu_utilisation": 0.3, "step_idle_fraction": 0.4, "replayed_steps": 0, "not_captured": "shapes change"}
+    for identity in tree.setting("single_gpu", STEADY, name="idle", summary=idle, **ON_GPU):
+        tree.give_job(identity, memory_mb=64000, minutes=600)
+    tree.setting("ddp", STEADY, name="unseen", devices_per_node=2, monitor_seconds=5.0, **ON_GPU)
+    tree.record(tree.setting("cpu", STEADY, name="mixed", threads=5)[:1], versions=[{"torch": "2.12.0"}])
+    told = {each.kind: (each.setting, each.figure, each.advice) for each in warned(tree)}
+    assert list(told) == list(tomllib.loads((ROOT / "scripts/relay/comparison/warnings.toml").read_text()))
+    for kind, setting, figure, advice in (
+        ("look before you use it", "mixed", "torch 2.12.0, not 2.13.0", "docs/measurement.md"),
+        ("too few repeats", "once", "1 repeat: no spread is known", "repeats: 3 or more"),
+        ("noisy node", "odd", "repeat 3 ran at 0.70 times the speed of the others, on node1", "what else ran"),
+        ("loader-bound", "x", "waits for data 31 % of", "data_workers (2 now)"),
+        ("batch too small for so many devices", "on-8", "8 samples a step for each of 8 processes", "fewer devices"),
+        ("oversubscribed CPUs", "crowded", "8 threads on 4 CPUs (1 core declared)", "processes × threads"),
+        ("idle GPU", "idle", "busy 30 % of the time", "strategy mps"),
+        ("GPUs not looked at", "unseen", "no figure of its GPUs", "nvidia-ml-py"),
+        ("bound by launches", "idle", "in 40 % of a step", "compile: true; its steps are not captured as a CUDA graph"),
+        ("memory asked for and not used", "idle", "64,000 MB of each node", "memory_mb_per_node"),
+        ("time asked for and not used", "idle", "600 minutes, of which", "runtime_minutes"),
+    ):
+        assert told[kind][0] == setting
+        assert figure in told[kind][1]
+        assert advice in told[kind][2]
 
 
 # `answer.json` keeps to its schema, which programs rely on, whatever the answer is.

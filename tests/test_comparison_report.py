@@ -9,7 +9,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 from relay.comparison import terminal
-from relay.comparison.columns import COMPARISON
+from relay.comparison.columns import COMPARISON, Column
 from relay.comparison.evidence import evidence
 from relay.comparison.exports import read_csv, write_csv
 from relay.comparison.inputs import read_inputs
@@ -79,12 +79,14 @@ def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
 def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     table = parquet.read_table(full.root / "comparison.parquet")
     assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
-    kinds = {"string": str, "int64": int, "double": float, "bool": bool}
-    assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
+    types = {"string": "str", "int64": "int", "double": "float", "bool": "bool"}
+    found = {field.name: types[str(field.type)] for field in table.schema}
+    assert found == {name: column.type for name, column in COMPARISON.items()}
+    assert table.schema.field("gpu_power_watts").metadata[b"unit"] == b"W"
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
-    columns = {"strategy": str, "speed": float}
+    columns = {"strategy": Column(), "speed": Column("float")}
     rows = [{"strategy": name, "speed": -1.5} for name in ("=1+1", "@x", "'quoted", "ddp")]
     write_csv(tmp_path / "x.csv", columns, rows)
     assert (tmp_path / "x.csv").read_text().splitlines()[1:3] == ["'=1+1,-1.5", "'@x,-1.5"]

@@ -84,7 +84,7 @@ def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
     tree.record(slow, **here | figures)
     found = answer_of(tree)
     names = {"fast": found.candidates[0].name, "slow": found.candidates[1].name}
-    assert found.places == ([reason.format(**names)] if reason else [])
+    assert words.doubts(found) == ([reason.format(**names)] if reason else [])
     assert found.certainty == ("likely" if reason else "winner")
     assert ("repeats on the same nodes" in words.certainty(found)) is bool(reason)
 
@@ -94,7 +94,7 @@ def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree) -> None:
     slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
     tree.record(slow, measured_steps=[400, 400, 49])
     found = answer_of(tree)
-    assert found.short == f"{found.candidates[1].name} was timed for 6.3 s (49 steps), which is too short"
+    assert words.doubts(found) == [f"{found.candidates[1].name} was timed for 6.3 s (49 steps), which is too short"]
     assert found.certainty == "likely"
     assert words.certainty(found).endswith("Train longer, with more `epochs`.")
 
@@ -108,4 +108,4 @@ def test_what_is_faster_in_the_second_half_is_no_steady_state(tree: Tree, ratios
     tree.record(slow, second_half_ratio=ratios)
     found = answer_of(tree)
     assert found.certainty == ("winner" if certain else "likely")
-    assert ("in the second half of its timed steps" in found.short) is not certain
+    assert ("in the second half of its timed steps" in words.certainty(found)) is not certain

@@ -12,7 +12,7 @@ import pytest
 from chain_runs import DIGITS, short_run
 from relay.comparison.inputs import Record, read_inputs
 from relay.comparison.measured import SettingResult, setting_results
-from relay.comparison.outliers import outliers
+from relay.comparison.objections import outliers
 from relay.comparison.quality import Goal, seconds_to, stated_accuracy
 from relay.comparison.table import comparison_rows
 from relay.spec.run import Run

@@ -42,8 +42,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs = [{"attempt": n, "job": "7", "last": 22 * n, "queued": 4000.0, "parts": parts} for n in (1, 2)]
     split = {"data": 0.1, "compute": 0.4, "communication": 0.3, "optimizer": 0.1, "no_cpu": 0.05, "idle": 0.05}
     time = {"jobs": jobs, **{f"step_{part}_fraction": share for part, share in split.items()}}
-    course = {"seconds": [1.0, 2.0, 3.0], "cpu_utilisation": [0.2, 0.9, 0.8], "gpu_utilisation": [0.1, 0.5, 0.7]}
-    time["course"] = course | {"gpu_power_watts": [300.0, 600.0, 650.0]}
     for devices, speed in ((1, 12000.0), (2, 20000.0), (4, 24000.0)):
         speeds = [speed, 1.01 * speed, 0.99 * speed]
         tree.setting("ddp", speeds, name=f"ddp-{devices}", devices_per_node=devices, summary=time)

@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from relay.base.files import read_json_or
+from relay.base.grouped import grouped
 from relay.base.options import add
-from relay.comparison.columns import COMPARISON, RUNS
+from relay.comparison.columns import COMPARISON, RUNS, SCALING
 
 USAGE = """\
 Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, .parquet and .md, runs.csv,
@@ -23,13 +24,15 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     parser.add_argument("--plan", type=Path, default=Path("results/plan.json"), help="the plan of all runs")
     parser.add_argument("--partial", action="store_true", help="report what there is though runs failed")
     given = add(parser, "results").parse_args(words)
-    from relay.comparison import answer_files, exports, made_of, page
+    from relay.comparison import answer_files, exports, page
     from relay.comparison.decision import answers
     from relay.comparison.exports import write_csv, write_whole
     from relay.comparison.inputs import read_inputs
     from relay.comparison.measured import setting_results
-    from relay.comparison.scaling import COLUMNS, grids, scaling_rows
+    from relay.comparison.scaling import grids, scaling_rows
     from relay.comparison.table import comparison_rows, run_rows
+    from relay.comparison.words import markdown
+    from relay.status import compared
 
     inputs = read_inputs(given.plan, given.results, partial=given.partial)
     rows = comparison_rows(inputs)
@@ -40,13 +43,15 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
     exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
-    write_whole(given.results / "comparison.md", exports.markdown(settings, all_answers))
-    write_csv(given.results / "scaling.csv", COLUMNS, scaled)
-    write_whole(given.results / "scaling.md", exports.scaling_markdown(scaled, grids(rows)))
+    write_whole(given.results / "comparison.md", markdown("comparison.md.j2", settings=settings, answers=all_answers))
+    write_csv(given.results / "scaling.csv", SCALING, scaled)
+    families = grouped(scaled, lambda row: (row["trained"], row["scaling"]))
+    scaling_md = markdown("scaling.md.j2", families=families, grids=grids(rows))
+    write_whole(given.results / "scaling.md", scaling_md)
     answer_files.write(all_answers, given.results, inputs.margin)
-    exports.write_pictures(given.results / "pictures", page.pictures(sections))
+    exports.write_pictures(given.results / "pictures", page.picture_files(sections))
     write_whole(given.results / "comparison.html", html)
-    made_of.note(given.plan, given.results)
+    compared.note(given.plan, given.results)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0
 

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.base.errors import UserError
-from relay.comparison.between import COLUMNS, Changed, between, counts, made_otherwise
+from relay.comparison.between import Changed, between, counts, made_otherwise
+from relay.comparison.columns import CHANGES
 from relay.comparison.exports import write_csv
 from relay.comparison.wording import MISSING, number
 
@@ -41,7 +42,7 @@ def compare_results(parser: ArgumentParser, words: list[str]) -> int:
         console.print(Text(line))
     console.print(Text(", ".join(f"{count} {change}" for change, count in counts(changes).items()), style="bold"))
     if given.csv:
-        write_csv(given.csv, COLUMNS, [each.as_row() for each in changes])
+        write_csv(given.csv, CHANGES, [each.as_row() for each in changes])
     return 0
 
 

@@ -14,8 +14,7 @@ from typing import Literal
 
 from relay.comparison.candidates import Candidate, Rules, gpus
 from relay.comparison.choice import Compared, LeftOut, chosen, least_speed_up
-from relay.comparison.inputs import Record
-from relay.comparison.measured import SettingResult
+from relay.comparison.measured import Doubt
 from relay.comparison.quality import Goal
 from relay.comparison.request import Request, request
 from relay.spec.job import Job
@@ -32,11 +31,7 @@ class Answer:
 
     `trained` is the task's name, with those of its options that the comparison varies: each of their values is another
     model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
-    winner: better than every other beyond doubt. likely: the same, but for `neighbours`, which are the reasons why
-    others may have slowed down the runs, `places`, which tell of settings that were measured elsewhere, `limits`, which
-    tell what may not keep to a limit, `another`, another training that speed cannot be compared with, `learnt`, the
-    setting that learns more, or `short`, which tells what was timed for too short a time. `odd`: a setting, its
-    repeat without which another would be recommended, and that one. tie:
+    winner: better than every other beyond doubt. likely: the same, but for the `doubts`, which no repeats show. tie:
     `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats` of each they
     would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what the measured
     jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch that all jobs
@@ -58,13 +53,7 @@ class Answer:
     runner_up: Compared | None = None
     left_out: Sequence[LeftOut] = ()
     only_on_cpu: Sequence[str] = ()
-    neighbours: Sequence[str] = ()
-    places: Sequence[str] = ()
-    limits: Sequence[str] = ()
-    another: str = ""
-    learnt: SettingResult | None = None
-    odd: tuple[str, Record, str] | None = None
-    short: str = ""
+    doubts: Sequence[Doubt] = ()
 
     @property
     def one_of_several(self) -> bool:
@@ -97,13 +86,6 @@ class Answer:
         if self.best is None:
             return None
         return request(self.best.run, self.best.summaries, self.job, self.least_minutes, times)
-
-    @property
-    def doubts(self) -> list[str]:
-        """Why the answer is not certain whatever the intervals say, each reason as a clause."""
-        learnt = f"{self.learnt.name} learns more in as many epochs" if self.learnt else ""
-        odd = "one repeat decides it" if self.odd else ""
-        return [*self.neighbours, *self.places, *self.limits, *filter(None, [self.another, learnt, odd, self.short])]
 
     @property
     def tied(self) -> list[Compared]:

@@ -130,7 +130,7 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
         "certainty": answer.certainty,
         "certainty_in_short": words.in_short(answer),
         "certainty_in_words": words.certainty(answer),
-        "uncertain_because": answer.doubts,
+        "uncertain_because": words.doubts(answer),
         "why_not_the_fastest": words.why_not_the_fastest(answer),
         "more_repeats_would_tell": answer.repeats,
         "recommended": _setting(answer.best) if answer.best else None,

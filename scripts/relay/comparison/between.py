@@ -25,21 +25,6 @@ from relay.spec.run import GROUPS, Run
 Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
 OF_A_DAY = 0.2  # of the speed: so much may a day bring that no other was measured beside
 PLACE = "place"  # the group of fields that says where a run was made: it may differ
-COLUMNS: dict[str, type] = {
-    "task": str,
-    "setting": str,
-    "change": str,
-    "ratio": float,
-    "ratio_low": float,
-    "ratio_high": float,
-    "before_per_second": float,  # samples
-    "after_per_second": float,
-    "repeats_before": int,
-    "repeats_after": int,
-    "reason": str,
-    "before": str,
-    "after": str,
-}
 
 
 @dataclass(frozen=True)
@@ -54,24 +39,20 @@ class Changed:
     reason: str = ""
 
     def as_row(self) -> Row:
-        """The row of `COLUMNS`."""
-        either = self.after or self.before
-        assert either is not None
-        estimate = self.ratio or Estimate(float("nan"))
+        """The row of its table."""
+        sides = {"before": self.before, "after": self.after}
+        speeds = {when: _speeds(side) if side else [] for when, side in sides.items()}
         return {
-            "task": either.row["task"],
+            "task": next(side.row["task"] for side in (self.after, self.before) if side),
             "setting": self.name,
             "change": self.change,
-            "ratio": estimate.value if self.ratio else None,
-            "ratio_low": estimate.low,
-            "ratio_high": estimate.high,
-            "before_per_second": _speed(self.before),
-            "after_per_second": _speed(self.after),
-            "repeats_before": len(_speeds(self.before)) if self.before else None,
-            "repeats_after": len(_speeds(self.after)) if self.after else None,
+            "ratio": self.ratio and self.ratio.value,
+            "ratio_low": self.ratio and self.ratio.low,
+            "ratio_high": self.ratio and self.ratio.high,
+            **{f"{when}_per_second": geometric_mean(its).value if its else None for when, its in speeds.items()},
+            **{f"repeats_{when}": len(speeds[when]) if side else None for when, side in sides.items()},
             "reason": self.reason or None,
-            "before": self.before.row["setting"] if self.before else None,
-            "after": self.after.row["setting"] if self.after else None,
+            **{when: side.row["setting"] if side else None for when, side in sides.items()},
         }
 
 
@@ -148,11 +129,6 @@ def _judged(ratio: Estimate, margin: float, of_a_day: float) -> Change:
         return "faster"
     low, high = band(margin)
     return "the same" if low <= ratio.low and ratio.high <= high else "unclear"
-
-
-def _speed(measured: SettingResult | None) -> float | None:
-    speeds = _speeds(measured) if measured else []
-    return geometric_mean(speeds).value if speeds else None
 
 
 def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Literal
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible
-from relay.comparison.measured import SettingResult, paired
+from relay.comparison.measured import Doubt, SettingResult, paired
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
 from relay.comparison.wording import number
 from relay.spec import strategy_files
@@ -154,11 +154,11 @@ def beyond(each: Candidate) -> str:
     return ""
 
 
-def near_limits(candidates: Sequence[Candidate]) -> list[str]:
+def near_limits(candidates: Sequence[Candidate]) -> list[Doubt]:
     """Which settings may take longer than the deadline allows, as the repeats tell it."""
     limit = candidates[0].rules.deadline_hours
     return [
-        f"{each.name} may take {each.hours.high:.3g} h, of {limit:g} h"
+        Doubt("limit", {"name": each.name, "hours": each.hours.high, "limit": limit})
         for each in candidates
         if limit and each.hours.high and each.hours.high > limit
     ]

@@ -7,16 +7,16 @@ only the first second of a training has. So no answer from such runs is certain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from relay.base.clock import duration, other_day
+from relay.base.clock import other_day
 from relay.base.grouped import grouped
 from relay.comparison.answer import DISTURBED, Answer, Certainty
 from relay.comparison.candidates import Candidate, charged, rules_of
 from relay.comparison.choice import (
     Compared,
+    Doubt,
     LeftOut,
     beyond,
     chosen,
@@ -27,15 +27,13 @@ from relay.comparison.choice import (
     only_on_cpu,
 )
 from relay.comparison.columns import Row, unit_of
-from relay.comparison.inputs import Inputs, Record
+from relay.comparison.inputs import Inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.quality import learns_more, stated_goal
 from relay.comparison.statistics import geometric_mean, oddest
-from relay.comparison.wording import listing, number
 from relay.spec.job import Job
-from relay.spec.labels import counted, training_of
+from relay.spec.labels import training_of
 
-ANOTHER = "the settings differ in batch, learning rate or precision, and speed does not compare such trainings"
 STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
 LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
@@ -83,24 +81,28 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, candidates) for each in rest]
     next_best = chosen(rest) if rest else None
-    answer = replace(
+    by_intervals = _certainty(others)
+    pairs = [(beside, each.other) for each in others for beside in (best, each.against)]
+    doubts = [
+        *neighbours(candidates),
+        *places(pairs),
+        *near_limits(candidates),
+        *([Doubt("another training", {})] if several and not goal else []),
+        *([] if goal and target_accuracy else learns_more(best, candidates)),
+        *_decisive(best, candidates),
+        *hardly_timed(candidates),
+    ]
+    return replace(
         answer,
         best=best,
-        certainty=_certainty(others),
-        neighbours=neighbours(candidates),
-        places=places([(beside, each.other) for each in others for beside in (best, each.against)]),
-        limits=near_limits(candidates),
-        another=ANOTHER if several and not goal else "",
-        learnt=None if goal and target_accuracy else learns_more(best, candidates),
-        odd=_decisive(best, candidates),
-        short=hardly_timed(candidates),
+        certainty="likely" if by_intervals == "winner" and doubts else by_intervals,
+        doubts=doubts,
         job=_longest(best, inputs.rules.get("most_minutes") or 0),
         least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
     )
-    return replace(answer, certainty="likely") if answer.certainty == "winner" and answer.doubts else answer
 
 
 def _certainty(others: Sequence[Compared]) -> Certainty:
@@ -124,89 +126,82 @@ def _longest(best: Candidate, most_minutes: int) -> Job | None:
     return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
 
 
-def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, Record, str] | None:
+def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[Doubt]:
     """A repeat far from its setting's others, and what would be recommended without it, where that is another one."""
     for each in candidates:
         odd = oddest(list(each.rates.values()))
         if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
             record = [record for record in each.records if record.run.repeat in each.rates][odd.place]
             without = replace(each, records=[other for other in each.records if other is not record])
-            recommended = chosen([without if other is each else other for other in candidates])
-            if recommended.run.setting_id != best.run.setting_id:
-                return each.name, record, recommended.name
-    return None
+            instead = chosen([without if other is each else other for other in candidates])
+            if instead.run.setting_id != best.run.setting_id:
+                yield Doubt("one repeat", {"name": each.name, "run": record.run, "instead": instead.name})
+                return
 
 
-def neighbours(settings: Sequence[SettingResult]) -> list[str]:
-    """Each reason as a clause, as the records of these settings' runs tell it; none where they tell of none."""
-    summaries = [summary for each in settings for summary in each.summaries]
-    return [*_machines(summaries), *_programs(settings)]
-
-
-def _machines(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if any(each.get("virtual") for each in summaries):
-        yield "the machine is virtual, and others may compute on its processors"
-    if any(each.get("shares_nodes") for each in summaries):
-        yield "other jobs may compute on the same nodes"
-    if quotas := [float(each["cpu_quota"]) for each in summaries if each.get("cpu_quota")]:
-        yield f"a quota limits the CPU time to that of {number(min(quotas), 2)} CPUs, as in a shared container"
-
-
-def _programs(settings: Sequence[SettingResult]) -> Iterator[str]:
+def neighbours(settings: Sequence[SettingResult]) -> Iterator[Doubt]:
+    """What else may have computed beside the runs, as their records tell it."""
+    summaries = [(each, summary) for each in settings for summary in each.summaries]
+    if any(summary.get("virtual") for _, summary in summaries):
+        yield Doubt("virtual", {})
+    if any(summary.get("shares_nodes") for _, summary in summaries):
+        yield Doubt("shared nodes", {})
+    if quotas := [float(summary["cpu_quota"]) for _, summary in summaries if summary.get("cpu_quota")]:
+        yield Doubt("quota", {"cpus": min(quotas)})
     used = [
         (summary["other_cpus"], summary["hosts"])
-        for each in settings
-        for summary in each.summaries
+        for each, summary in summaries
         if (summary.get("other_cpus") or 0) > OTHERS * each.run.shape.cpus_per_node
     ]
     if used:
         cpus, hosts = max(used)
-        several = len({host for each in settings for summary in each.summaries for host in summary["hosts"]}) > 1
-        yield f"other programs used up to {number(cpus, 2)} CPUs{f' of {listing(hosts)}' if several else ''} meanwhile"
+        several = len({host for _, summary in summaries for host in summary["hosts"]}) > 1
+        yield Doubt("other programs", {"cpus": cpus, "hosts": hosts if several else []})
 
 
-def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[str]:
-    """In which places and when two settings were measured that have neither in common, each as a clause.
+def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
+    """In which places and when two settings were measured that have neither in common.
 
     Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
     """
     alike = [(a, b) for a, b in pairs if a.run.shape.device == b.run.shape.device]
-    clauses = (next(filter(None, (apart(*pair) for pair in alike)), "") for apart in (_hardware, _nodes, _days))
-    return [clause for clause in clauses if clause]
+    found = (next(filter(None, (apart(*pair) for pair in alike)), None) for apart in (_hardware, _nodes, _days))
+    return [each for each in found if each]
 
 
-def _hardware(one: SettingResult, other: SettingResult) -> str:
+def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:
     names = [{each["device_name"] for each in setting.summaries if each.get("device_name")} for setting in (one, other)]
     if not all(names) or names[0] == names[1]:
-        return ""
-    return f"{one.name} ran on {listing(sorted(names[0]))}, and {other.name} on {listing(sorted(names[1]))}"
+        return None
+    first, second = (sorted(each) for each in names)
+    return Doubt("hardware", {"one": one.name, "its": first, "other": other.name, "others": second})
 
 
-def _nodes(one: SettingResult, other: SettingResult) -> str:
+def _nodes(one: SettingResult, other: SettingResult) -> Doubt | None:
     """All repeats of one setting on a node, and fewer than half of the other's there."""
     for setting, beside in ((one, other), (other, one)):
         its, others = ([frozenset(each["hosts"]) for each in some.summaries] for some in (setting, beside))
         for node in sorted(frozenset.intersection(*its)) if its and others else ():
             if 2 * (there := sum(node in hosts for hosts in others)) < len(others):
-                return f"all repeats of {setting.name} ran on {node}, and {there or 'none'} of {beside.name} did"
-    return ""
+                return Doubt("node", {"one": setting.name, "node": node, "there": there, "other": beside.name})
+    return None
 
 
-def _days(one: SettingResult, other: SettingResult) -> str:
+def _days(one: SettingResult, other: SettingResult) -> Doubt | None:
     starts = [[each["started_at"] for each in setting.summaries] for setting in (one, other)]
     if not all(starts):
-        return ""
-    first, second = (one, other) if min(starts[0]) <= min(starts[1]) else (other, one)
-    early, late = sorted(starts, key=min)
+        return None
+    (early, first), (late, second) = sorted(zip(starts, (one.name, other.name), strict=True), key=lambda x: min(x[0]))
     if max(early) > min(late) or not other_day(max(early), min(late)):
-        return ""
-    return f"{first.name} was measured on {max(early)[:10]}, and {second.name} on {min(late)[:10]}"
+        return None
+    return Doubt("day", {"one": first, "day": max(early)[:10], "other": second, "later": min(late)[:10]})
 
 
-def hardly_timed(settings: Sequence[SettingResult]) -> str:
-    """Which setting's repeat was timed for the shortest time, if that is too short, or has no steady state; else ''.
+def hardly_timed(settings: Sequence[SettingResult]) -> list[Doubt]:
+    """Which setting's repeat was timed for the shortest time, if that is too short; else which has no steady state.
 
-    Commands of the user's are left out: what they count are not always steps.
+    That is one which was faster or slower in the second half of its timed steps, in the mean of its repeats. Commands
+    of the user's are left out of the former: what they count are not always steps.
     """
     times = [
         (steps * each.run.batch.global_batch_size / record.speed, steps, each.name)
@@ -216,16 +211,11 @@ def hardly_timed(settings: Sequence[SettingResult]) -> str:
         if record.summary and record.speed and (steps := record.summary["measured_steps"]) is not None
     ]
     short = [(time, steps, name) for time, steps, name in times if steps < LEAST_STEPS or time < LEAST_SECONDS]
-    if not short:
-        return _unsteady(settings)
-    time, steps, name = min(short)
-    return f"{name} was timed for {duration(time)} ({counted(steps, 'step')}), which is too short"
-
-
-def _unsteady(settings: Sequence[SettingResult]) -> str:
-    """Which setting was faster or slower in the second half of its timed steps, in the mean of its repeats; else ''."""
+    if short:
+        seconds, steps, name = min(short)
+        return [Doubt("too short", {"name": name, "seconds": seconds, "steps": steps})]
     for each in settings:
         ratios = [half_ratio for summary in each.summaries if (half_ratio := summary.get("second_half_ratio"))]
         if ratios and not 1 / STEADY < (ratio := geometric_mean(ratios).value) < STEADY:
-            return f"{each.name} was {number(ratio, 2)} times as fast in the second half of its timed steps"
-    return ""
+            return [Doubt("unsteady", {"name": each.name, "ratio": ratio})]
+    return []

@@ -1,4 +1,4 @@
-"""What all plots of the report share: their style, their size, and the SVG elements that they become.
+"""What all pictures of the report share: their style, their size, and the SVG elements that they become.
 
 Their colours are CSS variables of the page, so that they follow its light or dark theme, and their text stays text.
 """
@@ -7,34 +7,36 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from relay.base.printable import printable
+from relay.comparison.columns import speed_in_unit
 from relay.comparison.measured import SettingResult
 
-# Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
+# Placeholder colours, which are replaced by CSS variables, so that the pictures follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
-NAME_CHARACTERS = 80  # so many characters of size 8 fit into the width of a plot
-MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
-LEAST_SIZE = 5.0  # smaller letters cannot be read
-PANEL_CHARACTERS = 42  # and so many into that of one of two panels
 # The page's light colours, for pictures in files of their own.
 LIGHT = {"--ink": "#1c2321", "--muted": "#5b6562", "--line": "#d5dad7", "--accent": "#00695c", "--bad": "#b3261e"}
 PAPER = "#fdfdfc"
 # For parts of a whole: Okabe's and Ito's hues, which colour-blind people tell apart, light enough for black text.
 PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8bdbb")
 ON_PARTS = "#111111"
+LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
+NAME_SIZE = 7.5  # of the letters of names, in 1/72 inch
+NAME_CHARACTERS, PANEL_CHARACTERS = 84, 40  # so many of them fit into a picture, and into one of its two panels
+MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
+ROOM = 1.5  # times the largest speed: so far an axis of speeds reaches, however far an interval does
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 FIGURES = "{x:,.10g}"  # of an axis
-WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
+WIDTH_INCHES = 5.6  # on a phone, text in a wider picture would be too small to read
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names may contain dollar signs
@@ -48,14 +50,26 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelcolor": MUTED,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlesize": NAME_SIZE,
+    "axes.titlelocation": "left",
     "grid.color": LINE,
     "grid.linewidth": 0.5,
     "axes.axisbelow": True,
     "axes.formatter.useoffset": False,
+    "legend.fontsize": NAME_SIZE,
+    "legend.frameon": False,
+    "legend.borderaxespad": 0.1,
 }
 
 
-def figure_of(height_inches: float, *, left: float, bottom: float, top: float) -> Figure:
+def drawn(picture: Callable[[], Figure | None], name: str) -> str | None:
+    """A picture as an <svg> element; None where there is nothing to draw. `name` is unique on the page."""
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):  # with a fixed salt, the same numbers give the same file
+        figure = picture()
+        return svg_of(figure, name) if figure else None
+
+
+def figure_of(height_inches: float, *, left: float = 0.1, bottom: float = 0.5, top: float = 0.1) -> Figure:
     """A figure with margins in inches. matplotlib's automatic layout would take most of the drawing time."""
     figure = Figure(figsize=(WIDTH_INCHES, height_inches))
     figure.subplots_adjust(
@@ -74,71 +88,82 @@ def colour_of(setting: SettingResult) -> str:
 
 
 def marker_of(setting: SettingResult) -> dict[str, Any]:
-    colour = colour_of(setting)
-    if setting.row["equivalent"] is False:
-        return {"marker": "x", "markersize": 8, "markeredgewidth": 2, "color": colour}
-    if setting.category == "failed":
-        return {"marker": "o", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": colour}
-    return {"marker": "o", "markersize": 7, "color": colour}
+    """A cross for what is struck out, a hollow dot for what has failed in part."""
+    shape = {"marker": "x", "markeredgewidth": 2} if setting.row["equivalent"] is False else {"marker": "o"}
+    hollow = {"markerfacecolor": "none"} if setting.category == "failed" else {}
+    return {"linestyle": "none", "markersize": 7, "color": colour_of(setting)} | shape | hollow
 
 
-def below(figure: Figure, text: str) -> None:
-    """Write what all panels have on their horizontal axis at the lower edge, however high the figure is."""
-    figure.supxlabel(text, fontsize=9, color=MUTED, y=0.04 / figure.get_figheight(), va="bottom")
-
-
-def fitted(text: str, most: float = 8.0, room: int = NAME_CHARACTERS) -> tuple[str, float]:
-    """The text, and the size of its letters, at most `most`, with which each of its lines fits.
-
-    `room` is for so many characters of size 8. Where letters would be too small to read, lines are cut in the middle.
-    """
-    lines = [_cut(line, int(8.0 * room / LEAST_SIZE)) for line in text.split("\n")]
-    return "\n".join(lines), min(most, 8.0 * room / max(map(len, [*lines, "x"])))
-
-
-def _cut(line: str, most: int) -> str:
-    """The line without its middle, so that it has at most so many characters: names differ at their ends, too."""
-    if len(line) <= most:
-        return line
+def cut(name: str, most: int = NAME_CHARACTERS) -> str:
+    """The name without its middle, so that it has at most so many characters: names differ at their ends, too."""
     half = (most - 1) // 2
-    return f"{line[:half]}…{line[-half:]}"
+    return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"
 
 
-def titled(axes: Axes, text: str, room: int = PANEL_CHARACTERS) -> None:
-    """Write a setting's name above its panel, in two lines if need be. `room` is that of characters of size 8."""
-    lines, size = fitted(two_lines(text, room), most=7.5, room=room - 4)  # beside it is another panel
-    axes.set_title(lines, fontsize=size, loc="left", color=INK)
+def titled(axes: Axes, name: str) -> None:
+    """Write a setting's name above its panel, in two lines if need be."""
+    most = 2 * PANEL_CHARACTERS - 10  # two lines never fill up
+    axes.set_title(textwrap.fill(cut(name, most), PANEL_CHARACTERS, max_lines=2, placeholder="…"), color=INK)
+
+
+def named(axes: Axes, place: float, name: str) -> None:
+    """Write a setting's name above its mark, at the left."""
+    at: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "annotation_clip": False}
+    axes.annotate(cut(name), (0, place - 0.25), fontsize=NAME_SIZE, color=INK, **at)
 
 
 def key_below(figure: Figure) -> None:
-    """Write what each line of the plots stands for, at the lower edge."""
+    """Write what each line of the picture stands for, at the lower edge."""
     pairs = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    named = [fitted(str(label), most=7.5, room=NAME_CHARACTERS - 6) for _, label in pairs]
-    handles, labels, size = [handle for handle, _ in pairs], [text for text, _ in named], min(size for _, size in named)
-    figure.legend(handles, labels, loc="lower left", fontsize=size, frameon=False, borderaxespad=0.1)
-
-
-def named(axes: Axes, place: float, text: str) -> None:
-    """Write a setting's name above its mark, at the left; a long one in smaller letters."""
-    label, size = fitted(text)
-    axes.annotate(
-        label,
-        (0, place - 0.25),
-        xycoords=("axes fraction", "data"),
-        fontsize=size,
-        color=INK,
-        va="center",
-        annotation_clip=False,
+    figure.legend(
+        [handle for handle, _ in pairs], [cut(label, NAME_CHARACTERS - 6) for _, label in pairs], loc="lower left"
     )
 
 
-def in_rows(axes: Axes, count: float, *, first: float = -0.75, ticks: int = 4) -> None:
+def in_rows(axes: Axes, count: float, *, first: float = -0.75) -> None:
     """Axes with a row for each setting, from the top: a horizontal scale alone."""
     axes.set_ylim(count - 0.5, first)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
-    axes.locator_params(axis="x", nbins=ticks)
+    axes.locator_params(axis="x", nbins=4)
+
+
+def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], label: str) -> Figure:
+    """A bar for each name, of its parts one after the other; parts that are wide enough have their share in them."""
+    figure = figure_of(1.1 + 0.44 * len(rows), bottom=0.85, top=0.05)
+    axes = figure.subplots()
+    longest = max(sum(amounts.values()) for _, amounts in rows)
+    shown = [part for part in parts if any(amounts[part] for _, amounts in rows)]
+    colours = dict(zip(parts, PARTS, strict=False))
+    for row, (name, amounts) in enumerate(rows):
+        named(axes, 1.8 * row + 0.25, name)
+        left, whole = 0.0, sum(amounts.values())
+        for part in shown:
+            at, width = 1.8 * row + 0.8, amounts[part]
+            axes.barh([at], [width], left=left, height=0.62, color=colours[part], edgecolor=LINE, linewidth=0.4)
+            if width >= LEAST_LABEL * longest > 0:
+                share = f"{100 * width / whole:.0f} %"
+                axes.text(left + width / 2, at, share, fontsize=6.5, color=ON_PARTS, ha="center", va="center")
+            left += width
+    in_rows(axes, 1.8 * len(rows), first=-0.6)
+    key = [Patch(color=colours[part], label=part) for part in shown]
+    figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
+    axes.set_xlabel(label)
+    return figure
+
+
+def interval(axes: Axes, setting: SettingResult, place: float, *, upright: bool = False) -> None:
+    """The speed's interval, which the end of the axis may cut."""
+    low, high = (speed_in_unit(setting.row, part) for part in ("_low", "_high"))
+    if low is not None:
+        ends = ([place, place], [low, high]) if upright else ([low, high], [place, place])
+        axes.plot(*ends, color=colour_of(setting), linewidth=1.2, marker="_" if upright else "|", markersize=6)
+
+
+def room_for(timed: Iterable[SettingResult]) -> float:
+    """The end of an axis of their speeds."""
+    return ROOM * max(speed_in_unit(each.row) for each in timed)
 
 
 def time_unit(longest: float) -> tuple[float, str]:
@@ -147,40 +172,14 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 
 def repeats_drawn(settings: Sequence[SettingResult]) -> int:
-    """How many repeats of each setting have a curve, where each has one for itself: the first ones."""
+    """How many repeats of each setting have a curve: the first ones."""
     return max(1, MOST_CURVES // max(1, len(settings)))
-
-
-def room_for(values: Iterable[float]) -> float:
-    """The end of an axis of speeds: half as much again as the largest, however far an interval reaches."""
-    return 1.5 * max(values)
-
-
-def two_lines(name: str, width: int = PANEL_CHARACTERS) -> str:
-    """The name, in two lines if it is too long for a panel. It is broken at the comma nearest to the middle."""
-    commas = [comma.end() for comma in re.finditer(", ", name)]
-    if len(name) <= width or not commas:
-        return name
-    middle = min(commas, key=lambda place: abs(place - len(name) / 2))
-    return f"{name[:middle].rstrip()}\n{name[middle:]}"
-
-
-@contextmanager
-def styled(salt: str) -> Iterator[None]:
-    # With a fixed salt, the same numbers give the same file.
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}):
-        yield
-
-
-_MARKER = re.compile(r'\s*(<use [^>]*?) style="([^"]*)"/>')
-_MARKERS = re.compile(rf"(?:{_MARKER.pattern})+")
-_TENTHS = re.compile(r"(\.\d)\d+")
 
 
 def svg_of(figure: Figure, name: str) -> str:
     """The figure as an <svg> element. It is hidden from screen readers, because caption and table say what it shows.
 
-    The page decides its size. The ids of its parts begin with `name`, so that plots on a page do not collide.
+    The page decides its size. The ids of its parts begin with `name`, so that pictures on a page do not collide.
     """
     stream = io.StringIO()
     figure.savefig(
@@ -196,22 +195,9 @@ def svg_of(figure: Figure, name: str) -> str:
     svg = re.sub(r'(\bid="|href="#|url\(#)([^")]*)', lambda match: match[1] + ids.get(match[2], match[2]), svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
-    return _shortened(svg)
-
-
-def _shortened(svg: str) -> str:
-    """The same picture in half of the bytes: a tenth of a point cannot be seen, and matplotlib writes a millionth."""
-    # Of lines alone, in which each further point belongs to a line, too. Curves are the small shapes of markers.
-    svg = re.sub(r'(?<= d=")[^"CQ]*(?=")', lambda match: _TENTHS.sub(r"\1", match[0]).replace(" \nL ", " "), svg)
-    svg = re.sub(r'(?<= [xy]=")[^"]*', lambda match: _TENTHS.sub(r"\1", match[0]), svg)
-    return re.sub(r"\n\s+", "\n", _MARKERS.sub(_in_one_style, svg))
-
-
-def _in_one_style(markers: re.Match[str]) -> str:
-    """Markers that follow each other, with each style written once, and each place."""
-    by_style = groupby(_MARKER.findall(markers[0]), key=lambda marker: marker[1])
-    each = ((style, "".join(dict.fromkeys(f"{place}/>" for place, _ in alike))) for style, alike in by_style)
-    return "".join(f'<g style="{style}">{places}</g>' for style, places in each)
+    # A tenth of a point cannot be seen, and matplotlib writes a millionth. Curves are the small shapes of markers.
+    svg = re.sub(r'(?<= d=")[^"CQ]*(?=")|(?<= [xy]=")[^"]*', lambda match: re.sub(r"(\.\d)\d+", r"\1", match[0]), svg)
+    return re.sub(r"\n\s+", "\n", svg)
 
 
 def standalone(svg: str) -> str:

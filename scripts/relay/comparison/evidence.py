@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from relay.base.files import read_json_or
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import by_setting
 from relay.comparison.table import versions_text
-from relay.comparison.wording import MISSING
 from relay.run_folder.snapshot import COMMIT
 
 DIGITS = 12  # of a digest, shown
@@ -22,17 +20,17 @@ DIGITS = 12  # of a digest, shown
 def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
     """What the records below `results` say of the measurement, by the names that the page's template uses.
 
-    Counts are texts, such as '2' or '1 to 3', and the config is YAML, or ''. What no record has is left out.
+    Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
     """
     summaries = [record.summary for record in inputs.records if record.summary]
     looks = {record.preflight: _look(results, record.preflight) for record in inputs.records if record.preflight}
     return {
         "runs": len(inputs.records),
         "finished": len(summaries),
-        "repeats": _range(len(group) for group in by_setting(inputs.records).values()),
-        "segments": _range(record.segments for record in inputs.records),
+        "repeats": sorted({len(group) for group in by_setting(inputs.records).values()}),
+        "segments": sorted({record.segments for record in inputs.records}),
         "attempts": sum(summary["attempts"] for summary in summaries),
-        "warmup_steps": _range(record.run.length.warmup_steps for record in inputs.records),
+        "warmup_steps": sorted({record.run.length.warmup_steps for record in inputs.records}),
         "margin": inputs.margin,
         "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
         "variables": sorted({record.run.place.variables for record in inputs.records} - {""}),
@@ -60,39 +58,29 @@ def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield str(version)
 
 
-def _transports(records: Sequence[Record], looks: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """What several processes communicated by, and whose they were: 'nccl over IB (NET/IB, P2P): ddp, fsdp'."""
-    strategies_by_transport: dict[str, set[str]] = {}
+def _transports(
+    records: Sequence[Record], looks: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[str, list[str], list[str], list[str]]]:
+    """What several processes communicated by: backend, networks and ways that NCCL chose in the preflight, strategies.
+
+    Where NCCL's log is silent, there are no networks and ways.
+    """
+    strategies_by_transport: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
     for record in records:
         shape = record.run.shape
         if shape.world_size > 1:
-            backend, way = str(shape.backend), ""
-            if backend == "nccl" and record.preflight:
-                way = _way([rank["nccl"] for rank in looks[record.preflight] if rank.get("nccl")])
-            strategies_by_transport.setdefault(f"{backend}{way}", set()).add(record.run.strategy.name)
-    for transport, strategies in sorted(strategies_by_transport.items()):
-        yield f"{transport}: {', '.join(sorted(strategies))}"
+            of_nccl = looks[record.preflight] if shape.backend == "nccl" and record.preflight else []
+            said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
+            networks = sorted({str(each["network"]) for each in said if each.get("network")})
+            ways = sorted({str(way) for each in said for way in each.get("via") or {}})
+            transport = str(shape.backend), tuple(networks), tuple(ways)
+            strategies_by_transport.setdefault(transport, set()).add(record.run.strategy.name)
+    for (backend, on_networks, by_ways), strategies in sorted(strategies_by_transport.items()):
+        yield backend, [*on_networks], [*by_ways], sorted(strategies)
 
 
-def _way(said: Sequence[Mapping[str, Any]]) -> str:
-    """The network that NCCL chose in the preflight, and by which ways its channels went; '' where its log is silent."""
-    networks = sorted({str(each["network"]) for each in said if each.get("network")})
-    ways = Counter(way for each in said for way in each.get("via") or {})
-    over = f" over {' and '.join(networks)}" if networks else ""
-    return over + (f" ({', '.join(sorted(ways))})" if ways else "")
-
-
-def _code(code: str, results: Path) -> str:
+def _code(code: str, results: Path) -> Mapping[str, Any]:
     """A snapshot of the code, with the commit of the checkout that it was taken from, where that is known."""
-    origin = read_json_or(results / "code" / code / COMMIT, None)
-    if not isinstance(origin, dict) or not origin.get("commit"):
-        return code[:DIGITS]
-    changed = ", with changes that are not committed" if origin.get("changed") else ""
-    return f"{code[:DIGITS]} (git commit {str(origin['commit'])[:DIGITS]}{changed})"
-
-
-def _range(values: Iterable[int]) -> str:
-    counts = sorted(set(values))
-    if not counts:
-        return MISSING
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    origin = read_json_or(results / "code" / code / COMMIT, {})
+    commit = str(origin.get("commit") or "")[:DIGITS] if isinstance(origin, dict) else ""
+    return {"digest": code[:DIGITS], "commit": commit, "changed": bool(commit and origin.get("changed"))}

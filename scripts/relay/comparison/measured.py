@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,17 @@ class SettingResult:
         if self.row["equivalent"] is False:
             return " – struck out"
         return "" if self.category == "done" else f" – {self.category}"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A reason why no answer from these runs is certain, whatever the intervals say.
+
+    Its kind has its words in `workflow/report/certainty.j2`, in which the `facts` stand.
+    """
+
+    kind: str
+    facts: Mapping[str, Any]
 
 
 def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,27 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
-
 from relay.base.files import read_json_or
 from relay.base.grouped import grouped
 from relay.comparison import words
-from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import Row, reason_title, result, speed_in_unit, unit_of
+from relay.comparison.columns import unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.no_result import log_of
-from relay.comparison.pictures import axis_plot, cost_plot, scaling_plot
-from relay.comparison.plots import loss_plot, memory_plot, quality_plot, speed_plot, time_plot
-from relay.comparison.quality import quality, stated_accuracy
-from relay.comparison.refusals import proven
+from relay.comparison.objections import proven
+from relay.comparison.pictures import pictures, unobserved
+from relay.comparison.quality import quality
 from relay.comparison.scaling import grids, scaling_rows, shown
-from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
+from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp
 from relay.run_folder.largest_model import LargestModel, of_record
@@ -69,37 +64,37 @@ def _section(
         "grids": grids(rows),
         "gates": _gates(runs),
         "unobserved": ", ".join(unobserved(runs)),
-        "plots": plots(runs, scaled, answer, place, accuracy),
+        "pictures": pictures(runs, scaled, answer, place, accuracy),
     }
 
 
 def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
-    environment = words.environment().overlay()
-    filters = (speed_in_unit, reason_title, result, coded)
-    environment.filters = environment.filters | {function.__name__: function for function in filters}
-    return environment.get_template("comparison.html.j2").render(
-        sections=contents,
-        in_cpp=in_cpp(results),
-        largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
-        evidence=evidence(inputs, results),
-        standings=standings_mean(inputs.margin),
-        least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
-        loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
-        repeats_drawn=repeats_drawn,
-        verdict_of=partial(verdict_of, results=results),
-        files_of=partial(files_of, results=results),
-        of_failed=partial(of_failed, results=results),
+    return (
+        words.environment()
+        .get_template("comparison.html.j2")
+        .render(
+            sections=contents,
+            in_cpp=in_cpp(results),
+            largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
+            evidence=evidence(inputs, results),
+            standings=standings_mean(inputs.margin),
+            least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
+            loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
+            repeats_drawn=repeats_drawn,
+            verdict_of=partial(verdict_of, results=results),
+            files_of=partial(files_of, results=results),
+            of_failed=partial(of_failed, results=results),
+        )
     )
 
 
-def pictures(contents: Sequence[Section]) -> dict[str, str]:
+def picture_files(contents: Sequence[Section]) -> dict[str, str]:
     """Every picture of the page as an SVG file, by a name such as 'lenet-digits-speed'."""
     return {
         f"{section['answer'].file_name}-{name}": standalone(svg)
         for section in contents
-        for name, svg in section["plots"].items()
-        if svg
+        for name, svg in section["pictures"].items()
     }
 
 
@@ -112,29 +107,6 @@ def pasted(answer: Answer, script: BatchScript) -> str:
     asks = [line for line in script.block.splitlines() if not line.startswith(own)]
     of = [f"# for {answer.trained}"] if answer.one_of_several else []
     return "\n".join([*of, *asks, *script.to_fill_in])
-
-
-def plots(
-    results: Sequence[SettingResult], scaled: Sequence[Row], answer: Answer, place: int, accuracy: float | None
-) -> dict[str, Markup | None]:
-    """All plots of a section, by their names. `accuracy` is the one to which the config asks for the time."""
-    drawn = {
-        "speed": speed_plot(results, f"speed-{place}"),
-        "loss": loss_plot(results, f"loss-{place}"),
-        "quality": quality_plot(results, f"quality-{place}"),
-        "memory": memory_plot(results, f"memory-{place}"),
-        "cost": cost_plot(answer.candidates, f"cost-{place}"),
-        "scaling": scaling_plot(scaled, f"scaling-{place}"),
-        "batch": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
-        "workers": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
-        "cpus": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
-        "time": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
-        "step": step_plot(results, f"step-{place}"),
-        "timeline": timeline_plot(results, f"timeline-{place}"),
-        "usage": usage_plot(results, f"usage-{place}"),
-    }
-    # Markup is safe here, because matplotlib escapes the text in its SVG.
-    return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
 
 
 @dataclass(frozen=True)
@@ -200,8 +172,3 @@ def of_failed(setting: SettingResult, results: Path) -> list[tuple[str, str]]:
         if what == "log"
     ]
     return [*([("the gate's verdict", verdict)] if verdict else []), *logs]
-
-
-def coded(text: str) -> Markup:
-    """A text with what stands in `backticks` as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -1,201 +1,243 @@
-"""The report's plots of scaling, of cost, and of speed over one axis, as SVG elements."""
+"""The report's pictures, a function each: a figure, or None where there is nothing to draw."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from relay.comparison.candidates import Candidate
+from relay.comparison import drawing, plots
+from relay.comparison.answer import Answer
 from relay.comparison.columns import Row, speed_in_unit
-from relay.comparison.drawing import ACCENT, FIGURES, INK, MUTED, figure_of, fitted, key_below, room_for, styled, svg_of
+from relay.comparison.drawing import (
+    FIGURES,
+    MUTED,
+    colour_of,
+    figure_of,
+    in_rows,
+    interval,
+    marker_of,
+    named,
+    repeats_drawn,
+    room_for,
+    stacked,
+    time_unit,
+    titled,
+)
 from relay.comparison.measured import SettingResult
+from relay.comparison.quality import Goal, quality, seconds_to, stated_accuracy
+from relay.comparison.statistics import geometric_mean
+from relay.spec.run import Run
 
-CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
-BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
-WIDE = 8  # costs that differ by more are drawn by their logarithms
-# What follows from an axis of a plot, by its column.
-FOLLOWS = {
-    "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
-    "cpus_per_task": ("threads",),
+Curve = tuple[list[float], list[float]]  # epochs, and values
+# The axes that have a picture of the speed, by the picture's name: the column, and its label.
+AXES = {
+    "batch": ("global_batch_size", "samples per step"),
+    "workers": ("data_workers", "data workers per process"),
+    "cpus": ("cpus_per_task", "CPU cores per process"),
 }
-MARKERS = "osD^vP"  # a family is told by its marker and by its label, not by its colour
+# The parts of a step's time by their columns, and of a job's by their names in a summary; in words.
+OF_A_STEP = {
+    "step_compute_fraction": "compute",
+    "step_communication_fraction": "exposed communication",
+    "step_optimizer_fraction": "optimizer",
+    "step_data_fraction": "waiting for data",
+    "step_no_cpu_fraction": "ready, no CPU free",
+    "step_idle_fraction": "idle GPU",
+}
+OF_A_JOB = {
+    "startup": "start-up",
+    "loading": "import and loading",
+    "steps": "useful steps",
+    "repeated": "steps done again",
+    "evaluation": "evaluation",
+    "saving": "saving",
+    "idle": "idle",
+}
 
 
-def scaling_plot(rows: Sequence[Row], name: str) -> str | None:
-    """Speed-up and efficiency over devices against the ideal, as SVG; None without any. `rows`: `scaling_rows`'."""
-    families = _families(rows)
-    if not families:
-        return None
-    most = max(row["devices"] for row in rows)
-    with styled(name):
-        figure = figure_of(2.7 + 0.16 * len(families), left=0.5, bottom=0.5 + 0.16 * len(families), top=0.15)
-        speed_up, efficiency = figure.subplots(1, 2)
-        figure.subplots_adjust(wspace=0.25)
-        speed_up.plot([1, most], [1, most], color=MUTED, linestyle="--", linewidth=1)
-        efficiency.plot([1, most], [100, 100], color=MUTED, linestyle="--", linewidth=1)
-        for place, (label, members) in enumerate(families.items()):
-            marker, base = MARKERS[place % len(MARKERS)], members[0]["devices"]
-            style = {"marker": marker, "markersize": 5, "linewidth": 1, "color": ACCENT if place == 0 else INK}
-            counts = [row["devices"] for row in members]
-            speed_up.plot(counts, [base * row["speed_up"] for row in members], label=label, **style)
-            efficiency.plot(counts, [100 * row["efficiency"] for row in members], **style)
-        speed_up.set_ylabel("speed-up")
-        efficiency.set_ylabel("efficiency (%)")
-        efficiency.set_ylim(bottom=0)
-        speed_up.set_ylim(bottom=0)
-        for axes in (speed_up, efficiency):
-            axes.set_xlabel("devices")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.grid(axis="y")
-        key_below(figure)
-        return svg_of(figure, name)
+def pictures(
+    settings: Sequence[SettingResult], scaled: Sequence[Row], answer: Answer, place: int, target: float | None
+) -> dict[str, str]:
+    """The SVG of every picture of an answer that has anything to show, by its name.
 
-
-def _families(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each family, by the name of its largest member."""
-    families: list[list[Row]] = []
-    for row in rows:
-        if row["speed_up"] == 1 and row["efficiency"] == 1:  # the fewest devices: a family begins
-            families.append([])
-        families[-1].append(row)
-    return {f"{family[-1]['strategy']}: {family[-1]['setting']}": family for family in families}
-
-
-def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
-    """Seconds of an epoch against what it costs, with the Pareto front, as SVG; None for less than two candidates."""
-    if len(candidates) < 2:
-        return None
-    points = [(each.seconds_per_piece.value * each.cost, each.seconds_per_piece.value) for each in candidates]
-    front = sorted(p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points))
-    with styled(name):
-        height = 2.6 + 0.05 * max(0, len(candidates) - 10)  # many points need more room
-        figure = figure_of(height + 0.16 * len(candidates), left=0.65, bottom=0.55 + 0.16 * len(candidates), top=0.15)
-        axes = figure.subplots()
-        axes.plot(*zip(*front, strict=True), color=ACCENT, linewidth=1, alpha=0.6)
-        for place, (point, each) in enumerate(zip(points, candidates, strict=True)):
-            colour = ACCENT if place == 0 else INK
-            axes.plot(*point, linestyle="none", marker="o", markersize=6, color=colour)
-            height = 0.06 + 0.16 * (len(candidates) - 1 - place)
-            label, size = fitted(f"{place + 1}  {each.name}", most=7.5)
-            figure.text(0.02, height / figure.get_figheight(), label, fontsize=size, color=colour)
-        axes.set_xlabel(f"cost of {candidates[0].piece} (seconds × CPU cores; a GPU counts as several)")
-        axes.set_ylabel(f"seconds for {candidates[0].piece}")
-        if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
-            for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
-                scale("log")
-                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axis.set_major_formatter(FIGURES)
-                axis.set_minor_locator(NullLocator())
-            axes.margins(0.08)
-        else:
-            axes.set_xlim(left=0)
-            axes.set_ylim(bottom=0)
-        axes.grid()
-        for place, offset in enumerate(_free_places(axes.transData.transform(points) * 72 / figure.dpi)):
-            axes.annotate(
-                str(place + 1),
-                points[place],
-                offset,
-                textcoords="offset points",
-                fontsize=8,
-                color=ACCENT if place == 0 else INK,
-                ha="center",
-                va="center",
-                annotation_clip=False,
-            )
-        return svg_of(figure, name)
-
-
-def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]:
-    """Where each point's number goes beside it: the first place that is clear of all else, or the clearest one.
-
-    In 1/72 inch, as the `points` (x, y) are.
+    `scaled` are `scaling_rows`. `place` is the answer's among all. `target` is the accuracy that the config states.
     """
-    marks = [(float(x), float(y)) for x, y in points]
-    taken, offsets = list(marks), []
-    for mark in marks:
-        others = [other for other in taken if other != mark]
+    by_axis = {name: partial(plots.over_axis, settings, *axis, answer.unit) for name, axis in AXES.items()}
+    figures = {
+        "speed": partial(speed, settings, answer.unit),
+        "cost": partial(plots.cost, answer.candidates),
+        "scaling": partial(plots.scaling, scaled),
+        **by_axis,
+        "time": partial(time_to, settings, stated_accuracy(settings, target)),
+        "learnt": partial(learnt, settings),
+        "step": partial(steps, settings),
+        "jobs": partial(jobs, settings),
+    }
+    svgs = {name: drawing.drawn(figure, f"{name}-{place}") for name, figure in figures.items()}
+    return {name: svg for name, svg in svgs.items() if svg}
 
-        def clear(at: tuple[float, float], mark: tuple[float, float] = mark, others: Any = others) -> float:
-            return min((math.dist((mark[0] + at[0], mark[1] + at[1]), other) for other in others), default=math.inf)
 
-        offset = next((at for at in BESIDE if clear(at) > CLEAR), max(BESIDE, key=clear))
-        taken.append((mark[0] + offset[0], mark[1] + offset[1]))
-        offsets.append(offset)
-    return offsets
-
-
-def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: str, name: str) -> str | None:
-    """Speed over the values of one axis, such as the batch size, as SVG.
-
-    Settings that differ in nothing else are joined by a line. None where no two settings differ in that axis alone. The
-    values stand at equal distances, as batches and CPUs are usually doubled.
-    """
-    timed = [
-        each for each in settings if each.row["samples_per_second"] and (each.row["equivalent"] or each.row["unproven"])
-    ]
-    lines = _differing_in(timed, column)
-    if not lines:
+def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
+    """Speeds with their intervals, beside what was learnt: the first metric, or the test loss."""
+    timed = [setting for setting in settings if setting.row["samples_per_second"]]
+    if not timed:
         return None
-    ticks = sorted({each.row[column] for members in lines for each in members})
-    speed: Callable[[SettingResult], float] = lambda each: float(speed_in_unit(each.row))  # noqa: E731
-    with styled(name):
-        figure = figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
-        axes = figure.subplots()
-        for place, members in enumerate(lines):
-            colour, values = ACCENT if place == 0 else INK, [ticks.index(each.row[column]) for each in members]
-            axes.plot(
-                values, [speed(each) for each in members],
-                color=colour, label=_common_name(members),
-                marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
-            )  # fmt: skip
-            for value, each in zip(values, members, strict=True):
-                low, high = (speed_in_unit(each.row, part) for part in ("_low", "_high"))
-                if low is not None:
-                    axes.plot([value, value], [low, high], color=colour, linewidth=1)  # cut at the end of the axis
-        axes.set_xlabel(label)
-        axes.set_ylabel(f"{unit} per second")
-        axes.set_ylim(0, room_for(speed(each) for members in lines for each in members))
-        axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
-        axes.set_xlim(-0.3, len(ticks) - 0.7)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FIGURES)
-        axes.grid(axis="y")
-        key_below(figure)
-        return svg_of(figure, name)
+    measure = quality(each.row for each in timed)
+    figure = figure_of(0.75 + 0.5 * len(timed))
+    speeds, results = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    figure.subplots_adjust(wspace=0.1)
+    for place, setting in enumerate(timed):
+        interval(speeds, setting, place)
+        _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
+                speed_in_unit(setting.row))  # fmt: skip
+        found = [summary.get(measure.column) for summary in setting.summaries]
+        repeats = [measure.factor * value for value in found if value is not None]
+        _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
+        named(speeds, place, setting.name + setting.mark)
+    speeds.set_xlim(0, room_for(timed))
+    speeds.xaxis.set_major_formatter(FIGURES)
+    speeds.set_xlabel(f"{unit} per second")
+    results.set_xlabel(measure.label)
+    for axes in (speeds, results):
+        in_rows(axes, len(timed))
+    return figure
 
 
-def _common_name(members: Sequence[SettingResult]) -> str:
-    """What the names of settings have in common, such as 'ddp (4 procs, dataloader)'."""
-    words = [each.label.split(", ") for each in members]
-    common = [word for word in words[0] if all(word in other for other in words)]
-    return f"{members[0].row['strategy']} ({', '.join(common)})" if common else str(members[0].row["strategy"])
+def _marked(axes: Axes, place: float, setting: SettingResult, repeats: Sequence[float], value: float | None) -> None:
+    """Small dots for the repeats, and a mark above them for the setting."""
+    axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
+    if value is not None:
+        axes.plot([value], [place], **marker_of(setting))
 
 
-def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
-    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each.
+def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure | None:
+    """The time to an accuracy, the shortest first; hollow where not all repeats have reached it."""
+    if accuracy is None:
+        return None
+    goal = Goal("test_accuracy", accuracy)
+    done = [each for each in settings if each.category == "done"]
+    times = [(each, [time for record in each.records if (time := seconds_to(record, goal))]) for each in done]
+    reached = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
+    if not reached:
+        return None
+    length, unit = time_unit(max(max(seconds) for _, seconds in reached))
+    figure = figure_of(0.75 + 0.42 * len(reached))
+    axes = figure.subplots()
+    for place, (setting, seconds) in enumerate(reached):
+        missing = len(setting.records) - len(seconds)
+        values = [value / length for value in seconds]
+        _marked(axes, place + 0.04, setting, values, None)
+        hollow = {"markerfacecolor": "none"} if missing else {}
+        axes.plot([geometric_mean(values).value], [place + 0.05], **marker_of(setting) | hollow)
+        note = f" – {missing} of {len(setting.records)} repeats did not reach it" if missing else ""
+        named(axes, place, setting.name + note)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
+    in_rows(axes, len(reached))
+    return figure
 
-    Data workers follow the CPUs where nothing else makes a line: one on each of them is their default.
+
+def learnt(settings: Sequence[SettingResult]) -> Figure | None:
+    """The first metric, or the test loss, over epochs; where nothing was evaluated, the training loss.
+
+    There is a panel for each setting, with a line for each repeat. All panels share their axes. In grey behind is a
+    repeat of the same training in one process.
     """
-    lines = _lines(settings, column, {column, *FOLLOWS.get(column, ())})
-    if column == "cpus_per_task":
-        drawn = [each for members in lines for each in members]
-        lone = [each for each in settings if each not in drawn]
-        with_them = [each for each in lone if each.run.feeding.data_workers == each.run.shape.cpus_per_task]
-        lines += _lines(with_them, column, {column, *FOLLOWS[column], "data_workers"})
-    return lines
+    measure = quality(each.row for each in settings)
+
+    def evaluated(run: Run, summary: Mapping[str, Any]) -> Curve:
+        pairs = [(e["step"], value) for e in summary["evaluations"] if (value := measure.evaluated(e)) is not None]
+        return [step / run.length.steps_per_epoch for step, _ in pairs], [measure.factor * value for _, value in pairs]
+
+    def lost(run: Run, summary: Mapping[str, Any]) -> Curve:
+        losses = summary["losses"]
+        return [step / run.length.steps_per_epoch for step in losses.get("steps", ())], losses.get("values", [])
+
+    def curves_of(curve: Any) -> list[tuple[SettingResult, list[Curve]]]:
+        curves = [(each, [curve(record.run, record.summary) for record in each.records if record.summary])
+                  for each in settings]  # fmt: skip
+        return [(each, filled) for each, its in curves if (filled := [points for points in its if points[1]])]
+
+    shown, label, marker = curves_of(evaluated), measure.label, "."
+    if not shown:
+        shown, label, marker = curves_of(lost), "training loss", ""  # of very many steps
+    if not shown:
+        return None
+    lines = math.ceil(len(shown) / 2)
+    figure = figure_of(0.5 + 1.55 * lines, left=0.8, top=0.35)
+    panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
+    figure.subplots_adjust(wspace=0.08, hspace=0.42)
+    for (setting, curves), panel in zip(shown, panels, strict=False):
+        other = behind(setting, [each for each, _ in shown])
+        for first in [its[0] for each, its in shown if each is other]:
+            panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
+        for curve in curves[: repeats_drawn(settings)]:
+            panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
+        titled(panel, setting.name + setting.mark)
+        panel.grid(axis="y")
+    if len(shown) % 2 and len(shown) > 1:
+        panels[len(shown) - 2].tick_params(labelbottom=True)  # there is none below this one
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    over = "steps" if shown[0][0].run.strategy.script else "epochs"
+    figure.supxlabel(over, fontsize=9, color=MUTED, y=0.04 / figure.get_figheight(), va="bottom")
+    figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
+    return figure
 
 
-def _lines(settings: Sequence[SettingResult], column: str, left_out: set[str]) -> list[list[SettingResult]]:
-    """The settings that are alike in all but what is left out, where they have several values in the column."""
-    groups: dict[str, list[SettingResult]] = {}
-    for each in settings:
+def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
+    """The setting whose curve lies behind this one's: the same training in one process, and in fp32.
+
+    Where none was measured, the first setting that trains the same, else the first of all; None where that is itself.
+    """
+
+    def trains(each: SettingResult) -> tuple[Any, ...]:
         run = each.run
-        key = {name: value for part in ("shape", "computation", "feeding", "batch", "length")
-               for name, value in vars(getattr(run, part)).items() if name not in left_out}  # fmt: skip
-        groups.setdefault(repr((run.strategy.name, dict(run.strategy.options), key)), []).append(each)
-    lines = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
-    return [members for members in lines if len({each.row[column] for each in members}) > 1]
+        return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.length.epochs
+
+    alike = [each for each in settings if trains(each) == trains(setting)]
+    plain = [each for each in alike if each.run.shape.world_size == 1 and each.run.computation.precision == "fp32"]
+    nearest = (plain or alike or list(settings))[0]
+    return None if nearest is setting else nearest
+
+
+def unobserved(settings: Sequence[SettingResult]) -> list[str]:
+    """The names of the settings that were timed, and of which no step was observed."""
+    return [each.name for each in settings if each.row["samples_per_second"] and not _observed(each)]
+
+
+def _observed(setting: SettingResult) -> bool:
+    return setting.row["step_compute_fraction"] is not None
+
+
+def steps(settings: Sequence[SettingResult]) -> Figure | None:
+    """What a sample's time goes to in each setting."""
+    rows = [
+        (each.name + each.mark, {words: 1e6 / each.row["samples_per_second"] * (each.row[part] or 0.0)
+                                 for part, words in OF_A_STEP.items()})
+        for each in settings if each.row["samples_per_second"] and _observed(each)
+    ]  # fmt: skip
+    label = "microseconds of a step for each sample of its batch"
+    return stacked(rows, [*OF_A_STEP.values()], label) if rows else None
+
+
+def jobs(settings: Sequence[SettingResult]) -> Figure | None:
+    """What the time of all jobs of each setting's fastest repeat went to."""
+    rows = []
+    for each in settings:
+        usable = [record for record in each.records if record.summary and record.summary.get("jobs")]
+        best = max(usable, key=lambda record: record.speed or 0.0, default=None)
+        if best and best.summary:
+            spent = {words: math.fsum(job["parts"][part] for job in best.summary["jobs"])
+                     for part, words in OF_A_JOB.items()}  # fmt: skip
+            rows.append((each.name + each.mark, spent))
+    if not rows:
+        return None
+    length, unit = time_unit(max(sum(spent.values()) for _, spent in rows))
+    scaled = [(name, {part: seconds / length for part, seconds in spent.items()}) for name, spent in rows]
+    return stacked(scaled, [*OF_A_JOB.values()], f"{unit} of all jobs together")

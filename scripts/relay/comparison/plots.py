@@ -1,218 +1,184 @@
-"""The report's plots of a row for each setting (speed, memory, time to an accuracy), and of losses, as SVG elements."""
+"""The report's pictures of one quantity over another: speed over devices or an axis, and time against cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from relay.comparison.columns import speed_in_unit, unit_of
+from relay.base.grouped import grouped
+from relay.comparison.candidates import Candidate
+from relay.comparison.columns import Row, speed_in_unit
 from relay.comparison.drawing import (
+    ACCENT,
     FIGURES,
+    INK,
     MUTED,
-    below,
-    colour_of,
+    NAME_SIZE,
+    cut,
     figure_of,
-    in_rows,
-    marker_of,
-    named,
-    repeats_drawn,
+    interval,
+    key_below,
     room_for,
-    styled,
-    svg_of,
-    time_unit,
-    titled,
 )
 from relay.comparison.measured import SettingResult
-from relay.comparison.quality import Goal, quality, seconds_to
-from relay.comparison.statistics import geometric_mean
-from relay.run_folder.needed import MEBIBYTE
-from relay.spec.run import Run
 
-Curve = tuple[list[float], list[float]]  # epochs, and values
-Drawn = tuple[SettingResult, list[Curve]]
+BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
+CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
+WIDE = 8  # costs that differ by more are drawn by their logarithms
+MARKERS = "osD^vP"  # a line is told by its marker and by its label, not by its colour
+# What follows from an axis, by its column.
+FOLLOWS = {
+    "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
+    "cpus_per_task": ("threads",),
+}
 
 
-def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Speed (geometric mean, 95 % interval) beside the first metric or test loss, as SVG; None without any speed.
-
-    Small dots are repeats. Struck-out settings have a cross, partly failed ones a hollow dot. `name` must be unique on
-    the page, because the ids of the plot's parts begin with it.
-    """
-    timed = [setting for setting in settings if setting.row["samples_per_second"]]
-    if not timed:
+def scaling(rows: Sequence[Row]) -> Figure | None:
+    """Speed-up and efficiency over devices, against the ideal."""
+    if not rows:
         return None
-    measure = quality(each.row for each in timed)
-    with styled(name):
-        figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
-        speed, learnt = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
-        figure.subplots_adjust(wspace=0.1)
-        speeds = [[value * each.run.task.units_per_sample for value in each.speeds] for each in timed]
-        end = room_for(value for each in speeds for value in each)
-        for place, (setting, values) in enumerate(zip(timed, speeds, strict=True)):
-            _interval(speed, place, setting, end)
-            _marked(speed, place, setting, values, speed_in_unit(setting.row))
-            named(speed, place, setting.name + setting.mark)
-        for place, setting in enumerate(timed):
-            figures = [summary.get(measure.column) for summary in setting.summaries]
-            repeats = [measure.factor * value for value in figures if value is not None]
-            _marked(learnt, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
-        speed.set_xlim(0, end)
-        speed.set_xlabel(f"{unit_of(setting.row for setting in timed)} per second")
-        learnt.set_xlabel(measure.label)
-        for axes in (speed, learnt):
-            in_rows(axes, len(timed))
-        speed.xaxis.set_major_formatter(FIGURES)
-        return svg_of(figure, name)
+    families = grouped(rows, lambda row: (row["baseline"], row["scaling"]))
+    figure = figure_of(2.7 + 0.16 * len(families), left=0.5, bottom=0.5 + 0.16 * len(families), top=0.15)
+    speed_up, efficiency = figure.subplots(1, 2)
+    figure.subplots_adjust(wspace=0.25)
+    most = max(row["devices"] for row in rows)
+    speed_up.plot([1, most], [1, most], color=MUTED, linestyle="--", linewidth=1)
+    efficiency.plot([1, most], [100, 100], color=MUTED, linestyle="--", linewidth=1)
+    for place, members in enumerate(families.values()):
+        counts, base, largest = [row["devices"] for row in members], members[0]["devices"], members[-1]
+        label = f"{largest['strategy']}: {largest['setting']}"
+        speed_up.plot(counts, [base * row["speed_up"] for row in members], label=label, **_line(place))
+        efficiency.plot(counts, [100 * row["efficiency"] for row in members], **_line(place))
+    for axes, label in ((speed_up, "speed-up"), (efficiency, "efficiency (%)")):
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("devices")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y")
+    key_below(figure)
+    return figure
 
 
-def _interval(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
-    """The speed's interval up to the `end` of the axis, cut there with an arrow."""
-    low, high = (speed_in_unit(setting.row, part) for part in ("_low", "_high"))
-    if low is not None:
-        colour = colour_of(setting)
-        axes.plot([low, min(high, end)], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
-        axes.plot([low], [place], color=colour, linestyle="none", marker="|", markersize=7)
-        last = "|" if high <= end else ">"
-        axes.plot([min(high, end)], [place], color=colour, linestyle="none", marker=last, markersize=7, clip_on=False)
+def _line(place: int) -> dict[str, Any]:
+    colour = ACCENT if place == 0 else INK
+    return {"marker": MARKERS[place % len(MARKERS)], "markersize": 5, "linewidth": 1, "color": colour}
 
 
-def _marked(axes: Axes, place: float, setting: SettingResult, repeats: Sequence[float], value: float | None) -> None:
-    """Small dots for the repeats, and a mark above them for the setting."""
-    axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
-    if value is not None:
-        axes.plot([value], [place], linestyle="none", **marker_of(setting))
-
-
-def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Peak memory of the process, or device, that used most, as SVG; None where none was recorded."""
-    drawn = [setting for setting in settings if setting.row["peak_memory_bytes"]]
-    if not drawn:
+def cost(candidates: Sequence[Candidate]) -> Figure | None:
+    """Seconds of an epoch against what it costs, with the Pareto front; number 1 is recommended."""
+    if len(candidates) < 2:
         return None
-    with styled(name):
-        figure = figure_of(0.75 + 0.42 * len(drawn), left=0.1, bottom=0.5, top=0.1)
-        axes = figure.subplots()
-        for place, setting in enumerate(drawn):
-            size = setting.row["peak_memory_bytes"] / MEBIBYTE
-            axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
-            named(axes, place, setting.name + setting.mark)
-        axes.set_xlabel("peak memory of a process, or of a GPU (MiB)")
-        in_rows(axes, len(drawn))
-        return svg_of(figure, name)
-
-
-def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: str) -> str | None:
-    """Time to an accuracy for each setting as SVG, the shortest first; None where no setting has reached it."""
-    if accuracy is None:
-        return None
-    goal = Goal("test_accuracy", accuracy)
-    done = [each for each in settings if each.category == "done"]
-    times = [(each, [time for record in each.records if (time := seconds_to(record, goal))]) for each in done]
-    drawn = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
-    if not drawn:
-        return None
-    length, unit = time_unit(max(max(seconds) for _, seconds in drawn))
-    with styled(name):
-        figure = figure_of(0.75 + 0.42 * len(drawn), left=0.1, bottom=0.5, top=0.1)
-        axes = figure.subplots()
-        for place, (setting, seconds) in enumerate(drawn):
-            missing = len(setting.records) - len(seconds)
-            note = f" – {missing} of {len(setting.records)} repeats did not reach it" if missing else ""
-            values = [value / length for value in seconds]
-            _marked(axes, place + 0.04, setting, values, None)
-            hollow = {"markerfacecolor": "none"} if missing else {}
-            axes.plot([geometric_mean(values).value], [place + 0.05], linestyle="none", **marker_of(setting) | hollow)
-            named(axes, place, setting.name + note)
+    points = [(each.seconds_per_piece.value * each.cost, each.seconds_per_piece.value) for each in candidates]
+    front = sorted(p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points))
+    plot_inches = 2.6 + 0.05 * max(0, len(candidates) - 10)  # many points need more room
+    figure = figure_of(plot_inches + 0.16 * len(candidates), left=0.65, bottom=0.55 + 0.16 * len(candidates), top=0.15)
+    axes = figure.subplots()
+    axes.plot(*zip(*front, strict=True), color=ACCENT, linewidth=1, alpha=0.6)
+    colours = [ACCENT, *[INK] * (len(candidates) - 1)]
+    axes.set_xlabel(f"cost of {candidates[0].piece} (seconds × CPU cores; a GPU counts as several)")
+    axes.set_ylabel(f"seconds for {candidates[0].piece}")
+    if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
+        for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+            scale("log")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FIGURES)
+            axis.set_minor_locator(NullLocator())
+        axes.margins(0.08)
+    else:
         axes.set_xlim(left=0)
-        axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
-        in_rows(axes, len(drawn))
-        return svg_of(figure, name)
+        axes.set_ylim(bottom=0)
+    axes.grid()
+    offsets = _free_places(axes.transData.transform(points) * 72 / figure.dpi)
+    for place, (each, colour) in enumerate(zip(candidates, colours, strict=True)):
+        axes.plot(*points[place], marker="o", markersize=6, color=colour)
+        style: dict[str, Any] = {"color": colour, "ha": "center", "va": "center", "annotation_clip": False}
+        axes.annotate(str(place + 1), points[place], offsets[place], textcoords="offset points", fontsize=8, **style)
+        height = (0.06 + 0.16 * (len(candidates) - 1 - place)) / figure.get_figheight()
+        label = cut(f"{place + 1}  {each.name}")
+        figure.text(0.02, height, label, fontsize=NAME_SIZE, color=colour)
+    return figure
 
 
-def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Training loss over epochs as SVG; None without losses."""
+def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]:
+    """Where each point's number goes beside it: the first place that is clear of all else, or the clearest one.
 
-    def curve(run: Run, summary: Mapping[str, Any]) -> Curve:
-        losses = summary["losses"]
-        return [step / run.length.steps_per_epoch for step in losses.get("steps", ())], losses.get("values", [])
-
-    drawn = _curves(settings, curve)
-    finite = [loss for _, curves in drawn for _, values in curves for loss in values if not math.isnan(loss)]
-    decades = math.log10(max(finite) / min(finite)) if finite and min(finite) > 0 and max(finite) < math.inf else None
-    return _panels(drawn, "training loss", name, repeats_drawn(settings), decades, alpha=0.8)
-
-
-def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """The task's first metric, or test loss, over epochs as SVG; None without any."""
-    measure = quality(each.row for each in settings)
-
-    def curve(run: Run, summary: Mapping[str, Any]) -> Curve:
-        pairs = [(e["step"], value) for e in summary["evaluations"] if (value := measure.evaluated(e)) is not None]
-        return [step / run.length.steps_per_epoch for step, _ in pairs], [measure.factor * value for _, value in pairs]
-
-    drawn = _curves(settings, curve)
-    return _panels(drawn, measure.label, name, repeats_drawn(settings), None, marker=".", markersize=3)
-
-
-def _curves(settings: Sequence[SettingResult], curve: Callable[[Run, Mapping[str, Any]], Curve]) -> list[Drawn]:
-    """The settings of whose finished repeats there are curves, with these."""
-    drawn = []
-    for each in settings:
-        curves = [curve(record.run, record.summary) for record in each.records if record.summary]
-        if filled := [points for points in curves if points[1]]:
-            drawn.append((each, filled))
-    return drawn
-
-
-def _panels(drawn: Sequence[Drawn], label: str, name: str, most: int, decades: float | None, **line: Any) -> str | None:
-    """A panel for each setting and a line for each repeat, of which `most` are drawn; None where nothing is.
-
-    All panels share their axes. In grey behind is a repeat of the same training in one process. With `decades`, over
-    which the values reach, the vertical axis is logarithmic.
+    In 1/72 inch, as the `points` (x, y) are.
     """
-    if not drawn:
+    marks = [(float(x), float(y)) for x, y in points]
+    taken, offsets = list(marks), []
+    for mark in marks:
+        others = [other for other in taken if other != mark]
+
+        def clear(at: tuple[float, float], mark: tuple[float, float] = mark, others: Any = others) -> float:
+            return min((math.dist((mark[0] + at[0], mark[1] + at[1]), other) for other in others), default=math.inf)
+
+        offset = next((at for at in BESIDE if clear(at) > CLEAR), max(BESIDE, key=clear))
+        taken.append((mark[0] + offset[0], mark[1] + offset[1]))
+        offsets.append(offset)
+    return offsets
+
+
+def over_axis(settings: Sequence[SettingResult], column: str, label: str, unit: str) -> Figure | None:
+    """Speed over the values of one axis, such as the batch size. Settings that differ in nothing else are joined.
+
+    The values stand at equal distances, as batches and CPUs are usually doubled.
+    """
+    timed = [each for each in settings if each.row["samples_per_second"]]
+    lines = _differing_in([each for each in timed if each.row["equivalent"] or each.row["unproven"]], column)
+    if not lines:
         return None
-    with styled(name):
-        lines = math.ceil(len(drawn) / 2)
-        figure = figure_of(0.5 + 1.55 * lines, left=0.8, bottom=0.5, top=0.35)
-        panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
-        figure.subplots_adjust(wspace=0.08, hspace=0.42)
-        for (setting, curves), panel in zip(drawn, panels, strict=False):
-            other = behind(setting, [each for each, _ in drawn])
-            for first in [its[0] for each, its in drawn if each is other]:
-                panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
-            for curve in curves[:most]:
-                panel.plot(*curve, color=colour_of(setting), linewidth=0.9, **line)
-            titled(panel, setting.name + setting.mark)
-            panel.grid(axis="y")
-            if decades is not None:
-                panel.set_yscale("log")
-                panel.yaxis.set_major_formatter("{x:g}")
-                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
-                panel.yaxis.set_minor_locator(NullLocator())
-        if len(drawn) % 2 and len(drawn) > 1:
-            panels[len(drawn) - 2].tick_params(labelbottom=True)  # there is none below this one
-        for panel in panels[len(drawn) :]:
-            panel.set_axis_off()
-        below(figure, "steps" if drawn[0][0].run.strategy.script else "epochs")
-        figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
-        return svg_of(figure, name)
+    ticks = sorted({each.row[column] for members in lines for each in members})
+    figure = figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
+    axes = figure.subplots()
+    for place, members in enumerate(lines):
+        at, speeds = [ticks.index(each.row[column]) for each in members], [speed_in_unit(x.row) for x in members]
+        axes.plot(at, speeds, label=_common_name(members), **_line(place))
+        for value, each in zip(at, members, strict=True):
+            interval(axes, each, value, upright=True)
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"{unit} per second")
+    axes.set_ylim(0, room_for(each for members in lines for each in members))
+    axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
+    axes.set_xlim(-0.3, len(ticks) - 0.7)
+    axes.yaxis.set_major_formatter(FIGURES)
+    axes.grid(axis="y")
+    key_below(figure)
+    return figure
 
 
-def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
-    """The setting whose curve lies behind this one's: the same training in one process, and in fp32.
+def _common_name(members: Sequence[SettingResult]) -> str:
+    """What the names of settings have in common, such as 'ddp (4 procs, dataloader)'."""
+    words = [each.label.split(", ") for each in members]
+    common = [word for word in words[0] if all(word in other for other in words)]
+    return f"{members[0].row['strategy']} ({', '.join(common)})" if common else str(members[0].row["strategy"])
 
-    Where none was measured, the first setting that trains the same, else the first of all; None where that is itself.
+
+def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
+    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each.
+
+    Data workers follow the CPUs where nothing else makes a line: one on each of them is their default.
     """
+    lines = _lines(settings, column, {column, *FOLLOWS.get(column, ())})
+    if column == "cpus_per_task":
+        drawn = [each for members in lines for each in members]
+        lone = [each for each in settings if each not in drawn]
+        with_them = [each for each in lone if each.run.feeding.data_workers == each.run.shape.cpus_per_task]
+        lines += _lines(with_them, column, {column, *FOLLOWS[column], "data_workers"})
+    return lines
 
-    def trains(each: SettingResult) -> tuple[Any, ...]:
+
+def _lines(settings: Sequence[SettingResult], column: str, left_out: set[str]) -> list[list[SettingResult]]:
+    """The settings that are alike in all but what is left out, where they have several values in the column."""
+
+    def rest(each: SettingResult) -> str:
         run = each.run
-        return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.length.epochs
+        groups = (run.shape, run.computation, run.feeding, run.batch, run.length)
+        values = {name: value for group in groups for name, value in vars(group).items() if name not in left_out}
+        return repr((run.strategy.name, dict(run.strategy.options), values))
 
-    alike = [each for each in settings if trains(each) == trains(setting)]
-    plain = [each for each in alike if each.run.shape.world_size == 1 and each.run.computation.precision == "fp32"]
-    nearest = (plain or alike or list(settings))[0]
-    return None if nearest is setting else nearest
+    lines = [sorted(alike, key=lambda each: each.row[column]) for alike in grouped(settings, rest).values()]
+    return [members for members in lines if len({each.row[column] for each in members}) > 1]

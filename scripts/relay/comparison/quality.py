@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay.comparison.inputs import Record
-from relay.comparison.measured import SettingResult
+from relay.comparison.measured import Doubt, SettingResult
 from relay.comparison.request import once_seconds, whole_seconds
 from relay.comparison.statistics import ratio
 from relay.comparison.wording import MISSING, number, percent
@@ -116,8 +116,8 @@ def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[floa
     return [values for values in by_repeat if values]
 
 
-def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
-    """The setting that has learnt most, where `best` has learnt less by more than chance; None where it has not.
+def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> list[Doubt]:
+    """The setting that has learnt most, where `best` has learnt less by more than chance; none where it has not.
 
     By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
     own. Where neither has repeats, by more than `POINTS` of the samples, or a tenth of the loss.
@@ -126,14 +126,16 @@ def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Setti
     lost = {id(each): _lost(each, by_accuracy=by_accuracy) for each in [best, *settings]}
     evaluated = [each for each in settings if lost[id(each)]]
     if not lost[id(best)] or not evaluated:
-        return None
+        return []
     most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
     if most is best:
-        return None
+        return []
     relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
     if relative.low is None and by_accuracy:
-        return most if max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS else None
-    return most if relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1) else None
+        less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
+    else:
+        less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
+    return [Doubt("learns more", {"name": most.name, "row": most.row})] if less else []
 
 
 def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:

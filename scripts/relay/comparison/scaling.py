@@ -12,31 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relay.base.grouped import grouped
-from relay.comparison.columns import Row, eligible, speed_in_unit
+from relay.comparison.columns import SCALING, Row, eligible, speed_in_unit
 from relay.comparison.inputs import Record
 from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
 
-COLUMNS: dict[str, type] = {
-    "task": str,
-    "trained": str,  # the task, with those of its options that differ
-    "strategy": str,
-    "setting": str,  # in words
-    "scaling": str,  # strong: the same global batch; weak: the same batch per device
-    "nodes": int,
-    "devices": int,
-    "device": str,
-    "global_batch_size": int,
-    "seconds_per_epoch": float,
-    "speed": float,  # in `unit` per second
-    "unit": str,
-    "speed_up": float,  # over the fewest devices
-    "efficiency": float,  # the speed-up over the growth in devices
-    "hardware": str,
-    "repeats": int,
-    "id": str,
-}
 SHOWN = ("strategy", "setting", "nodes", "devices", "seconds_per_epoch", "speed", "speed_up", "efficiency", "hardware")
 
 
@@ -61,7 +42,7 @@ def devices(row: Mapping[str, Any]) -> int:
 
 def _row(row: Row, base: Row, kind: str, label: str) -> Row:
     speed_up = row["samples_per_second"] / base["samples_per_second"]
-    copied = {name: row[name] for name in COLUMNS if name in row}
+    copied = {name: row[name] for name in SCALING if name in row}
     return copied | {
         "setting": label,
         "scaling": kind,
@@ -72,6 +53,7 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "efficiency": speed_up * devices(base) / devices(row),
         "hardware": row["device_name"],
         "id": row["setting"],
+        "baseline": base["setting"],  # told in no table
     }
 
 

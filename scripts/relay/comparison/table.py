@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.comparison.columns import COMPARISON, MEASURED, Row, category, eligible
+from relay.comparison.columns import COMPARISON, MEASURED, POOLED, Row, category, eligible
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.measured import by_setting, paired, rounds_of
 from relay.comparison.no_result import Status, summed_up
-from relay.comparison.outliers import differing, outliers
-from relay.comparison.refusals import by_repeat, mixed, proven, refusals
+from relay.comparison.objections import by_repeat, differing, mixed, outliers, proven, refusals
 from relay.comparison.scaling import scale
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.spec import strategy_files
@@ -153,9 +152,10 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
 def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
     """The figures of the finished repeats, combined; None where no repeat has the figure."""
     row: Row = {}
-    for name, measured in MEASURED.items():
-        values = [summary[name] for summary in finished if summary.get(name) is not None]
-        row[name] = measured.pooled(values) if measured.pooled and values else None
+    for name, column in MEASURED.items():
+        if column.pooled:
+            values = [summary[name] for summary in finished if summary.get(name) is not None]
+            row[name] = POOLED[column.pooled](values) if values else None
     return row
 
 

@@ -13,10 +13,13 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from tabulate import tabulate
 
 from relay.base.entry import ROOT
 from relay.base.grouped import gathered, grouped
-from relay.comparison import wording
+from relay.base.printable import printable
+from relay.comparison import columns, scaling, wording
 from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, ends_first_from
 from relay.comparison.choice import Compared
@@ -29,6 +32,7 @@ from relay.spec.labels import counted
 MOST = 0.5  # of the difference: a part that takes less of it is not the reason
 WORTH_TELLING = 0.1  # of a step's time
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
+NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
 OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
 
 
@@ -148,7 +152,7 @@ def doubt(answer: Answer) -> Doubt:
     groups = grouped(near, lambda each: (each.other.cost, answer.turns_at(each)))
     among = [answer.best, *(each.other for each in answer.unclear)]
     widest = max(among, key=_spread)
-    in_vain = answer.neighbours and _spread(widest) >= FAR_APART
+    in_vain = any(each.kind in NEIGHBOURS for each in answer.doubts) and _spread(widest) >= FAR_APART
     return Doubt(list(groups.values()), far, among, widest, None if in_vain else answer.repeats)
 
 
@@ -173,6 +177,11 @@ def certainty(answer: Answer) -> str:
 def in_short(answer: Answer) -> str:
     """The same in one sentence."""
     return " ".join(_paragraphs("certainty.j2", "in_short", answer))
+
+
+def doubts(answer: Answer) -> list[str]:
+    """Why it is not certain whatever the intervals say, each reason as a clause."""
+    return _paragraphs("certainty.j2", "doubts", answer)
 
 
 def why_not_the_fastest(answer: Answer) -> str:
@@ -212,6 +221,30 @@ def lines(template: str, **about: Any) -> list[str]:
     return [line.replace(EMPTY, "") for line in text.split("\n") if line.strip()]
 
 
+def markdown(template: str, **about: Any) -> str:
+    """The Markdown that a template makes."""
+    text = environment().get_template(template).render(**about)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def markdown_table(rows: Sequence[Any], headers: str | Sequence[str] = "keys") -> str:
+    """A table of rows that have their texts by heading, or in the order of the `headers`."""
+    shown = [
+        {name: cell(text) for name, text in row.items()} if isinstance(row, dict) else [*map(cell, row)] for row in rows
+    ]
+    return tabulate(shown, headers=headers, tablefmt="github", disable_numparse=True)
+
+
+def cell(text: str) -> str:
+    """A text that cannot end its cell or its line, and is neither HTML nor a link."""
+    return " ".join(printable(str(text)).split()).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
+
+
+def coded(text: str) -> Markup:
+    """A text with what stands in `backticks` as code of HTML."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 @cache
 def environment() -> Environment:
     """The templates of the report, with all that they write figures with. What goes into HTML is escaped."""
@@ -223,11 +256,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,  # one comparison is told in the words of one version
     )
-    figures = (*wording.FIGURES, counted, size, doubt, ends_first, beside_itself,
-               first_and_last_day, slower_by, beside_computing)  # fmt: skip
-    sentences = (sentence, certainty, in_short, why_not_the_fastest, reasons, not_measured, not_recommended, jobs)
-    templates.filters |= {function.__name__: function for function in (*figures, *sentences)} | {"quote": shlex.quote}
-    templates.globals |= {"quality": quality, "most_repeats": MOST_REPEATS}
+    named = (
+        *wording.FIGURES, counted, size, doubt, ends_first, beside_itself, first_and_last_day, slower_by,
+        beside_computing, columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title,
+        wording.speed_and_spread, scaling.shown, markdown_table, cell, coded, sentence, certainty, in_short, doubts,
+        why_not_the_fastest, reasons, not_measured, not_recommended, jobs,
+    )  # fmt: skip
+    templates.filters |= {function.__name__: function for function in named} | {"quote": shlex.quote}
+    templates.globals |= {"quality": quality, "neighbours": NEIGHBOURS, "most_repeats": MOST_REPEATS}
     templates.globals |= {"most_named": wording.MOST_NAMED, "missing": wording.MISSING}
     return templates
 

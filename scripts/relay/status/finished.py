@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import read_json, read_json_or
-from relay.comparison import made_of
 from relay.run_folder import attempts, chain, replaced
 from relay.run_folder.places import Places
 from relay.spec.dataset import DatasetSpec
+from relay.status import compared
 
 MISSING = "is missing"
 UNFINISHED = "unfinished"  # a folder with a file for each output that Snakemake is to make anew
@@ -101,7 +101,7 @@ def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]
     ]
     if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
         return f"needs {missing[0]}, which {MISSING}"
-    return "" if made_of.noted(results) == made_of.digest(plan, results) else "was made of other results or settings"
+    return "" if compared.noted(results) == compared.digest(plan, results) else "was made of other results or settings"
 
 
 def dataset(folder: Path, spec: DatasetSpec) -> str:

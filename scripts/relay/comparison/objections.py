@@ -1,0 +1,251 @@
+"""What speaks against a setting's results: why it is struck out though it was trained, and what the table warns of.
+
+Struck out: what its gate says, and where that has judged something else than what ran. Warned of, which is no verdict:
+repeats of other code, data or libraries than most, and results that are far from those of the others that train the
+same.
+
+Peers train the same task with the same global batch and learning rate for the same epochs. A setting is held against
+the median of its peers. It is an outlier beyond `SPREADS` times their spread between repeats, and beyond a floor:
+within it, differences of rounding move a training that is all right. Scripts are compared by the losses that they
+print.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, pstdev, variance
+from typing import Any
+
+from relay.base.grouped import gathered
+from relay.comparison.inputs import Record
+from relay.comparison.statistics import t_quantile
+from relay.comparison.wording import listing, number, percent
+from relay.run_folder.proofs import COMPUTING
+from relay.spec.labels import options_text
+
+PROVEN = (*COMPUTING, "dataset")
+ALL = (*PROVEN, "training code")
+DIGITS = 8  # of a digest, shown
+OTHER_CODE = "the code gated is not the code that ran"
+Versions = Mapping[str, Any]
+
+
+def refusals(group: Sequence[Record]) -> list[str]:
+    """Why a setting is struck out: what its gate says, and what is found against runs that its own went on from."""
+    return [*_of_the_gate(group), *by_repeat(group, lambda record: "; ".join(record.inherited))]
+
+
+def _of_the_gate(group: Sequence[Record]) -> list[str]:
+    """The gate's problems, or that it has judged something else than what ran."""
+    verdict = group[0].verdict
+    assert verdict is not None
+    if not proven(group):
+        other = ran_other_code(group)
+        return by_repeat(group, lambda record: OTHER_CODE if record in other else proven_otherwise(record))
+    if verdict["equivalent"] or verdict.get("unprovable"):
+        return []
+    failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
+    return list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]
+
+
+def ran_other_code(group: Sequence[Record]) -> list[Record]:
+    """The repeats that ran, or run, other code of the strategy than the gate has judged."""
+    verdict = group[0].verdict
+    judged = verdict["strategy_source"] if verdict else None  # None: no code at all, as of scripts
+    return [record for record in group if judged and record.strategy_source not in (None, judged)]
+
+
+def proven(group: Sequence[Record]) -> bool:
+    """Whether the gate's verdict is on what the repeats ran: their code, data and libraries."""
+    return not ran_other_code(group) and not any(map(proven_otherwise, group))
+
+
+def by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:
+    """Each reason with the repeats that have it, such as 'repeats 1 and 3: …' or 'all 3 repeats: …'."""
+    repeats_of = gathered((text, record.run.repeat + 1) for record in group if (text := reason(record)))
+    return [f"{_repeats(repeats, len(group))}{text}" for text, repeats in repeats_of.items()]
+
+
+def _repeats(numbers: Sequence[int], count: int) -> str:
+    if len(numbers) == count:
+        return f"all {count} repeats: " if count > 1 else ""
+    if len(numbers) == 1:
+        return f"repeat {numbers[0]}: "
+    return f"repeats {listing([*map(str, numbers)])}: "
+
+
+def made_with(source: Mapping[str, Any]) -> Versions:
+    """What a summary or a verdict says that it was made with; what it does not say is left out."""
+    versions = {name: version for name, version in (source.get("versions") or {}).items() if name in COMPUTING}
+    digests = {"dataset": source.get("dataset"), "training code": source.get("training_source")}
+    return versions | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
+
+
+def difference(one: Versions, other: Versions, names: Sequence[str] = ALL) -> str:
+    """In what the first differs from the second, such as 'torch 2.12.0, not 2.13.0'; '' where they agree."""
+    differing = [name for name in names if name in one and name in other and one[name] != other[name]]
+    return ", ".join(f"{name} {one[name]}, not {other[name]}" for name in differing)
+
+
+def proven_otherwise(record: Record) -> str:
+    """Why a run is not proven by its gate's verdict, which was made with other libraries or data; '' where it is."""
+    if record.summary is None or record.verdict is None:
+        return ""
+    other = difference(made_with(record.verdict), made_with(record.summary), PROVEN)
+    if not other:
+        return ""
+    again = f"`rm -r results/equivalence/gates/{record.gate}` lets it be proven again"
+    return f"proven with other versions than it ran with: {other}; {again}"
+
+
+def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+    """A warning for each setting, by id, of which repeats are of other code, data or libraries than most of its task.
+
+    `groups` has the repeats of the settings.
+    """
+    records = (each for group in groups.values() for each in group)
+    by_task = gathered((each.run.task.name, made_with(each.summary)) for each in records if each.summary)
+    usual = {task: _most_common(of_task) for task, of_task in by_task.items()}
+    lines = {name: list(_otherwise(group, usual.get(group[0].run.task.name, {}))) for name, group in groups.items()}
+    return {setting: "; ".join(its) for setting, its in lines.items() if its}
+
+
+def _otherwise(group: Sequence[Record], usual: Versions) -> Iterator[str]:
+    """A text for each way in which repeats differ from what is usual in the table."""
+    finished = [(record.run.repeat + 1, made_with(record.summary)) for record in group if record.summary]
+    repeats = gathered((other, repeat) for repeat, versions in finished if (other := difference(versions, usual)))
+    for other, numbers in repeats.items():
+        which = "" if len(numbers) == len(finished) else f"repeat {', '.join(map(str, numbers))}: "
+        yield f"{which}of another version than other rows: {other}"
+
+
+def _most_common(alike: Sequence[Versions]) -> Versions:
+    """What most were made with; what none tells is left out."""
+    values_by_name = {name: [each[name] for each in alike if name in each] for name in ALL}
+    return {name: Counter(values).most_common(1)[0][0] for name, values in values_by_name.items() if values}
+
+
+SPREADS = 5.0  # standard deviations between repeats
+# With few repeats the spread itself is uncertain: Student's t at this level where that is more than `SPREADS`.
+CONFIDENCE = 0.999
+LAST_PART = 4  # the last quarter of a curve: a single printed loss is that of one batch
+APART = 0.1  # of the loss
+LOSS_SPREADS = 3.0  # of the repeats' own spread
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a figure is compared: `floor` where the peers' spread is known, `alone` where each has one repeat."""
+
+    name: str
+    floor: float
+    alone: float
+    logarithmic: bool = False
+
+    def of(self, value: float) -> float:
+        """The value on the scale on which it is compared."""
+        return math.log(max(value, 1e-300)) if self.logarithmic else value
+
+    def word(self, value: float) -> str:
+        """The value as people read it."""
+        return f"{value:.3g}" if self.logarithmic else percent(value)
+
+
+ACCURACY = Scale("test_accuracy", floor=0.01, alone=0.1)
+# For tasks without classes. In logarithms: a tenth, and a factor of two.
+LOSS = Scale("test_loss", floor=math.log(1.1), alone=math.log(2), logarithmic=True)
+
+
+def outliers(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+    """A warning for each setting, by its id, whose mean result is far from its peers'.
+
+    `groups` has the finished repeats of the settings that may be compared, by the setting's id.
+    """
+    return {setting: warning for peers in _peers(groups) for setting, warning in _among(peers)}
+
+
+def _peers(groups: Mapping[str, Sequence[Record]]) -> list[dict[str, Sequence[Record]]]:
+    """The settings that train the same, together."""
+    alike: dict[str, dict[str, Sequence[Record]]] = {}
+    for setting, group in groups.items():
+        run = group[0].run
+        same = (run.task, run.dataset, run.batch.global_batch_size, run.length.epochs)
+        alike.setdefault(repr(same), {})[setting] = group  # the task has the scaled learning rate
+    return list(alike.values())
+
+
+def _among(peers: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str]]:
+    """The outliers among settings that train the same."""
+    measured = next(iter(peers.values()))[0].run.task.metrics
+    scale = ACCURACY if "accuracy" in measured else LOSS
+    values = {setting: _values(group, scale) for setting, group in peers.items()}
+    values = {setting: figures for setting, figures in values.items() if figures}
+    for setting, own in values.items():
+        others = [figures for other, figures in values.items() if other != setting]
+        if not others:
+            continue
+        middle = median(fmean(map(scale.of, figures)) for figures in others)
+        distance = abs(fmean(map(scale.of, own)) - middle)
+        if not distance <= _allowed(others, scale):  # also where it is no number
+            yield setting, _warning(own, others, scale)
+
+
+def _values(group: Sequence[Record], scale: Scale) -> list[float]:
+    figures = [record.summary[scale.name] for record in group if record.summary]
+    return [float(value) for value in figures if value is not None]
+
+
+def _allowed(others: Sequence[Sequence[float]], scale: Scale) -> float:
+    """How far a setting may be from the median of the others."""
+    repeated = [[scale.of(value) for value in figures] for figures in others if len(figures) > 1]
+    freedom = sum(len(figures) - 1 for figures in repeated)
+    if not freedom:
+        return scale.alone
+    pooled = math.sqrt(math.fsum((len(figures) - 1) * variance(figures) for figures in repeated) / freedom)
+    return max(scale.floor, max(SPREADS, t_quantile((1 + CONFIDENCE) / 2, freedom)) * pooled)
+
+
+def _warning(own: Sequence[float], others: Sequence[Sequence[float]], scale: Scale) -> str:
+    mine, theirs = scale.word(fmean(own)), scale.word(median(fmean(figures) for figures in others))
+    which = "the other setting" if len(others) == 1 else f"the {len(others)} others"
+    return (
+        f"its {scale.name.replace('_', ' ')}, {mine}, is far from that of {which} that train the same ({theirs}): "
+        "look at its losses before you use it"
+    )
+
+
+def differing(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+    """A warning for each setting, by id, whose last losses are others than most settings' of its global batch.
+
+    `groups` has the repeats of the settings. Nothing is said of strategies, which are proven.
+    """
+    alike: dict[tuple[str, int, str], dict[str, list[float]]] = {}
+    for setting, group in groups.items():
+        run = group[0].run
+        if not run.strategy.script or run.task.unit == "runs":  # of which nobody has told the global batch
+            continue
+        if ends := [end for record in group if (end := _end(record)) is not None]:
+            same = run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
+            alike.setdefault(same, {})[setting] = ends
+    return {setting: text for ends in alike.values() for setting, text in _differing(ends).items()}
+
+
+def _end(record: Record) -> float | None:
+    """The mean of the last losses of a run; None without any."""
+    values: list[float] = (record.summary or {}).get("losses", {}).get("values", [])
+    return fmean(values[-math.ceil(len(values) / LAST_PART) :]) if values else None
+
+
+def _differing(ends: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    means = {setting: fmean(values) for setting, values in ends.items()}
+    usual = sorted(means.values())[(len(means) - 1) // 2]
+    spread = max(pstdev(values) for values in ends.values())
+    return {
+        setting: f"its last losses are about {number(mean)}, those of others with the same global batch "
+        f"{number(usual)}: they may not train the same"
+        for setting, mean in means.items()
+        if abs(mean - usual) > max(APART * abs(usual), LOSS_SPREADS * spread)
+    }
