@@ -107,7 +107,7 @@ def _bandwidth(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[str]]:
-    """Each finding that is not all right, as (severity, check, found, remedy), with the preflights that had it."""
+    """Each finding, as (severity, check, found, remedy), with the preflights that had it."""
     named: dict[tuple[str, str, str, str], list[str]] = {}
     for place in (place for place in places if state(place) != NOT_RUN):
         facts = _read(place)
@@ -116,7 +116,7 @@ def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[st
                 named.setdefault(("stop", "preflight", line, "see its log"), []).append(place.name)
             continue
         for finding in facts["findings"]:
-            if not finding["ok"]:
+            if not finding.get("ok"):  # which earlier versions also wrote of what is right
                 key = (finding["severity"], finding["check"], finding["found"], finding["remedy"])
                 named.setdefault(key, []).append(place.name)
     return named

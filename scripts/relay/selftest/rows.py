@@ -146,7 +146,7 @@ class Records:
             return self._without(row, f"preflight/{look.id}")
         speeds = [each["bus_gb_per_second"] for each in facts["allreduce"] if each["span"] == "all"]
         parts = [f"all-reduce {max(speeds):.2g} GB/s"] if speeds else []
-        parts += [f"{each['severity']}: {each['found']}" for each in facts["findings"] if not each["ok"]]
+        parts += [f"{each['severity']}: {each['found']}" for each in facts["findings"]]
         return self._timed(replace(row, text="; ".join(parts)), f"preflight/{look.id}")
 
     def _words(self, each: Training) -> str:
