@@ -6,11 +6,23 @@ import hashlib
 import json
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from relay.base.errors import UserError
 from relay.chain import files
+
+
+@contextmanager
+def errors_in_one_line(path: Path, trouble: str, remedy: str = "") -> Iterator[None]:
+    """Raise UserError for an OSError, naming its file, or else `path`: who uses a disk can mend or avoid it."""
+    try:
+        yield
+    except OSError as error:
+        fault = f"{error.filename or path}: {trouble}: {error.strerror or error}"
+        raise UserError(f"{fault}; {remedy}" if remedy else fault) from error
 
 
 def write_text(path: Path, text: str) -> None:

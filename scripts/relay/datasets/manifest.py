@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import sha256, write_json
+from relay.base.files import errors_in_one_line, sha256, write_json
 from relay.spec.identity import fingerprint
 
 MANIFEST = "manifest.json"
@@ -55,15 +55,13 @@ def write(directory: Path, manifest: Manifest) -> None:
 def read(directory: Path) -> Manifest:
     """The manifest of a folder. Raises UserError."""
     path = directory / MANIFEST
+    with errors_in_one_line(path, "cannot be read", REMEDY):
+        if not path.exists():
+            raise UserError(f"{path}: is missing; the dataset is not prepared")
+        content = path.read_bytes()
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(content)
         return Manifest(**{**values, "files": {name: FileRecord(**each) for name, each in values["files"].items()}})
-    except FileNotFoundError:
-        raise UserError(f"{path}: is missing; the dataset is not prepared") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON: {error}; {REMEDY}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         expected = ", ".join(field.name for field in fields(Manifest))
         raise UserError(f"{path}: is not a manifest ({error}); expected {expected}; {REMEDY}") from error

@@ -20,12 +20,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from relay.base.clock import duration
 from relay.base.errors import UserError
+from relay.base.files import errors_in_one_line
 from relay.environments import nvcc, pip
 from relay.environments.locks import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
@@ -53,15 +55,11 @@ def cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "torch-relay"
 
 
-@contextlib.contextmanager
-def in_the_cache() -> Iterator[None]:
+def in_the_cache() -> AbstractContextManager[None]:
     """Raise UserError for an OSError: a full or read-only disk, which the user can mend or avoid."""
-    try:
-        yield
-    except OSError as error:
-        what = f"{error.filename or cache()}: {error.strerror or error}"
-        remedy = "free or repair that disk, or name a folder of yours on another one in XDG_CACHE_HOME"
-        raise UserError(f"{what}; environments and what was built are kept below {cache()}: {remedy}") from None
+    remedy = "free or repair that disk, or name a folder of yours on another one in XDG_CACHE_HOME"
+    kept = f"environments and what was built are kept below {cache()}"
+    return errors_in_one_line(cache(), "cannot be used", f"{kept}: {remedy}")
 
 
 def entries(lock: str) -> dict[str, str]:

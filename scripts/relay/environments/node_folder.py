@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.base.files import errors_in_one_line
 
 
 def node_disk(text: str) -> Path:
@@ -31,15 +31,10 @@ def node_disk(text: str) -> Path:
     return disk
 
 
-@contextlib.contextmanager
-def in_one_line(path: Path) -> Iterator[None]:
+def in_one_line(path: Path) -> AbstractContextManager[None]:
     """Raise UserError for an OSError: the user, not this project, can mend a full, read-only or broken disk."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename or path} on node {os.uname().nodename}"
-        remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"
-        raise UserError(f"{where}: {error.strerror or error}; {remedy}") from None
+    remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"
+    return errors_in_one_line(path, f"cannot be used on node {os.uname().nodename}", remedy)
 
 
 def own_folder(disk: Path) -> Path:
@@ -49,7 +44,7 @@ def own_folder(disk: Path) -> Path:
     """
     folder = disk / f"relay-{os.getuid()}"
     with in_one_line(folder):
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
