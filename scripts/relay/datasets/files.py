@@ -99,8 +99,9 @@ def check_root(root: Path, source: Source | None) -> None:
         if not root.is_dir():
             problem = "is a file" if root.exists() else "does not exist"
             raise UserError(f"dataset_root: '{root}' {problem}; {expected}")
-        for archive in source.archives if source else ():
-            _folder_below(root, source, archive)
+        if source is not None:
+            for archive in source.archives:
+                _folder_below(root, source, archive)
 
 
 def folder_of(mirror: str) -> Path:
