@@ -11,6 +11,8 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.base.files import errors_in_one_line
 
+HERE = f"on node {os.uname().nodename}"
+
 
 def node_disk(text: str) -> Path:
     """The folder on the node's own disk. `text` is the site's, such as `$SLURM_TMPDIR` or `/tmp`.
@@ -20,7 +22,7 @@ def node_disk(text: str) -> Path:
     """
     expanded = os.path.expandvars(text)
     unset = re.search(r"\$\{?(\w+)", expanded)
-    where = f"node_disk: {text!r} on node {os.uname().nodename}"
+    where = f"node_disk: {text!r} {HERE}"
     if unset:
         raise UserError(f"{where}: the variable {unset[1]} is not set there; name another folder in the site's file")
     disk = Path(expanded)
@@ -34,7 +36,7 @@ def node_disk(text: str) -> Path:
 def in_one_line(path: Path) -> AbstractContextManager[None]:
     """Raise UserError for an OSError: the user, not this project, can mend a full, read-only or broken disk."""
     remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"
-    return errors_in_one_line(path, f"cannot be used on node {os.uname().nodename}", remedy)
+    return errors_in_one_line(path, f"cannot be used {HERE}", remedy)
 
 
 def own_folder(disk: Path) -> Path:
@@ -50,5 +52,5 @@ def own_folder(disk: Path) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         yours = status.st_uid == os.getuid()
         remedy = "remove it" if yours else "another user made it: name another folder as `node_disk` in the site's file"
-        raise UserError(f"{folder} on node {os.uname().nodename} is not a folder that only you can write to: {remedy}")
+        raise UserError(f"{folder} {HERE} is not a folder that only you can write to: {remedy}")
     return folder
