@@ -30,25 +30,18 @@ def page(folder: Path, only: Sequence[str] | None = None) -> str:
     """
     places = _places(folder, only)
     if all(state(place) == NOT_RUN for place in places):
-        raise UserError(
-            f"{folder}: no preflight has run; start one with `snakemake --profile profiles/slurm preflight`"
-        )
-    rows = [_row(place) for place in places]
+        start = "start one with `snakemake --profile profiles/slurm preflight`"
+        raise UserError(f"{folder}: no preflight has run; {start}")
     findings = _findings(places)
-    lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *rows])]
-    lines += [
-        "",
-        "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks.",
-    ]
-    for severity in SEVERITIES:
-        for (kind, check, observation, remedy), names in findings.items():
-            if kind != severity:
-                continue
-            text = f"{severity}: {check}: {observation}"
-            text += "" if len(names) == len(places) else f" [{', '.join(names)}]"
-            lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="      ")]
-            if remedy:
-                lines += textwrap.wrap(f"→ {remedy}", WIDTH, initial_indent="      ", subsequent_indent="        ")
+    legend = "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks."
+    lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *map(_row, places)]), "", legend]
+    worst_first = sorted(findings.items(), key=lambda each: SEVERITIES.index(each[0][0]))
+    for (severity, check, observation, remedy), names in worst_first:
+        text = f"{severity}: {check}: {observation}"
+        text += "" if len(names) == len(places) else f" [{', '.join(names)}]"
+        lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="      ")]
+        if remedy:
+            lines += textwrap.wrap(f"→ {remedy}", WIDTH, initial_indent="      ", subsequent_indent="        ")
     return "\n".join([*lines, "", _verdict(places, findings)])
 
 
