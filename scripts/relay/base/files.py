@@ -25,6 +25,21 @@ def errors_in_one_line(path: Path, trouble: str, remedy: str = "") -> Iterator[N
         raise UserError(f"{fault}; {remedy}" if remedy else fault) from error
 
 
+@contextmanager
+def fresh_folder(place: Path) -> Iterator[Path]:
+    """An empty folder beside `place`, for what is then renamed there; what is left of it is removed at the end.
+
+    What a killed process left is removed first. Only one process at a time may make what is to lie there.
+    """
+    partial = place.with_name(f".{place.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, as `write_bytes` does. Raises OSError."""
     write_bytes(path, text.encode("utf-8"))

@@ -27,7 +27,7 @@ SETTLED_SECONDS = 2.0  # a file changed within the resolution of its times could
 def check(directory: Path) -> Manifest:
     """The manifest. Raises UserError where a file is missing or has other bytes than the manifest says."""
     listed = manifest.read(directory)
-    _compare(directory, {name: record.sha256 for name, record in listed.files.items()})
+    _compare(directory, listed.checksums)
     return listed
 
 

@@ -27,7 +27,7 @@ from typing import Any, TextIO
 
 from relay.base.clock import duration
 from relay.base.errors import UserError
-from relay.base.files import errors_in_one_line
+from relay.base.files import errors_in_one_line, fresh_folder
 from relay.environments import nvcc, pip
 from relay.environments.locks import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
@@ -128,11 +128,8 @@ def kept(name: str, build: Callable[[Path, Path], Path]) -> Path:
     with in_the_cache(), only_one(place):
         if place.is_dir() and (there := sorted(place.iterdir())):
             return there[0]
-        with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
+        with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder, fresh_folder(place) as new:
             made = build(Path(folder), place.with_suffix(".log"))
-            new = place.with_name(f".{name}.partial")
-            shutil.rmtree(new, ignore_errors=True)
-            new.mkdir()
             shutil.copy2(made, new)
             shutil.rmtree(place, ignore_errors=True)
             new.rename(place)
