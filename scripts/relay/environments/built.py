@@ -69,10 +69,15 @@ def entries(lock: str) -> dict[str, str]:
 
 def lacking(recipe: Recipe, build: str) -> list[str]:
     """What this machine lacks for a build, one line for each thing, with the Debian package that brings it."""
-    return [
+    lines = [
         f"{program}: no such program on PATH (Debian: {package})"
         for program, package in recipe.needed_programs(build).items()
         if shutil.which(program) is None
+    ]
+    return lines + [
+        f"{header}: no such header (Debian: {package})"
+        for header, package in recipe.headers.items()
+        if not has_header(header)
     ]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 class Recipe:
     """How a package is built from its source.
 
-    `programs` are what the machine must have, each with the Debian package that brings it. `variables` are the build's
-    environment. For a CUDA build of torch `cuda_variables` are added, and nvcc is needed too. In these,
+    `programs` and `headers` are what the machine must have, each with the Debian package that brings it. `variables`
+    are the build's environment. For a CUDA build of torch `cuda_variables` are added, and nvcc is needed too. In these,
     {arch_list} is TORCH_CUDA_ARCH_LIST, {capabilities} are the same numbers in Horovod's way (80,90), and {nccl} is the
     folder of the NCCL that came with torch. A variable without a value is left out.
     `optional_headers` add a part to the wheel where the machine has them.
@@ -24,6 +24,7 @@ class Recipe:
     package: str
     tried: str
     programs: Mapping[str, str]
+    headers: Mapping[str, str] = field(default_factory=dict)
     optional_headers: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     cuda_variables: Mapping[str, str] = field(default_factory=dict)

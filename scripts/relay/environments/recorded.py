@@ -49,6 +49,10 @@ class LockRequest:
     index: str = ""
     site: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises UserError for a Python that does not run."""
+        version_of(Path(self.python))
+
     @property
     def version(self) -> str:
         """The version of the Python, such as 3.12."""
