@@ -30,6 +30,12 @@ class Finding:
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
+def recorded(facts: Mapping[str, Any]) -> list[Finding]:
+    """The findings in a file of facts. Earlier versions also wrote what was right, as `ok`."""
+    found = [dict(each) for each in facts["findings"]]
+    return [Finding(**each) for each in found if not each.pop("ok", False)]
+
+
 def stop(observation: str, remedy: str) -> Finding:
     """A fault with which nothing can be trained, or not what was declared."""
     return Finding("", "stop", observation, remedy)
