@@ -61,8 +61,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_json_over(path: Path, value: Any) -> None:
     """Write JSON of a file that is the project's own, also where a folder has come into its place. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    if path.is_dir():
+        remove(path)
     write_json(path, value)
 
 
@@ -105,10 +105,7 @@ def end_of(path: Path | None, most_bytes: int, after: int = 0) -> str:
 
 def remove(path: Path) -> None:
     """Remove whatever lies there: a folder with its content, a file, or a link itself. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    files.remove(path, surely=True)
 
 
 def sha256(path: Path) -> str:
