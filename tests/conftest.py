@@ -94,9 +94,9 @@ def takes_long(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mini_slurm.MiniSlurm]:
-    """A real Slurm cluster, up for the session: see `mini_slurm.usual` for its nodes and partitions."""
+    """A real Slurm cluster, up for the session: see `relay.virtual_cluster.cluster` for its nodes and partitions."""
     mini_slurm.require()
-    with mini_slurm.usual(tmp_path_factory.mktemp("slurm")) as cluster:
+    with mini_slurm.MiniSlurm(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
 

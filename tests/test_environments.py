@@ -30,6 +30,7 @@ def site(mode: str, **given: Any) -> Any:
     """As much of a site as `relay.environments.login_node` reads."""
     keys = {"wheels_from": "download", "packages": {}, "conda": {}, "image": None, "python": None, "torch": "cpu"}
     declared = SimpleNamespace(mode=mode, **{**keys, **given})
+    declared.source = "site" if declared.wheels_from == "site" else mode
     further = {"stack_modules": {}, "torch_build": declared.torch, "cuda_arch_list": None}
     return SimpleNamespace(file="mine.yaml", modules=["a/1", "b/2"], environment=declared, **further)
 

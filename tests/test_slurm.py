@@ -193,9 +193,18 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
         facts = read_json(folder / f"results/preflight/{found.preflight(run)}/facts.json")
         ranks = facts["ranks"]
         seen = {finding.check: finding for finding in check_all(facts)}
-        for check in ("Slurm's grant", "nodes", "processes", "rendezvous", "host name", "shared folder", "node's disk"):
-            assert seen[check].ok, seen[check]
-        assert seen["locks"].ok, seen["locks"]
+        right = {
+            "Slurm's grant",
+            "nodes",
+            "processes",
+            "rendezvous",
+            "host name",
+            "shared folder",
+            "node's disk",
+            "locks",
+        }
+        assert not right & seen.keys(), seen
+        assert all("lock" in rank for rank in ranks)
         assert facts["allreduce"][-1]["span"] == "node"
         assert "2×2c c1,c2" in page(folder / "results/preflight")
         on_each = run.shape.processes_per_node

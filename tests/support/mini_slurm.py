@@ -1,10 +1,86 @@
-"""The tests' cluster: the virtual one that users have (`relay.virtual_cluster`), with its packages installed."""
+"""The tests' cluster: the virtual one that users have (`relay.virtual_cluster`), with what tests ask of it."""
 
 from __future__ import annotations
 
-from relay.virtual_cluster.cluster import NODE_DISK, UNFINISHED, usual
-from relay.virtual_cluster.cluster import VirtualCluster as MiniSlurm
+import os
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from relay.virtual_cluster.cluster import NODE_DISK, VirtualCluster
 from relay.virtual_cluster.slurm_conf import Node, Partition
 from slurm_packages import require
 
-__all__ = ["NODE_DISK", "UNFINISHED", "MiniSlurm", "Node", "Partition", "require", "usual"]
+__all__ = ["NODE_DISK", "UNFINISHED", "MiniSlurm", "Node", "Partition", "require"]
+UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
+
+
+class MiniSlurm(VirtualCluster):
+    """A virtual cluster whose jobs and processes can be looked at, and whose nodes can fail."""
+
+    def jobs(self) -> list[dict[str, str]]:
+        """All jobs that Slurm remembers (ended ones: 10 minutes), oldest first: the fields of `scontrol show job`."""
+        lines = self.run("scontrol", "show", "job", "--oneliner").stdout.splitlines()
+        return sorted(map(_fields, filter(_fields, lines)), key=lambda job: int(job["JobId"]))
+
+    def job(self, job_id: int | str) -> dict[str, str]:
+        """The fields of one job. Raises `RuntimeError` where Slurm does not know it."""
+        return _fields(self.run("scontrol", "show", "job", "--oneliner", str(job_id)).stdout)
+
+    def ended(self, job_id: int | str, timeout: float = 60) -> dict[str, str]:
+        """The fields of a job once it is over. `sbatch --wait` returns earlier: its nodes are then still cleared.
+
+        Raises `TimeoutError` where it is not over in time.
+        """
+        end = time.monotonic() + timeout
+        while (job := self.job(job_id))["JobState"] in UNFINISHED:
+            if time.monotonic() > end:
+                raise TimeoutError(f"the job is not over after {timeout} s: {job}")
+            time.sleep(0.1)
+        return job
+
+    def processes(self, node: str) -> dict[int, str]:
+        """What runs on a node but for Slurm's daemons: command lines by this machine's process numbers."""
+        first = self._contained[node].first
+        inside = _namespace(first)
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        lines = {pid: _command_line(pid) for pid in pids if pid != first and _namespace(pid) == inside}
+        return {pid: line for pid, line in lines.items() if not line.startswith("slurm")}
+
+    def set_node(self, name: str, state: str) -> None:
+        """`down`: the node fails, and its jobs with it; `drain`: it takes no more jobs; `resume`: it is back."""
+        self.run("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test")
+
+    def tidy(self, timeout: float = 90) -> None:
+        """Make it as new, but for the jobs that it remembers: nothing queued, nodes idle, no process left there."""
+        if not self._idle():
+            self.run("scancel", "--quiet", "--user=root", check=False)
+            for node in self.nodes:
+                self.run("scontrol", "update", f"nodename={node.name}", "state=resume", check=False)
+        self.wait_until_idle(timeout)
+        for node in self.nodes:
+            for pid in self.processes(node.name):  # Slurm without cgroups loses sight of daemons
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _fields(line: str) -> dict[str, str]:
+    """`Key=value Key=value …`, where a value may hold spaces and equals signs."""
+    return dict(pair.split("=", 1) for pair in re.split(r" +(?=[A-Z][A-Za-z_:/]*=)", line.strip()) if "=" in pair)
+
+
+def _namespace(pid: int) -> str | None:
+    """The process namespace that a process is in; nothing when it has ended."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return None
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -6,11 +6,38 @@ import hashlib
 import json
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from relay.base.errors import UserError
 from relay.chain import files
+
+
+@contextmanager
+def errors_in_one_line(path: Path, trouble: str, remedy: str = "") -> Iterator[None]:
+    """Raise UserError for an OSError, naming its file, or else `path`: who uses a disk can mend or avoid it."""
+    try:
+        yield
+    except OSError as error:
+        fault = f"{error.filename or path}: {trouble}: {error.strerror or error}"
+        raise UserError(f"{fault}; {remedy}" if remedy else fault) from error
+
+
+@contextmanager
+def fresh_folder(place: Path) -> Iterator[Path]:
+    """An empty folder beside `place`, for what is then renamed there; what is left of it is removed at the end.
+
+    What a killed process left is removed first. Only one process at a time may make what is to lie there.
+    """
+    partial = place.with_name(f".{place.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,8 +61,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_json_over(path: Path, value: Any) -> None:
     """Write JSON of a file that is the project's own, also where a folder has come into its place. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    if path.is_dir():
+        remove(path)
     write_json(path, value)
 
 
@@ -78,10 +105,7 @@ def end_of(path: Path | None, most_bytes: int, after: int = 0) -> str:
 
 def remove(path: Path) -> None:
     """Remove whatever lies there: a folder with its content, a file, or a link itself. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    files.remove(path, surely=True)
 
 
 def sha256(path: Path) -> str:

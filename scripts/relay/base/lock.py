@@ -19,6 +19,8 @@ from typing import TextIO
 from relay.base.errors import Busy, UserError
 from relay.chain import lock
 
+UNFIT = (errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM)  # a lock's file that is something else, or another's
+
 
 def exclusive(work: Path, seconds: float | None = None) -> TextIO:
     """Hold the directory until the returned file is closed, or the process ends.
@@ -32,16 +34,10 @@ def exclusive(work: Path, seconds: float | None = None) -> TextIO:
     except lock.HeldError as held:
         raise _busy(work, str(held)) from None
     except OSError as error:
-        if str(error.filename) != str(path) or error.errno not in (
-            errno.EISDIR,
-            errno.ELOOP,
-            errno.EACCES,
-            errno.EPERM,
-        ):
+        if str(error.filename) != str(path) or error.errno not in UNFIT:
             raise
-        raise UserError(
-            f"{path}: cannot be opened: {error.strerror}; remove it, and start the same call again"
-        ) from None
+        remedy = "remove it, and start the same call again"
+        raise UserError(f"{path}: cannot be opened: {error.strerror}; {remedy}") from None
     if not locks:
         print(f"warning: {work}: this file system has no locks: train each run once at a time", file=sys.stderr)
     return stream

@@ -45,7 +45,7 @@ def dataset(parser: ArgumentParser, words: list[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted; nothing was kept", file=sys.stderr)
         return 130
-    size = sum(each.size_bytes for each in manifest.files.values()) / 1e6
+    size = sum((given.output / name).stat().st_size for name in manifest.files) / 1e6
     print(f"{manifest.name}: {len(manifest.files)} files, {size:,.1f} MB, in {given.output}")
     return 0
 

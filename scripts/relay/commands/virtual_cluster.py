@@ -20,7 +20,7 @@ from pathlib import Path
 from relay.base import lock
 from relay.base.entry import MAIN, ROOT
 from relay.base.errors import UserError
-from relay.virtual_cluster.cluster import obstacle, usual
+from relay.virtual_cluster.cluster import VirtualCluster, obstacle
 
 FOLDER = Path("/run/torch-relay-cluster")  # only root writes there
 DOWN_SECONDS = 60.0
@@ -52,7 +52,7 @@ def keep(folder: Path) -> int:
     """Have the cluster up until SIGTERM comes. Raises UserError where it cannot start."""
     signal.signal(signal.SIGTERM, _end)
     try:
-        with usual(folder):
+        with VirtualCluster(folder):
             print("up", flush=True)
             while True:
                 signal.pause()

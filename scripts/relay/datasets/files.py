@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from relay.base.errors import UserError
-from relay.base.files import sha256
+from relay.base.files import errors_in_one_line, sha256
 from relay.datasets.arrays import Arrays
+
+UNREADABLE = "cannot be read"
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,14 @@ class Source:
 
 def check_file(path: Path, expected: KnownFile) -> None:
     """Raises UserError, naming file, finding and expectation, unless `path` is exactly the expected file."""
-    try:
+    with errors_in_one_line(path, UNREADABLE):
+        size_bytes = path.stat().st_size
         if path.is_dir():
             raise UserError(f"{path}: is a folder, expected a file of {expected.size_bytes:,} bytes")
-        size_bytes = path.stat().st_size
         if size_bytes != expected.size_bytes:
             what = "truncated" if size_bytes < expected.size_bytes else "wrong"
             raise UserError(f"{path}: {what}: {size_bytes:,} bytes, expected {expected.size_bytes:,}")
         digest = sha256(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
     if digest != expected.sha256:
         raise UserError(f"{path}: corrupted: SHA-256 is {digest}, expected {expected.sha256}")
 
@@ -72,21 +72,18 @@ def members_below(root: Path, source: Source) -> Iterator[tuple[str, bytes]]:
     Raises UserError for anything missing, unreadable, truncated or corrupted.
     """
     check_root(root, source)
-    for archive in source.archives:
-        folder = _folder_below(root, source, archive)
-        if any(_exists(folder / member.name) for member in archive.members):
-            for member in archive.members:
-                path = folder / member.name
-                check_file(path, member)
-                try:
-                    content = path.read_bytes()
-                except OSError as error:
-                    raise _unreadable(path, error) from error
-                yield member.name, content
-        else:
-            path = folder / archive.file.name
-            check_file(path, archive.file)
-            yield from members_of(path, archive)
+    with errors_in_one_line(root, UNREADABLE):
+        for archive in source.archives:
+            folder = _folder_below(root, source, archive)
+            if any((folder / member.name).exists() for member in archive.members):
+                for member in archive.members:
+                    path = folder / member.name
+                    check_file(path, member)
+                    yield member.name, path.read_bytes()
+            else:
+                path = folder / archive.file.name
+                check_file(path, archive.file)
+                yield from members_of(path, archive)
 
 
 def check_root(root: Path, source: Source | None) -> None:
@@ -94,14 +91,17 @@ def check_root(root: Path, source: Source | None) -> None:
 
     `source`: None for a dataset that needs no files.
     """
-    expected = f"expected a folder that holds {_layout(source)}" if source else "expected a folder, or null"
-    if not _exists(root):
-        raise UserError(f"dataset_root: '{root}' does not exist; {expected}")
-    if not root.is_dir():
-        raise UserError(f"dataset_root: '{root}' is a file; {expected}")
+    expected = "expected a folder, or null"
     if source is not None:
-        for archive in source.archives:
-            _folder_below(root, source, archive)
+        files = ", ".join(archive.file.name for archive in source.archives)
+        expected = f"expected a folder that holds {source.folder}/ or {files}"
+    with errors_in_one_line(root, UNREADABLE):
+        if not root.is_dir():
+            problem = "is a file" if root.exists() else "does not exist"
+            raise UserError(f"dataset_root: '{root}' {problem}; {expected}")
+        if source is not None:
+            for archive in source.archives:
+                _folder_below(root, source, archive)
 
 
 def folder_of(mirror: str) -> Path:
@@ -140,25 +140,10 @@ def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
 def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
     """Where the archive, or any of its members, lies below `root`. Raises UserError where it does not."""
     for folder in (root / source.folder, root):
-        if any(_exists(folder / file.name) for file in (*archive.members, archive.file)):
+        if any((folder / file.name).exists() for file in (*archive.members, archive.file)):
             return folder
     names = [member.name for member in archive.members]
     listed = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
     raise UserError(
         f"dataset_root: '{root}' holds no {source.name}: expected {source.folder}/{listed} or {archive.file.name}"
     )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be read: {error.strerror or error}")
-
-
-def _layout(source: Source) -> str:
-    return f"{source.folder}/ or {', '.join(archive.file.name for archive in source.archives)}"

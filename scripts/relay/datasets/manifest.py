@@ -9,34 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import sha256, write_json
+from relay.base.files import errors_in_one_line, write_json
+from relay.chain.files import all_described
 from relay.spec.identity import fingerprint
 
 MANIFEST = "manifest.json"
 REMEDY = "remove the folder and prepare the dataset again"
 
 
-@dataclass(frozen=True)
-class FileRecord:
-    """One file."""
-
-    size_bytes: int
-    sha256: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What lies in a folder of prepared data: files by their names relative to it."""
+    """What lies in a folder of prepared data: each file, by its name there, with its `bytes` and its `sha256`."""
 
     name: str
     version: str
-    files: Mapping[str, FileRecord]
+    files: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file, in hex."""
+        return {name: record["sha256"] for name, record in self.files.items()}
 
 
-def describe(directory: Path) -> dict[str, FileRecord]:
-    """The records of all files in a folder. Raises OSError."""
-    files = (path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != MANIFEST)
-    return {str(path.relative_to(directory)): FileRecord(path.stat().st_size, sha256(path)) for path in files}
+def describe(directory: Path) -> dict[str, Mapping[str, Any]]:
+    """What a manifest says of all files in a folder. Raises OSError."""
+    return {name: record for name, record in all_described(directory).items() if Path(name).name != MANIFEST}
 
 
 def digest(directory: Path) -> str:
@@ -44,7 +41,7 @@ def digest(directory: Path) -> str:
 
     From the manifest alone. Raises UserError where that cannot be read.
     """
-    return fingerprint({name: record.sha256 for name, record in read(Path(directory)).files.items()})
+    return fingerprint(read(Path(directory)).checksums)
 
 
 def write(directory: Path, manifest: Manifest) -> None:
@@ -55,15 +52,15 @@ def write(directory: Path, manifest: Manifest) -> None:
 def read(directory: Path) -> Manifest:
     """The manifest of a folder. Raises UserError."""
     path = directory / MANIFEST
+    with errors_in_one_line(path, "cannot be read", REMEDY):
+        if not path.exists():
+            raise UserError(f"{path}: is missing; the dataset is not prepared")
+        content = path.read_bytes()
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Manifest(**{**values, "files": {name: FileRecord(**each) for name, each in values["files"].items()}})
-    except FileNotFoundError:
-        raise UserError(f"{path}: is missing; the dataset is not prepared") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; {REMEDY}") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON: {error}; {REMEDY}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+        found = Manifest(**json.loads(content))
+        if not all(isinstance(each, str) for each in (found.name, found.version, *found.checksums.values())):
+            raise ValueError("a value is no text")
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         expected = ", ".join(field.name for field in fields(Manifest))
         raise UserError(f"{path}: is not a manifest ({error}); expected {expected}; {REMEDY}") from error

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.base.files import errors_in_one_line
 from relay.chain.files import sync
 from relay.datasets import manifest, verified
 from relay.datasets.manifest import MANIFEST, Manifest
@@ -29,12 +30,12 @@ def prepare(spec: DatasetSpec, make: Callable[[Path], None], output: Path) -> Ma
     may prepare the same folder. Raises UserError.
     """
     output = Path(os.path.realpath(output))
-    with _writing(output):
+    with errors_in_one_line(output, "cannot be written"):
         _check_output(output)
     if (present := _present(output, spec)) is not None:
         log.info("%s: already prepared in %s", spec.name, output)
         return present
-    with _writing(output), _workspace(output) as workspace:
+    with errors_in_one_line(output, "cannot be written"), _workspace(output) as workspace:
         prepared = workspace / "prepared"
         prepared.mkdir()
         make(prepared)
@@ -97,13 +98,3 @@ def _workspace(output: Path) -> Iterator[Path]:
         yield workspace
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
-
-
-@contextmanager
-def _writing(output: Path) -> Iterator[None]:
-    """A disk that is full, read-only or not permitted is one line that names the goal."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise UserError(f"output: '{output}' cannot be written: {error.strerror or error}{where}") from error

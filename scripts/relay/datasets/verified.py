@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json_or, sha256, write_json
+from relay.base.files import errors_in_one_line, read_json_or, sha256, write_json
 from relay.datasets import manifest
 from relay.datasets.manifest import REMEDY, Manifest
 from relay.environments.node_folder import own_folder
@@ -28,7 +27,7 @@ SETTLED_SECONDS = 2.0  # a file changed within the resolution of its times could
 def check(directory: Path) -> Manifest:
     """The manifest. Raises UserError where a file is missing or has other bytes than the manifest says."""
     listed = manifest.read(directory)
-    _compare(directory, {name: record.sha256 for name, record in listed.files.items()})
+    _compare(directory, listed.checksums)
     return listed
 
 
@@ -40,7 +39,8 @@ def _compare(directory: Path, expected: dict[str, str]) -> None:
     if _holds(last_look, {"sha256": expected, "files": statuses}, now):
         return
     for name, expected_digest in expected.items():
-        with _readable(directory / name) as path:
+        path = directory / name
+        with errors_in_one_line(path, "cannot be read", REMEDY):
             digest = sha256(path)
         if digest != expected_digest:
             raise UserError(f"{path}: was changed: SHA-256 is {digest}, expected {expected_digest}; {REMEDY}")
@@ -61,18 +61,9 @@ def _holds(last_look: Any, files_now: dict[str, Any], now: float) -> bool:
 
 def _status(path: Path) -> list[int]:
     """What changes when a file's bytes do: size, inode, and both times in nanoseconds. Raises UserError."""
-    with _readable(path):
+    with errors_in_one_line(path, "cannot be read", REMEDY):
         status = path.stat()
     return [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[Path]:
-    """Raises UserError, which names the file, where its disk fails."""
-    try:
-        yield path
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}; {REMEDY}") from None
 
 
 def _stamp(directory: Path) -> Path | None:

@@ -19,13 +19,15 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from relay.base.clock import duration
 from relay.base.errors import UserError
+from relay.base.files import errors_in_one_line, fresh_folder
 from relay.environments import nvcc, pip
 from relay.environments.locks import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
@@ -53,15 +55,11 @@ def cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "torch-relay"
 
 
-@contextlib.contextmanager
-def in_the_cache() -> Iterator[None]:
+def in_the_cache() -> AbstractContextManager[None]:
     """Raise UserError for an OSError: a full or read-only disk, which the user can mend or avoid."""
-    try:
-        yield
-    except OSError as error:
-        what = f"{error.filename or cache()}: {error.strerror or error}"
-        remedy = "free or repair that disk, or name a folder of yours on another one in XDG_CACHE_HOME"
-        raise UserError(f"{what}; environments and what was built are kept below {cache()}: {remedy}") from None
+    remedy = "free or repair that disk, or name a folder of yours on another one in XDG_CACHE_HOME"
+    kept = f"environments and what was built are kept below {cache()}"
+    return errors_in_one_line(cache(), "cannot be used", f"{kept}: {remedy}")
 
 
 def entries(lock: str) -> dict[str, str]:
@@ -121,12 +119,26 @@ def wheel(entry: str, python: Path, build: str, arch_list: str | None = None) ->
     numbers = ",".join(re.findall(r"\d+", arch_list.replace(".", "")))
     values = {"arch_list": arch_list, "capabilities": numbers, "nccl": torch["nccl"]}
     variables = recipe.environment(build, values)
-    place = cache() / "built" / f"{package}-{_key(entry, recipe, torch, build, variables)}"
+    key = _key(entry, recipe, torch, build, variables)
+    return kept(f"{package}-{key}", partial(_build, entry, recipe, python, variables))
+
+
+def kept(name: str, build: Callable[[Path, Path], Path]) -> Path:
+    """The file that is kept under this name in the user's cache. `build(folder, log)` makes it where it is not there.
+
+    It works in an empty folder on a local disk, and returns the path of the finished file. What all programs say goes
+    into `log`, which stays. The file's own folder in the cache is there with it, or not at all.
+    """
+    place = cache() / "built" / name
     with in_the_cache(), only_one(place):
-        if not (wheels := sorted(place.glob("*.whl"))):
-            _build(entry, recipe, python, variables, place)
-            wheels = sorted(place.glob("*.whl"))
-    return wheels[0]
+        if place.is_dir() and (there := sorted(place.iterdir())):
+            return there[0]
+        with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder, fresh_folder(place) as new:
+            made = build(Path(folder), place.with_suffix(".log"))
+            shutil.copy2(made, new)
+            shutil.rmtree(place, ignore_errors=True)
+            new.rename(place)
+    return place / made.name
 
 
 def _torch_of(python: Path) -> dict[str, Any]:
@@ -148,22 +160,20 @@ def _key(entry: str, recipe: Recipe, torch: dict[str, Any], build: str, variable
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], place: Path) -> None:
-    """Fetch the source, change it as the recipe says, build it, and move the finished wheel to its place."""
+def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], folder: Path, log: Path) -> Path:
+    """Fetch the source, change it as the recipe says, and build it in `folder`; the path of the wheel."""
     started = time.monotonic()
     name = entry.split(maxsplit=1)[0]
-    log = place.with_suffix(".log")
     print(f"Building {name} from its source; this takes some minutes, and is done once; its log: {log}", flush=True)
-    cpus = len(os.sched_getaffinity(0))
+    (folder / "tmp").mkdir()
+    (folder / "source.txt").write_text(entry, encoding="utf-8")
+    cpus = min(len(os.sched_getaffinity(0)), MOST_CPUS)
     # The headers and libraries of the environment that it is built for, whatever Python's variables say.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "UV_"))}
-    environment |= {"MAX_JOBS": str(min(cpus, MOST_CPUS)), "MAKEFLAGS": f"-j{min(cpus, MOST_CPUS)}"}
-    environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}", **variables}
-    with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as text, log.open("w", encoding="utf-8") as said:
-        folder = Path(text)
-        (folder / "tmp").mkdir()
-        environment["TMPDIR"] = str(folder / "tmp")  # where compilers and pip leave files when they are ended
-        (folder / "source.txt").write_text(entry, encoding="utf-8")
+    environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment |= {"TMPDIR": str(folder / "tmp")}  # where compilers and pip leave files when they are ended
+    environment |= {"MAX_JOBS": str(cpus), "MAKEFLAGS": f"-j{cpus}", **variables}
+    with log.open("w", encoding="utf-8") as said:
         run = partial(_run, environment=environment, log=log, said=said, name=name)
         plainly = ["--no-deps", "--no-build-isolation"]
         source = ["--no-binary=:all:", "--require-hashes", "--requirement", str(folder / "source.txt")]
@@ -173,11 +183,10 @@ def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], 
             recipe.patch(unpacked)
         except (OSError, ValueError) as error:
             raise UserError(f"{name}: {error}") from None
-        wheels = ["--wheel-dir", str(folder / "wheel"), str(unpacked)]
         with telling(f"building {name}"):
-            run([*pip.program(python), "wheel", *plainly, *wheels])
-        keep(next((folder / "wheel").glob("*.whl")), place)
-    print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
+            run([*pip.program(python), "wheel", *plainly, "--wheel-dir", str(folder / "wheel"), str(unpacked)])
+    print(f"  built in {time.monotonic() - started:.0f} s", flush=True)
+    return next((folder / "wheel").glob("*.whl"))
 
 
 def _run(command: list[str], environment: dict[str, str], log: Path, said: TextIO, name: str) -> None:
@@ -202,16 +211,6 @@ def _unpacked(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as source:
         source.extractall(folder, filter="data")
     return next(path for path in folder.iterdir() if path.is_dir())
-
-
-def keep(built: Path, place: Path) -> None:
-    """Copy what was built into the cache; its folder `place` is there with it, or not at all."""
-    partial = place.with_name(f".{place.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    shutil.copy2(built, partial)
-    shutil.rmtree(place, ignore_errors=True)
-    partial.rename(place)
 
 
 @contextlib.contextmanager

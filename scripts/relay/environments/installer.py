@@ -11,6 +11,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.environments import pip
+from relay.environments.node_folder import HERE
 
 # Wheels of torch unpack to up to four times their size. uv links the files from its cache, so they count once.
 UNPACKED = 4
@@ -27,7 +28,7 @@ def install(wheels: Path, requirements: Path, python: Path, place: Path, locks: 
     needed = UNPACKED * sum(wheel.stat().st_size for wheel in wheels.glob("*.whl"))
     free = shutil.disk_usage(place.parent).free
     if free < needed:
-        sizes = f"{free / 1e9:.1f} GB are free on node {os.uname().nodename}, {needed / 1e9:.1f} GB are needed"
+        sizes = f"{free / 1e9:.1f} GB are free {HERE}, {needed / 1e9:.1f} GB are needed"
         raise UserError(
             f"node_disk: {place.parent.parent} is too small: {sizes}; name another folder in the site's file"
         )
@@ -58,7 +59,7 @@ def run(command: Sequence[str], locks: Sequence[int] = (), *, place: Path) -> No
     """
     # The user's settings for uv must not change what is installed. Those for pip stay: they name the site's wheels.
     settings = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
-    where = f"the environment {place} could not be made on node {os.uname().nodename}"
+    where = f"the environment {place} could not be made {HERE}"
     try:
         done = subprocess.run(command, check=False, env=settings, pass_fds=locks, capture_output=True, text=True)
     except OSError as error:

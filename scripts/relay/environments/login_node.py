@@ -36,35 +36,27 @@ def environment_of(
     Raises UserError where the site's file has no entry for this stack.
     """
     lock = lock_of(root, stack)
-    described: dict[str, Any] = {"mode": "current", "stack": stack, "site_wheels": False}
-    described |= dict.fromkeys(("build", "python", "overlay", "wheelhouse", "conda", "image"))
-    described |= {name: [] for name in ("packages", "modules", "stack_modules")}
+    source = site.environment.source if site else "current"
+    described: dict[str, Any] = {"mode": site.environment.mode if site else "current", "stack": stack}
+    described |= {"site_wheels": source == "site", "build": site.torch_build if site else None}
+    described |= dict.fromkeys(("python", "overlay", "wheelhouse", "conda", "image"))
+    described |= {"packages": [], "modules": modules_of(site), "stack_modules": stack_modules(site, stack, program)}
     described |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
     described |= {"arch_list": site.cuda_arch_list if site else None}
-    if site is None or site.environment.mode == "current":
+    described |= dict(site.libtorch) if site and program else {}
+    if site is None or source == "current":
         place = overlay.place(lock)
-        described["overlay"] = str(place) if place else None
-    if site is None:
-        return described
-    declared = site.environment
-    described |= {"mode": declared.mode, "build": site.torch_build, "modules": list(site.modules)}
-    described["stack_modules"] = stack_modules(site, stack, program)
-    described |= dict(site.libtorch) if program else {}
-    if declared.mode == "wheels":
-        described["site_wheels"] = declared.wheels_from == "site"
-        described["python"] = python_of(site)
-        if described["site_wheels"]:
-            described["packages"] = _site_wheels(site, stack, lock)
-        else:
-            wanted = wheelhouse.order(root, stack, site.torch_build, _own(declared.python), site.cuda_arch_list)
-            described["wheelhouse"] = str(wanted.folder)
-    elif declared.mode == "conda":
-        described["conda"] = declared_conda = str(conda_of(site, stack, root))
-        folder = conda.folder_of(declared_conda)
-        described["conda_folder"] = str(folder) if folder else None
-    elif declared.mode == "apptainer":
-        described["image"] = _own(declared.image)
-    return described
+        return described | {"overlay": str(place) if place else None}
+    if source == "wheels":
+        wanted = wheelhouse.order(root, stack, site.torch_build, _own(site.environment.python), site.cuda_arch_list)
+        return described | {"python": python_of(site), "wheelhouse": str(wanted.folder)}
+    if source == "site":
+        return described | {"python": python_of(site), "packages": _site_wheels(site, stack, lock)}
+    if source == "conda":
+        declared = str(conda_of(site, stack, root))
+        folder = conda.folder_of(declared)
+        return described | {"conda": declared, "conda_folder": str(folder) if folder else None}
+    return described | {"image": _own(site.environment.image) if source == "apptainer" else None}
 
 
 def python_of(site: Site) -> str:
@@ -97,7 +89,7 @@ def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
         conda_lock = root / "envs" / f"{stack}.yaml"
         return str(conda_lock.resolve()) if conda_lock.is_file() else None
     declared: str = _of_stack(site, "conda", stack)
-    if "/" not in declared and not declared.endswith((".yaml", ".yml")):
+    if "/" not in declared and not conda.creates(declared):
         return declared
     path = Path(declared).expanduser()
     path = path if path.is_absolute() else (root / path).resolve()

@@ -23,7 +23,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.environments import installer, overlay, versioned
 from relay.environments.locks import is_recorded, lock_of
-from relay.environments.node_folder import in_one_line, own_folder
+from relay.environments.node_folder import HERE, in_one_line, own_folder
 from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, version_of
 
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
@@ -39,7 +39,7 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
 
     Raises UserError where this node lacks that Python, or has only the driver's and the mode asks for another.
     """
-    mode = environment["mode"]
+    mode, folder = environment["mode"], environment.get("conda_folder")
     _check_modules(environment)
     if mode == "current":
         place = environment.get("overlay")
@@ -48,15 +48,15 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
         with in_one_line(disk):
             python = versioned.interpreter(place := _place(environment, disk))
         if python is None:
-            raise UserError(f"no environment at {place} on node {os.uname().nodename}: it was not prepared there")
+            raise UserError(f"no environment at {place} {HERE}: it was not prepared there")
         return [python]
-    if mode == "conda" and (folder := environment.get("conda_folder")):
-        return [_in_folder(Path(folder))]
-    if mode in ("conda", "modules"):
-        return [_on_path(mode)]
-    if mode == "apptainer":
-        return _contained(environment, disk)
-    raise UserError(f"environment.mode: {mode!r} is none of wheels, conda, modules, apptainer, current")
+    if mode == "conda" and folder:
+        # It works without conda, too.
+        if os.access(own := Path(folder) / "bin" / "python", os.X_OK):
+            return [str(own)]
+        lacks = f"{folder} has no bin/python; create it, on a disk that the nodes see"
+        raise UserError(f"environment.mode: 'conda' {HERE}: {lacks}")
+    return _contained(environment, disk) if mode == "apptainer" else [_on_path(mode)]
 
 
 def prepare(environment: Mapping[str, Any], disk: Path) -> None:
@@ -78,7 +78,7 @@ def _check_modules(environment: Mapping[str, Any]) -> None:
     loaded = [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name]
     for name in wanted:
         if not any(f"{module}/".startswith(f"{name}/") for module in loaded):
-            where = f"not loaded on node {os.uname().nodename} (loaded: {', '.join(loaded) or 'none'})"
+            where = f"not loaded {HERE} (loaded: {', '.join(loaded) or 'none'})"
             remedy = "read what `module load` printed above, and name the module as `bash -c 'module list'` does there"
             raise UserError(f"modules: {name!r} is {where}; {remedy}")
 
@@ -97,7 +97,7 @@ def _place(environment: Mapping[str, Any], disk: Path) -> Path:
 def _requirements(environment: Mapping[str, Any]) -> Path:
     path = Path(environment["wheelhouse"]) / REQUIREMENTS
     if not path.is_file():
-        raise UserError(f"no wheelhouse at {path.parent} on node {os.uname().nodename}; {FETCH_AGAIN}")
+        raise UserError(f"no wheelhouse at {path.parent} {HERE}; {FETCH_AGAIN}")
     return path
 
 
@@ -105,20 +105,23 @@ def _python(environment: Mapping[str, Any]) -> Path:
     """The Python that the environment is made with: the declared one, or the base of the driver's own environment."""
     python = Path(environment["python"] or base_python())
     if not os.access(python, os.X_OK) or python.is_dir():
-        where = f"on node {os.uname().nodename}"
-        raise UserError(f"environment.python: {str(python)!r} is not a program {where}; name a Python that is there")
+        raise UserError(f"environment.python: {str(python)!r} is not a program {HERE}; name a Python that is there")
     return python
 
 
 def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> None:
     """Install exactly the wheels of the wheelhouse.
 
-    Raises UserError for a disk that is too small, damaged wheels, and a failed installation.
+    Raises UserError for a Python that the wheels do not fit, a disk that is too small, damaged wheels, and a failed
+    installation.
     """
-    requirements = _requirements(environment)
-    _check_python(environment)
+    requirements, python = _requirements(environment), _python(environment)
+    fits = re.search(rf"(?m)^{MADE_WITH} (\d+\.\d+)$", requirements.read_text(encoding="utf-8"))
+    if fits and (version := version_of(python)) != fits[1]:  # uv's own message would fill a page
+        remedy = "name the Python that the wheels were fetched for"
+        raise UserError(f"environment.python: {python} is Python {version}, the wheelhouse is for {fits[1]}; {remedy}")
     try:
-        installer.install(requirements.parent, requirements, _python(environment), place, [lock])
+        installer.install(requirements.parent, requirements, python, place, [lock])
     except UserError:
         # uv reports a damaged wheel in many different ways, so the hashes decide which message the user sees.
         if bad := damaged(requirements.parent):
@@ -139,32 +142,13 @@ def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
         raise UserError(f"{error}; {where}: delete the lock to begin again with today's") from None
 
 
-def _check_python(environment: Mapping[str, Any]) -> None:
-    """Raise UserError for a Python that the wheels do not fit. uv's own message would fill a page."""
-    fits = re.findall(rf"(?m)^{MADE_WITH} (\d+\.\d+)$", _requirements(environment).read_text(encoding="utf-8"))
-    python = _python(environment)
-    version = version_of(python)
-    if fits and version not in fits:
-        remedy = "name the Python that the wheels were fetched for"
-        raise UserError(f"environment.python: {python} is Python {version}, the wheelhouse is for {fits[0]}; {remedy}")
-
-
-def _in_folder(folder: Path) -> str:
-    """The Python of a conda environment's folder. It works without conda, too. Raises UserError where there is none."""
-    python = folder / "bin" / "python"
-    if not os.access(python, os.X_OK):
-        where = f"environment.mode: 'conda' on node {os.uname().nodename}"
-        raise UserError(f"{where}: {folder} has no bin/python; create it, on a disk that the nodes see")
-    return str(python)
-
-
 def _on_path(mode: str) -> str:
     """The first Python on the PATH, where conda or a module has put it.
 
     Raises UserError where there is none, or where it is the driver's.
     """
     python = shutil.which("python") or shutil.which("python3")
-    where = f"environment.mode: {mode!r} on node {os.uname().nodename}"
+    where = f"environment.mode: {mode!r} {HERE}"
     if python is None:
         raise UserError(f"{where}: no python is on the PATH; name the site's modules or its conda environment")
     if Path(python).parent.resolve() == Path(sys.executable).parent.resolve():
@@ -184,12 +168,11 @@ def _contained(environment: Mapping[str, Any], disk: Path) -> list[str]:
     Raises UserError where the program or the image is missing, and for a folder that apptainer cannot bind.
     """
     program = shutil.which("apptainer") or shutil.which("singularity")
-    where = f"on node {os.uname().nodename}"
     if program is None:
-        raise UserError(f"environment.mode: 'apptainer' {where}: neither apptainer nor singularity is on the PATH")
+        raise UserError(f"environment.mode: 'apptainer' {HERE}: neither apptainer nor singularity is on the PATH")
     image = Path(environment["image"])
     if not image.exists():
-        raise UserError(f"environment.image: {str(image)!r} is not there {where}; pull it on the login node first")
+        raise UserError(f"environment.image: {str(image)!r} is not there {HERE}; pull it on the login node first")
     here = Path.cwd()
     folders = list(dict.fromkeys([here, Path(__file__).resolve().parents[3], disk]))
     unfit = next((folder for folder in folders if set(str(folder)) & set(":,")), None)

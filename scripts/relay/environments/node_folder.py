@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.base.files import errors_in_one_line
+
+HERE = f"on node {os.uname().nodename}"
 
 
 def node_disk(text: str) -> Path:
@@ -20,7 +22,7 @@ def node_disk(text: str) -> Path:
     """
     expanded = os.path.expandvars(text)
     unset = re.search(r"\$\{?(\w+)", expanded)
-    where = f"node_disk: {text!r} on node {os.uname().nodename}"
+    where = f"node_disk: {text!r} {HERE}"
     if unset:
         raise UserError(f"{where}: the variable {unset[1]} is not set there; name another folder in the site's file")
     disk = Path(expanded)
@@ -31,15 +33,10 @@ def node_disk(text: str) -> Path:
     return disk
 
 
-@contextlib.contextmanager
-def in_one_line(path: Path) -> Iterator[None]:
+def in_one_line(path: Path) -> AbstractContextManager[None]:
     """Raise UserError for an OSError: the user, not this project, can mend a full, read-only or broken disk."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename or path} on node {os.uname().nodename}"
-        remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"
-        raise UserError(f"{where}: {error.strerror or error}; {remedy}") from None
+    remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"
+    return errors_in_one_line(path, f"cannot be used {HERE}", remedy)
 
 
 def own_folder(disk: Path) -> Path:
@@ -49,11 +46,11 @@ def own_folder(disk: Path) -> Path:
     """
     folder = disk / f"relay-{os.getuid()}"
     with in_one_line(folder):
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         yours = status.st_uid == os.getuid()
         remedy = "remove it" if yours else "another user made it: name another folder as `node_disk` in the site's file"
-        raise UserError(f"{folder} on node {os.uname().nodename} is not a folder that only you can write to: {remedy}")
+        raise UserError(f"{folder} {HERE} is not a folder that only you can write to: {remedy}")
     return folder

@@ -22,6 +22,7 @@ from relay.base.errors import UserError
 from relay.base.files import write_text
 from relay.environments import pip
 from relay.environments.locks import ENTRY, lock_of
+from relay.environments.wheelhouse import version_of
 from relay.spec.identity import fingerprint
 
 LABEL = "locked"  # the local version label of the stand-ins
@@ -32,28 +33,37 @@ class LockRequest:
     """What a recorded lock is to hold: `requirements`, as pip takes them, for a Python.
 
     `held` is the text of the stack's own lock. Its packages keep their versions and are in the lock as well. `beside`
-    is the text of a lock whose versions hold where its packages are needed. `modules` say on some clusters where pip
-    looks. `index` is the address of an index that is asked where pip's own configuration has no solution. `only_here`
-    keeps pip to the folders of wheels that its configuration names.
+    is the text of a lock whose versions hold where its packages are needed. `index` is the address of an index that is
+    asked where pip's own configuration has no solution. `site` names the cluster whose own wheels are meant: pip then
+    keeps to the folders of wheels that its configuration names, which the cluster's `modules` may set.
+    `refused` is what the user is told where there is no solution; {error} in it are pip's words.
     """
 
     stack: str
     requirements: tuple[str, ...]
     python: str
-    version: str  # of that Python, such as 3.12
+    refused: str
     held: str = ""
     beside: str = ""
     modules: tuple[str, ...] = ()
     index: str = ""
-    only_here: bool = False
     site: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a Python that does not run."""
+        version_of(Path(self.python))
+
+    @property
+    def version(self) -> str:
+        """The version of the Python, such as 3.12."""
+        return version_of(Path(self.python))
 
     @property
     def name(self) -> str:
         """The recorded stack: the project's stack, and a digest of everything that selects the packages."""
         pins = [sorted(versions(text)) for text in (self.held, self.beside)]
         parts = [self.requirements, self.version, sys.platform, platform.machine(), *pins]
-        return f"{self.stack}-{fingerprint([*parts, self.modules, self.only_here, self.site, self.index])}"
+        return f"{self.stack}-{fingerprint([*parts, self.modules, bool(self.site), self.site, self.index])}"
 
     @property
     def lock(self) -> Path:
@@ -62,19 +72,22 @@ class LockRequest:
 
 
 def record(request: LockRequest) -> None:
-    """Write the lock unless it is there. Raises UserError with pip's words where there is no solution."""
+    """Write the lock unless it is there. Raises UserError where pip has no solution, or what the lock holds is gone."""
     lock, what = request.lock, ", ".join(request.requirements)
     if lock.is_file():
-        return
+        return _check(lock)
     print(f"Looking for what stack {request.stack} needs for {what} (once; {lock})", file=sys.stderr, flush=True)
-    new = [taken for taken in _answered(request) if not taken.version.endswith(f"+{LABEL}")]
+    try:
+        new = [taken for taken in _answered(request) if not taken.version.endswith(f"+{LABEL}")]
+    except UserError as error:
+        raise UserError(request.refused.replace("{error}", str(error).replace(f"+{LABEL}", ""))) from None
     head = [
         f"# Recorded on {time.strftime('%Y-%m-%d')} for {what} (Python {request.version}, {platform.machine()}).",
         "# It holds as long as the same is asked for. Delete it to look for today's versions.",
     ]
     lines = [*head, *(line for line in request.held.splitlines() if not line.startswith("#"))]
     for each in new:
-        lines += [f"# {each.url}"] if request.only_here and each.file else []
+        lines += [f"# {each.url}"] if request.site and each.file else []
         lines += [f"{each.name}=={each.version} \\", f"    --hash=sha256:{each.sha256}"]
     # Another driver may have written it meanwhile: then that one's versions hold.
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +105,7 @@ def _answered(request: LockRequest) -> list[pip.Taken]:
     """What pip answers by its own configuration; where it has no solution, with the further index."""
     with tempfile.TemporaryDirectory(prefix="torch-relay-locked-") as text:
         folder = Path(text)
-        options = ["--no-index"] if request.only_here else []
+        options = ["--no-index"] if request.site else []
         if request.held or request.beside:
             (folder / "constraints.txt").write_text("\n".join(_constraints(request, folder)) + "\n", encoding="utf-8")
             options += ["--constraint", str(folder / "constraints.txt"), "--find-links", str(folder)]
@@ -171,14 +184,14 @@ def write_conda(request: LockRequest, declared: Path) -> None:
         write_text(place, text)
 
 
-def checked(request: LockRequest) -> None:
-    """Raise UserError where the folder of wheels has no more what a recorded lock holds.
+def _check(lock: Path) -> None:
+    """Raise UserError where a cluster's folder of wheels has no more what a recorded lock holds.
 
     A folder that is not to be seen from here says nothing.
     """
-    text = request.lock.read_text(encoding="utf-8") if request.lock.is_file() else ""
+    text = lock.read_text(encoding="utf-8")
     for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", text):
         file = pip.Taken(name, version, "", url).file
         if file and file.parent.is_dir() and not file.exists():
             lacks = f"{name} {version} ({file.name}) is no more in {file.parent}"
-            raise UserError(f"{request.lock}: {lacks}; delete this lock to begin again with what is there today")
+            raise UserError(f"{lock}: {lacks}; delete this lock to begin again with what is there today")

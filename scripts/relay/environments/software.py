@@ -11,7 +11,6 @@ from relay.environments import login_node, wheelhouse
 from relay.environments.locks import base, is_recorded, pinned
 from relay.spec import cuda
 from relay.spec.gpu_types import without_tensor_cores
-from relay.spec.identity import lock_lines
 from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
 from relay.spec.setting import TF32
@@ -24,17 +23,14 @@ def torch_version(site: Site | None, stack: str, lock: Path, installed: str | No
 
     `installed` is the version that the driver's environment has.
     """
-    if site is None or site.environment.mode == "current":
+    if site is None or site.environment.source == "current":
         return installed
     declared = site.environment
-    if is_recorded(stack) and declared.mode == "wheels":
+    locked = declared.source == "wheels" and lock.is_file()
+    if locked or (declared.source == "site" and is_recorded(stack)):
         return pinned(lock.read_text(encoding="utf-8"), "torch")
-    if declared.torch_version:
-        return declared.torch_version
-    named = declared.packages.get(base(stack), []) if declared.wheels_from == "site" else []
-    if declared.mode == "wheels" and declared.wheels_from == "download" and lock.is_file():
-        named = lock_lines(lock)
-    return next((line.removeprefix("torch==") for line in named if line.startswith("torch==")), None)
+    named = declared.packages.get(base(stack), []) if declared.source == "site" else []
+    return declared.torch_version or pinned("\n".join(named), "torch")
 
 
 def unfit(site: Site, partition: Partition, torch: str | None, precision: str) -> Iterator[str]:
@@ -45,8 +41,7 @@ def unfit(site: Site, partition: Partition, torch: str | None, precision: str) -
     if partition.device != "cuda":
         return
     declared, build, generation = site.environment, site.torch_build, partition.generation
-    downloaded = declared.mode == "wheels" and declared.wheels_from == "download"
-    if build == "cpu" and downloaded:
+    if build == "cpu" and declared.source == "wheels":
         fit = [name for name in cuda.BUILDS if not cuda.problem(name, generation, site.nvidia_driver)]
         yield f"{site.file}: environment.torch: cpu has no code for GPUs; allowed: auto, {', '.join(fit)}"
     if cuda_of(site) and (problem := cuda.problem(build, generation, site.nvidia_driver)):
@@ -63,8 +58,8 @@ def cuda_of(site: Site) -> str | None:
     Other modes have the build that somebody else has installed.
     """
     declared, build = site.environment, site.torch_build
-    downloaded = declared.mode == "wheels" and declared.wheels_from == "download"
-    return cuda.BUILDS[build].cuda if build in cuda.BUILDS and (build != "cuda" or downloaded) else None
+    told = build in cuda.BUILDS and (build != "cuda" or declared.source == "wheels")
+    return cuda.BUILDS[build].cuda if told else None
 
 
 def other_cuda(site: Site, stack: str) -> Iterator[str]:
@@ -87,9 +82,9 @@ def problems(needs: Requirements, strategy: str, torch: str | None, site: Site |
 
 def _python(site: Site | None) -> str | None:
     """The version of the jobs' Python: the driver's own, or the one that nodes make environments with."""
-    if site is None or site.environment.mode == "current":
+    if site is None or site.environment.source == "current":
         return platform.python_version()
-    if site.environment.mode != "wheels":
+    if site.environment.source not in ("wheels", "site"):
         return None
     try:
         return wheelhouse.version_of(Path(login_node.python_of(site)))
@@ -99,7 +94,7 @@ def _python(site: Site | None) -> str | None:
 
 def missing_packages(needs: Requirements, strategy: str, site: Site | None, stack: str, lock: Path) -> Iterator[str]:
     """What a strategy needs and a cluster's own wheels have not, as far as their versions are recorded."""
-    if site is None or not is_recorded(stack) or site.environment.wheels_from != "site":
+    if site is None or not is_recorded(stack) or site.environment.source != "site":
         return
     text = lock.read_text(encoding="utf-8")
     versions = {name: pinned(text, name) for name in names_in(needs.packages)}

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -18,7 +17,7 @@ from packaging.utils import canonicalize_name
 from relay.base.errors import UserError
 from relay.base.grouped import gathered
 from relay.config.config import Config
-from relay.environments import login_node, recorded, wheelhouse
+from relay.environments import conda, login_node, recorded, wheelhouse
 from relay.environments.locks import lock_of, pinned, stacks, without
 from relay.environments.overlay import DRIVERS
 from relay.environments.recipes import RECIPES
@@ -26,9 +25,9 @@ from relay.environments.recorded import LockRequest
 from relay.spec import cuda
 from relay.spec.messages import show, unknown
 from relay.spec.site import Site
+from relay.spec.site_blocks import Source
 
 LIBTORCH = "libtorch"  # the C++ program, which is no stack and may have modules of its own
-Source = Literal["current", "wheels", "site", "conda", "modules", "apptainer"]
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,7 @@ class Stacks:
 
 def source_of(site: Site | None) -> Source:
     """Where a job's packages come from."""
-    if site is None:
-        return "current"
-    declared = site.environment
-    return "site" if declared.mode == "wheels" and declared.wheels_from == "site" else declared.mode
+    return site.environment.source if site else "current"
 
 
 def find(config: Config, site: Site | None, root: Path, needed: Collection[str], *, record: bool) -> Stacks:
@@ -76,83 +72,71 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
     check(config, site, root)
     chosen = Stacks(source_of(site))
     for stack in sorted({DRIVERS, *needed}, key=lambda each: (each != DRIVERS, each)):
+        if not lock_of(root, stack).is_file():
+            continue
         request = None
         try:
-            request = _lock_request(config, site, root, stack, chosen) if lock_of(root, stack).is_file() else None
+            request = _lock_request(config, site, root, stack, chosen)
             if request is not None:
-                _provide(request, site, root, record)
+                _have(request, record)
         except UserError as error:
             if chosen.source != "site":
                 raise
             chosen.unrecorded.append(str(error))
-        if request is not None and request.lock.is_file():
-            chosen.names[stack] = request.name
+        if request is None or not request.lock.is_file():
+            continue
+        chosen.names[stack] = request.name
+        if record and chosen.source == "conda":
+            recorded.write_conda(request, Path(str(login_node.conda_of(site, stack, root))))
     return chosen
 
 
-def _provide(request: LockRequest, site: Site | None, root: Path, record: bool) -> None:
-    """Have the lock of a stack. Raises UserError where it cannot be had."""
-    if not record:
-        if not request.lock.is_file() and not request.only_here:
-            raise UserError(f"{request.lock} is missing: start the driver again, which records it")
-        return
-    recorded.checked(request)
-    try:
+def _have(request: LockRequest, record: bool) -> None:
+    """Have the lock of a stack. Raises UserError where it cannot be had, or where the driver of a job lacks it."""
+    if record:
         recorded.record(request)
-    except UserError as error:
-        if request.only_here and site is not None:
-            where = f"{site.file}: environment.packages.{request.stack}"
-            remedy = "start Snakemake on the cluster, with its modules"
-            raise UserError(f"{where}: this machine's pip cannot tell the versions ({error}); {remedy}") from None
-        if request.index and site is not None:
-            where = f"{site.file}: environment.torch: {site.torch_build}"
-            raise UserError(f"{where}: its wheels cannot be had here ({error}); {request.index} must answer") from None
-        what, why = ", ".join(request.requirements), str(error).replace(f"+{recorded.LABEL}", "")
-        raise UserError(f"config: packages.{request.stack}: pip has no wheels for {what}: {why}") from None
-    if site is not None and site.environment.mode == "conda":
-        recorded.write_conda(request, Path(str(login_node.conda_of(site, request.stack, root))))
+    elif not request.lock.is_file() and not request.site:
+        raise UserError(f"{request.lock} is missing: start the driver again, which records it")
 
 
 def _lock_request(config: Config, site: Site | None, root: Path, stack: str, chosen: Stacks) -> LockRequest | None:
     """What a stack's lock is to hold; None where the project's own lock has it all. `chosen` are the stacks before."""
-    own, source = tuple(config.packages.get(stack, ())), source_of(site)
-    if source == "site":
-        assert site is not None
+    own = tuple(config.packages.get(stack, ()))
+    lock = lock_of(root, stack).read_text(encoding="utf-8")
+    if site is not None and chosen.source == "site":
         return _of_the_site(site, stack, own, chosen)
-    if site is not None and source == "wheels" and cuda.of_an_index(site.torch_build):
-        return _of_an_index(site, stack, own, root)
-    if not own or (source == "conda" and site is not None and stack not in site.environment.conda):
+    if site is not None and chosen.source == "wheels" and cuda.of_an_index(site.torch_build):
+        return _of_an_index(site, stack, own, lock)
+    if not own or (site is not None and chosen.source == "conda" and stack not in site.environment.conda):
         return None
-    python = login_node.python_of(site) if site is not None and source == "wheels" else sys.executable
     return LockRequest(
         stack=stack,
         requirements=own,
-        python=python,
-        version=wheelhouse.version_of(Path(python)),
-        held=lock_of(root, stack).read_text(encoding="utf-8"),
+        python=login_node.python_of(site) if site is not None and chosen.source == "wheels" else sys.executable,
+        refused=f"config: packages.{stack}: pip has no wheels for {', '.join(own)}: {{error}}",
+        held=lock,
         beside=lock_of(root, "driver").read_text(encoding="utf-8"),
     )
 
 
-def _of_an_index(site: Site, stack: str, own: tuple[str, ...], root: Path) -> LockRequest:
+def _of_an_index(site: Site, stack: str, own: tuple[str, ...], lock: str) -> LockRequest:
     """What is asked of PyTorch's own index for a build of torch: its pinned torch, and the lock's other packages.
 
     What torch itself needs, such as CUDA's libraries, follows. Packages that are built here keep their lock's entries.
     """
-    build, python = cuda.BUILDS[site.torch_build], login_node.python_of(site)
-    version = wheelhouse.version_of(Path(python))
-    lock = lock_of(root, stack).read_text(encoding="utf-8")
-    label = {"torch": build.torch, "torchvision": build.torchvision}
-    others = {
-        name: f"{name}==={pin}" for name, pin in recorded.versions(lock, version) if name not in (*label, *RECIPES)
-    }
+    name, build, python = site.torch_build, cuda.BUILDS[site.torch_build], login_node.python_of(site)
+    pins = {"torch": f"{build.torch}+{name}", "torchvision": f"{build.torchvision}+{name}"}
+    locked = recorded.versions(lock, wheelhouse.version_of(Path(python)))
+    pins |= {package: pin for package, pin in locked if package not in (*pins, *RECIPES)}
+    index = cuda.index(name)
+    where = f"{site.file}: environment.torch: {name}"
     return LockRequest(
         stack=stack,
-        requirements=(*(f"{name}==={pin}+{site.torch_build}" for name, pin in label.items()), *others.values(), *own),
+        requirements=(*(f"{package}==={pin}" for package, pin in pins.items()), *own),
         python=python,
-        version=version,
-        held=without(lock, lambda name, _: name not in RECIPES),
-        index=cuda.index(site.torch_build),
+        refused=f"{where}: its wheels cannot be had here ({{error}}); {index} must answer",
+        held=without(lock, lambda package, _: package not in RECIPES),
+        index=index,
     )
 
 
@@ -164,14 +148,13 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -
     offered = site.environment.packages.get(stack)
     if not offered:
         return None
-    python = login_node.python_of(site)
+    where = f"{site.file}: environment.packages.{stack}: this machine's pip cannot tell the versions"
     return LockRequest(
         stack=stack,
         requirements=(*offered, *own),
-        python=python,
-        version=wheelhouse.version_of(Path(python)),
+        python=login_node.python_of(site),
+        refused=f"{where} ({{error}}); start Snakemake on the cluster, with its modules",
         modules=tuple(site.modules),
-        only_here=True,
         site=site.name,
         beside="" if stack == DRIVERS else _lines_of_torch(chosen.names.get(DRIVERS)),
     )
@@ -180,8 +163,7 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -
 def _lines_of_torch(stack: str | None) -> str:
     """Those lines of a recorded lock that pin torch and what belongs to it."""
     text = lock_of(Path(), stack).read_text(encoding="utf-8") if stack else ""
-    versions = {name: pinned(text, name) for name in ("torch", "torchvision")}
-    return "".join(f"{name}=={version}\n" for name, version in versions.items() if version)
+    return without(text, lambda package, _: package not in ("torch", "torchvision"))
 
 
 def check(config: Config, site: Site | None, root: Path) -> None:
@@ -246,6 +228,6 @@ def _mistake(text: str, held: dict[str, list[str]]) -> str:
 
 def _conda_mistakes(site: Site, root: Path, stack: str) -> Iterator[str]:
     declared = login_node.conda_of(site, stack, root) if stack in site.environment.conda else None
-    if declared and not str(declared).endswith((".yaml", ".yml")):
+    if declared and not conda.creates(declared):
         place = f"{declared!r} (environment.conda of {site.file})"
         yield f".{stack}: nothing can be added to {place}; allowed with a file that creates the environment"

@@ -7,7 +7,6 @@ wheels, so that the user's own configuration of pip applies (mirrors, folders, p
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
@@ -16,13 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import sha256
+from relay.base.files import fresh_folder, sha256
 from relay.environments import built, installer, pip
 from relay.environments.locks import exactly, is_recorded, lock_of, pinned, without
 from relay.environments.recipes import RECIPES
@@ -128,13 +127,17 @@ def fetch(wanted: Order) -> Path:
             return place
         for name in bad or ():
             print(f"{place}: {name} is missing or damaged; it is fetched again", flush=True)
-        with _partial(place) as partial:
+        with fresh_folder(place) as partial:
             _keep_good(wanted, place, partial, bad)
             _download(wanted, partial)
             _describe(wanted, partial)
             if wanted.built:
                 _describe(wanted, partial, _build(wanted, partial))
-            _move(partial, place)
+            if place.exists():
+                for file in partial.iterdir():  # one by one, because a job may be reading there
+                    file.replace(place / file.name)
+            else:
+                partial.rename(place)
         size = sum(wheel.stat().st_size for wheel in place.glob("*.whl"))
         print(f"{place}: {len(list(place.glob('*.whl')))} wheels, {size / 1e6:.0f} MB, every hash checked", flush=True)
     return place
@@ -154,18 +157,6 @@ def _sums(place: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError):
         return {}
     return {name: digest for digest, name in re.findall(r"(?m)^([0-9a-f]{64})  ([^/\s]+)$", text)}
-
-
-@contextlib.contextmanager
-def _partial(place: Path) -> Iterator[Path]:
-    """An empty folder beside `place`, removed at the end. What a killed call left there is removed first."""
-    partial = place.with_name(f".{place.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None) -> None:
@@ -239,12 +230,3 @@ def _describe(wanted: Order, folder: Path, built_here: Set[str] = frozenset()) -
     (folder / REQUIREMENTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     digests[REQUIREMENTS] = sha256(folder / REQUIREMENTS)
     (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8")
-
-
-def _move(partial: Path, place: Path) -> None:
-    """Move the new folder to `place`. An existing one is updated file by file, because a job may be reading it."""
-    if place.exists():
-        for file in partial.iterdir():
-            file.replace(place / file.name)
-    else:
-        partial.rename(place)

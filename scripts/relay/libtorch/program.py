@@ -9,8 +9,8 @@ import platform
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import torch
 from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
-from relay.environments.versioned import only_one
 from relay.run_folder.known_faults import look_up
 from relay.spec.job import FLAG
 
@@ -81,11 +80,7 @@ def program(sources: Path, site_options: Sequence[str] = ()) -> Path:
 
     `site_options` are those of `cmake_options`. Raises UserError where the build fails.
     """
-    place = built.cache() / "built" / f"libtorch-{_key(sources, site_options)}"
-    with built.in_the_cache(), only_one(place):
-        if not (place / NAME).is_file():
-            _build(sources, place, site_options)
-    return place / NAME
+    return built.kept(f"libtorch-{_key(sources, site_options)}", partial(_build, sources, site_options))
 
 
 def said(executable: Path, *words: object) -> str:
@@ -112,22 +107,19 @@ def _key(sources: Path, site_options: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([*texts, platform.machine()]).encode()).hexdigest()[:12]
 
 
-def _build(sources: Path, place: Path, site_options: Sequence[str]) -> None:
-    """Configure and build in a temporary folder on a local disk, then move the program to its place."""
+def _build(sources: Path, site_options: Sequence[str], folder: Path, log: Path) -> Path:
+    """Configure and build in `folder`; the program's path."""
     print(f"Building {NAME} against torch {torch.__version__}; this is done once", flush=True)
-    log = place.with_suffix(".log")
     cpus = str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))
-    with tempfile.TemporaryDirectory(prefix="torch-relay-libtorch-") as text, log.open("w", encoding="utf-8") as said:
-        # The path to torch's libraries is given when the program is started: environments come and go on a node's disk.
-        options = [f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", "-DCMAKE_SKIP_RPATH=ON"]
-        options += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}", *site_options]
-        for words in (
-            ["cmake", "-S", str(sources), "-B", text, *options],
-            ["cmake", "--build", text, "--parallel", cpus],
-        ):
+    # The path to torch's libraries is given when the program is started: environments come and go on a node's disk.
+    options = [f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", "-DCMAKE_SKIP_RPATH=ON"]
+    options += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}", *site_options]
+    configure = ["cmake", "-S", str(sources), "-B", str(folder), *options]
+    with log.open("w", encoding="utf-8") as said:
+        for words in (configure, ["cmake", "--build", str(folder), "--parallel", cpus]):
             if subprocess.run(words, stdout=said, stderr=subprocess.STDOUT, check=False).returncode:
                 raise UserError(f"{NAME} could not be built: {_why(log)}; all that was said is in {log}")
-        built.keep(Path(text) / NAME, place)
+    return folder / NAME
 
 
 def _why(log: Path) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from relay.preflight.findings import REGISTER, Facts, Finding, Registered, warn
+from relay.preflight.findings import REGISTER, SEVERITIES, Facts, Finding, Registered, warn
 
 # Importing the modules with checks, `checks_*.py` beside this one, fills the register.
 for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
@@ -16,24 +16,30 @@ for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
 
 
 def check_all(collected: Mapping[str, Any]) -> list[Finding]:
-    """What every check that applies finds, the worst first; for partial facts only what these can tell."""
+    """What the checks find, the worst first; for partial facts only what these can tell."""
     facts = Facts(collected)
-    if not facts.ranks:
-        return []
-    findings = [finding for registered in REGISTER if (finding := _judged(registered, facts))]
-    return sorted(findings, key=lambda finding: (finding.ok, ("stop", "warn", "note").index(finding.severity)))
+    return _judged(REGISTER, facts) if facts.ranks else []
 
 
 def prevent_joining(collected: Mapping[str, Any]) -> list[Finding]:
     """What would keep a rank with these facts waiting for the others in vain."""
-    facts = Facts(collected)
-    findings = [_judged(registered, facts) for registered in REGISTER if registered.prevents_joining]
-    return [finding for finding in findings if finding and finding.severity == "stop"]
+    found = _judged((each for each in REGISTER if each.prevents_joining), Facts(collected))
+    return [finding for finding in found if finding.severity == "stop"]
 
 
-def _judged(registered: Registered, facts: Facts) -> Finding | None:
-    try:
-        finding = registered.function(facts)
-    except Exception as error:  # facts that nobody has met yet must not keep anybody from training
-        finding = warn(f"the check failed itself: {type(error).__name__}: {error}", "please report it with the facts")
-    return finding and replace(finding, check=registered.name)
+def _judged(checks: Iterable[Registered], facts: Facts) -> list[Finding]:
+    """The worst finding of each check that has one, the worst first."""
+    worst = []
+    for registered in checks:
+        try:
+            found = list(registered.function(facts))
+        except Exception as error:  # facts that nobody has met yet must not keep anybody from training
+            fault = f"the check failed itself: {type(error).__name__}: {error}"
+            found = [warn(fault, "please report it with the facts")]
+        if found:
+            worst.append(replace(min(found, key=_rank), check=registered.name))
+    return sorted(worst, key=_rank)
+
+
+def _rank(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)

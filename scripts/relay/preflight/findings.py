@@ -1,26 +1,25 @@
-"""What a check finds, and the register of the checks: small functions from facts to a finding."""
+"""What a check finds, and the register of the checks: small functions from facts to findings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from relay.base.grouped import grouped
+from relay.environments.locks import base
 
 SEVERITIES = ("stop", "warn", "note")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found; its name comes from the register. Where it is `ok`, `found` says what was seen; else
-    `remedy` says what to do about it.
+    """What is wrong, or worth knowing, and in `remedy` what to do about it. The check's name comes from the register.
 
     `severity` is "stop" (nothing is trained there), "warn" (it is, and slower or less safely) or "note".
     """
 
     check: str
-    ok: bool
     severity: str
     found: str
     remedy: str = ""
@@ -31,24 +30,25 @@ class Finding:
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def fine(observation: str) -> Finding:
-    """Nothing is wrong."""
-    return Finding("", True, "note", observation)
+def recorded(facts: Mapping[str, Any]) -> list[Finding]:
+    """The findings in a file of facts. Earlier versions also wrote what was right, as `ok`."""
+    found = [dict(each) for each in facts["findings"]]
+    return [Finding(**each) for each in found if not each.pop("ok", False)]
 
 
 def stop(observation: str, remedy: str) -> Finding:
     """A fault with which nothing can be trained, or not what was declared."""
-    return Finding("", False, "stop", observation, remedy)
+    return Finding("", "stop", observation, remedy)
 
 
 def warn(observation: str, remedy: str) -> Finding:
     """A fault with which training works, slower or less safely."""
-    return Finding("", False, "warn", observation, remedy)
+    return Finding("", "warn", observation, remedy)
 
 
 def note(observation: str, remedy: str) -> Finding:
     """Worth knowing."""
-    return Finding("", False, "note", observation, remedy)
+    return Finding("", "note", observation, remedy)
 
 
 class Facts:
@@ -74,9 +74,23 @@ class Facts:
         return needed
 
     @property
+    def compiles(self) -> bool:
+        """Whether code is compiled for torch while the run trains."""
+        return base(self.run["stack"]) == "deepspeed" or bool(self.run.get("compile"))
+
+    @property
     def nodes(self) -> dict[str, list[Mapping[str, Any]]]:
         """The ranks by node."""
         return grouped(self.ranks, lambda rank: rank["node"])
+
+    def telling(self, fact: str) -> list[Mapping[str, Any]]:
+        """The ranks that came far enough to tell this."""
+        return [rank for rank in self.ranks if rank.get(fact) is not None]
+
+    @property
+    def on_gpus(self) -> list[Mapping[str, Any]]:
+        """The ranks that have told of torch, where the run is to use GPUs."""
+        return self.telling("torch") if self.run["device"] == "cuda" else []
 
 
 def who(rank: Mapping[str, Any]) -> str:
@@ -90,7 +104,7 @@ def listed(values: Sequence[Any], most: int = 4) -> str:
     return shown + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
-Check = Callable[[Facts], Finding | None]
+Check = Callable[[Facts], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ REGISTER: list[Registered] = []
 
 
 def check(name: str, *, prevents_joining: bool = False) -> Callable[[Check], Check]:
-    """Register a check. It returns None where it does not apply."""
+    """Register a check: of what it yields, the worst counts. It yields nothing where all is right."""
 
     def register(function: Check) -> Check:
         REGISTER.append(Registered(name, function, prevents_joining))

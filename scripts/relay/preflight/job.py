@@ -44,10 +44,9 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     facts["pinned"] = (read_json(results / "environments" / f"{run.stack}.json") or {}).get("pinned", {})
     findings = check_all(facts) + _from_faults(folder, facts, run.shape.world_size)
     facts["findings"] = [asdict(finding) for finding in findings]
-    stops = [finding for finding in findings if finding.severity == "stop" and not finding.ok]
     for finding in findings:
-        if not finding.ok:
-            print(f"{finding.severity}: {finding.line}")
+        print(f"{finding.severity}: {finding.line}")
+    stops = [finding for finding in findings if finding.severity == "stop"]
     if stops:
         write_json(folder / COLLECTED, facts)
         problems = list(dict.fromkeys(f"preflight {run.id}: {finding.line}" for finding in stops))
@@ -88,10 +87,10 @@ def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[F
     recorded = faults.of_ranks(folder)
     for error in (fault["error"] for fault in recorded):
         if (row := look_up(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
-            return [Finding(row.name, False, "stop", error, row.remedy)]
+            return [Finding(row.name, "stop", error, row.remedy)]
     if fault := faults.collect(folder):
         remedy = "" if fault["mistake"] else "the job's log has the traceback"  # a mistake's line has its own
-        return [Finding("error", False, "stop", fault["error"], remedy)]
+        return [Finding("error", "stop", fault["error"], remedy)]
     ranks = facts["ranks"]
     if not recorded or len(ranks) < world_size or any(rank.get("joined") for rank in ranks):
         return []
@@ -99,7 +98,6 @@ def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[F
     return [
         Finding(
             "rendezvous",
-            False,
             "stop",
             f"the processes could not join each other at {', '.join(meetings)}: {recorded[0]['error']}",
             "see that the nodes reach each other at that address and port: name the interface between them "

@@ -9,7 +9,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.preflight.findings import SEVERITIES
+from relay.preflight.findings import SEVERITIES, Finding, recorded
 from relay.preflight.job import COLLECTED, PROBLEMS
 
 COLUMNS = ("shape", "stack", "nodes", "torch", "driver", "transport", "GB/s", "node's disk", "verdict")
@@ -30,25 +30,18 @@ def page(folder: Path, only: Sequence[str] | None = None) -> str:
     """
     places = _places(folder, only)
     if all(state(place) == NOT_RUN for place in places):
-        raise UserError(
-            f"{folder}: no preflight has run; start one with `snakemake --profile profiles/slurm preflight`"
-        )
-    rows = [_row(place) for place in places]
+        start = "start one with `snakemake --profile profiles/slurm preflight`"
+        raise UserError(f"{folder}: no preflight has run; {start}")
     findings = _findings(places)
-    lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *rows])]
-    lines += [
-        "",
-        "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks.",
-    ]
-    for severity in SEVERITIES:
-        for (kind, check, observation, remedy), names in findings.items():
-            if kind != severity:
-                continue
-            text = f"{severity}: {check}: {observation}"
-            text += "" if len(names) == len(places) else f" [{', '.join(names)}]"
-            lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="      ")]
-            if remedy:
-                lines += textwrap.wrap(f"→ {remedy}", WIDTH, initial_indent="      ", subsequent_indent="        ")
+    legend = "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks."
+    lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *map(_row, places)]), "", legend]
+    for finding in sorted(findings, key=lambda each: SEVERITIES.index(each.severity)):
+        names = findings[finding]
+        text = f"{finding.severity}: {finding.check}: {finding.found}"
+        text += "" if len(names) == len(places) else f" [{', '.join(names)}]"
+        lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="      ")]
+        if remedy := finding.remedy:
+            lines += textwrap.wrap(f"→ {remedy}", WIDTH, initial_indent="      ", subsequent_indent="        ")
     return "\n".join([*lines, "", _verdict(places, findings)])
 
 
@@ -106,19 +99,18 @@ def _bandwidth(rows: Iterable[Mapping[str, Any]]) -> str:
     return f"{max(speeds):.2g}" if speeds else "–"
 
 
-def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[str]]:
-    """Each finding that is not all right, as (severity, check, found, remedy), with the preflights that had it."""
-    named: dict[tuple[str, str, str, str], list[str]] = {}
+def _findings(places: Sequence[Path]) -> dict[Finding, list[str]]:
+    """Each finding, with the preflights that had it."""
+    named: dict[Finding, list[str]] = {}
     for place in (place for place in places if state(place) != NOT_RUN):
         facts = _read(place)
-        if not facts or "findings" not in facts:  # its job could not even judge
-            for line in read_json_or(place / PROBLEMS, None) or []:
-                named.setdefault(("stop", "preflight", line, "see its log"), []).append(place.name)
-            continue
-        for finding in facts["findings"]:
-            if not finding["ok"]:
-                key = (finding["severity"], finding["check"], finding["found"], finding["remedy"])
-                named.setdefault(key, []).append(place.name)
+        if facts and "findings" in facts:
+            found = recorded(facts)
+        else:  # its job could not even judge
+            lines = read_json_or(place / PROBLEMS, None) or []
+            found = [Finding("preflight", "stop", line, "see its log") for line in lines]
+        for finding in found:
+            named.setdefault(finding, []).append(place.name)
     return named
 
 
@@ -127,9 +119,9 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _verdict(places: Sequence[Path], findings: Iterable[tuple[str, str, str, str]]) -> str:
+def _verdict(places: Sequence[Path], findings: Iterable[Finding]) -> str:
     failed, open_ = ([place for place in places if state(place) == each] for each in (FAILED, NOT_RUN))
-    counts = {severity: sum(finding[0] == severity for finding in findings) for severity in SEVERITIES}
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
     also = f"{counts['warn']} warnings, {counts['note']} notes"
     if failed:
         return f"Verdict: NO: {len(failed)} of {len(places)} preflights failed ({counts['stop']} problems; {also})."

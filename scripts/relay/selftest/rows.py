@@ -10,6 +10,7 @@ from typing import Any, Literal
 from relay.base import ending
 from relay.base.files import read_json_or
 from relay.equivalence.verdict import ALONG, all_problems
+from relay.preflight.findings import recorded
 from relay.preflight.page import FAILED, state
 from relay.run_folder.step_split import COLUMNS
 from relay.selftest.parts import FAULTS
@@ -146,7 +147,7 @@ class Records:
             return self._without(row, f"preflight/{look.id}")
         speeds = [each["bus_gb_per_second"] for each in facts["allreduce"] if each["span"] == "all"]
         parts = [f"all-reduce {max(speeds):.2g} GB/s"] if speeds else []
-        parts += [f"{each['severity']}: {each['found']}" for each in facts["findings"] if not each["ok"]]
+        parts += [f"{each.severity}: {each.found}" for each in recorded(facts)]
         return self._timed(replace(row, text="; ".join(parts)), f"preflight/{look.id}")
 
     def _words(self, each: Training) -> str:

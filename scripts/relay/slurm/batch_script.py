@@ -66,24 +66,28 @@ class BatchScript:
         yield 'exit "$status"'
 
     def _directives(self) -> Iterator[str]:
-        job = self.job
         yield f"--job-name={re.sub(r'[^A-Za-z0-9_.+-]', '_', self.name)}"
-        for flag in ("partition", "account", "qos", "constraint"):
-            if value := getattr(job, flag):
-                yield f"--{flag}={value}"
-        yield from self.site_flags
-        yield f"--nodes={job.nodes}"
-        yield f"--ntasks={job.tasks}"
-        yield f"--ntasks-per-node={job.tasks_per_node}"
-        yield f"--cpus-per-task={job.cpus_per_task}"
-        if job.job_gpus:
-            yield job.job_gpus
-        if job.memory_mb:
-            yield f"--mem={job.memory_mb}M"
-        yield f"--time={_clock(job.minutes)}"
+        yield from asked(self.job, self.site_flags)
         if self.jobs > 1:
             yield f"--array=1-{self.jobs}%1"
         yield f"--output={_quoted(self.output)}"
+
+
+def asked(job: Job, site_flags: Sequence[str] = ()) -> Iterator[str]:
+    """What a job asks for, as flags of sbatch; `site_flags` are those that every job of the site has."""
+    for flag in ("partition", "account", "qos", "constraint"):
+        if value := getattr(job, flag):
+            yield f"--{flag}={value}"
+    yield from site_flags
+    yield f"--nodes={job.nodes}"
+    yield f"--ntasks={job.tasks}"
+    yield f"--ntasks-per-node={job.tasks_per_node}"
+    yield f"--cpus-per-task={job.cpus_per_task}"
+    if job.job_gpus:
+        yield job.job_gpus
+    if job.memory_mb:
+        yield f"--mem={job.memory_mb}M"
+    yield f"--time={_clock(job.minutes)}"
 
 
 def _in_a_line(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from relay.config.config import Config
+from relay.slurm.batch_script import asked
 from relay.spec.job import Job
 from relay.spec.partition import Partition
 from relay.spec.setting import Shape
@@ -75,8 +76,7 @@ def resources(job: Job, site: Site, left_out: Collection[str] = ()) -> dict[str,
     extra = [f"--ntasks-per-node={job.tasks_per_node}"]
     gres = (job.job_gpus or "").removeprefix("--gres=") if job.gpu_request == "gres" else ""
     extra += [job.job_gpus] if job.job_gpus and not gres else []
-    extra += site_flags(site)
-    extra += [f"--exclude={','.join(left_out)}"] if left_out else []
+    extra += [*site_flags(site), *_excluded(left_out)]
     optional = {
         "slurm_partition": job.partition,
         "slurm_account": job.account,
@@ -106,13 +106,11 @@ def site_flags(site: Site) -> list[str]:
 
 def sbatch_flags(job: Job, site: Site, left_out: Collection[str] = ()) -> list[str]:
     """The job as flags of sbatch, for asking when it would start, and for batch scripts that this project submits."""
-    values = resources(job, site, left_out)
-    flag_of = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
-    flags = [f"--{flag}={values[name]}" for name, flag in flag_of.items() if name in values]
-    flags += [f"--nodes={job.nodes}", f"--ntasks={job.tasks}", f"--cpus-per-task={job.cpus_per_task}"]
-    flags += [f"--mem={job.memory_mb}M"] if job.memory_mb else []
-    flags += [f"--time={job.minutes}", *str(values["slurm_extra"]).split()]
-    return [*flags, *([f"--gres={values['gres']}"] if "gres" in values else [])]
+    return [*asked(job, site_flags(site)), *_excluded(left_out)]
+
+
+def _excluded(nodes: Collection[str]) -> list[str]:
+    return [f"--exclude={','.join(nodes)}"] if nodes else []
 
 
 def taken(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:

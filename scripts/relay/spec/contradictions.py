@@ -53,7 +53,7 @@ def _of_torch(site: Site) -> Iterator[str]:
     if e.torch == "auto" and gpus and cuda.chosen(gpus, site.nvidia_driver) is None:
         present = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {site.nvidia_driver}"
         yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({present}); name one"
-    downloaded = e.mode == "wheels" and e.wheels_from == "download"
+    downloaded = e.source == "wheels"
     if e.torch_version and (downloaded or e.mode == "current"):
         whose = "the lock's" if downloaded else "that of the driver's environment"
         yield (
@@ -70,9 +70,9 @@ def _of_packages(site: Site) -> Iterator[str]:
         yield "environment.image: missing with mode: apptainer; allowed: the path of an image"
     if e.mode == "modules" and not site.modules:
         yield "modules: missing with environment.mode: modules; allowed: the modules that give `python` with torch"
-    if e.mode == "wheels" and e.wheels_from == "site" and not e.packages:
+    if e.source == "site" and not e.packages:
         yield "environment.packages: missing with wheels_from: site; allowed: {stack: [packages]}"
-    if e.mode == "wheels" and e.wheels_from == "download" and e.packages:
+    if e.source == "wheels" and e.packages:
         yield (
             "environment.packages: not allowed with wheels_from: download, which installs the lock's; allowed: "
             "wheels_from: site"

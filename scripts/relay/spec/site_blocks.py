@@ -9,6 +9,7 @@ from pydantic import Field
 from relay.spec.blocks import Block, Text
 
 Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]
+Source = Literal["wheels", "site", "conda", "modules", "apptainer", "current"]
 
 
 class OpenMP(Block):
@@ -68,6 +69,11 @@ class Environment(Block):
         default=False,
         description="whether that torch was built with MPI (`torch.distributed.is_mpi_available()`), for backend mpi",
     )
+
+    @property
+    def source(self) -> Source:
+        """Where a job's packages come from: the mode, or `site` for a cluster's own wheels."""
+        return "site" if self.mode == "wheels" and self.wheels_from == "site" else self.mode
 
 
 class LibTorch(Block):

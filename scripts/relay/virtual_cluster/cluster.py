@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,12 @@ SYSTEM_PATH = "/usr/sbin:/sbin"  # where the daemons are; not on every user's PA
 COMMANDS = ("srun", "sbatch", "salloc", "scancel", "scontrol", "squeue", "sinfo", "sattach", "sbcast", "strigger")
 OF_AN_OUTER_SLURM = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
 NODE_DISK = Path("/mnt/nodetmp")
-UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
+NODES = (Node("c1"), Node("c2"), Node("g1", gpus=4), Node("g2", gpus=4))
+PARTITIONS = (
+    Partition("cpu", ("c1", "c2"), default=True),
+    Partition("gpu", ("g1", "g2")),
+    Partition("short", ("c1", "c2", "g1", "g2"), max_minutes=1),
+)
 MOUNT = "mount -t tmpfs -o mode=1777 tmpfs"
 
 
@@ -50,19 +53,18 @@ def obstacle(packages: Mapping[str, str] = PACKAGES) -> str:
 class VirtualCluster:
     """A cluster, up and idle inside its `with` block; its logs and configuration lie in `folder`.
 
+    By default nodes c1, c2, and g1, g2 with 4 fake GPUs each; partitions cpu, gpu, and short (a minute).
     `namespaces=False` leaves the nodes in this machine's network and under its name: quicker where there are many.
-    `kills_for_memory`: a step that uses more memory than its job asked for is killed.
     Raises `RuntimeError` where something cannot be started, `TimeoutError` where the nodes do not come up.
     """
 
     def __init__(
         self,
         folder: Path,
-        nodes: Sequence[Node],
-        partitions: Sequence[Partition],
+        nodes: Sequence[Node] = NODES,
+        partitions: Sequence[Partition] = PARTITIONS,
         *,
         namespaces: bool = True,
-        kills_for_memory: bool = False,
     ) -> None:
         self.folder = folder.resolve()
         if len(str(self.folder)) > 70:
@@ -70,7 +72,6 @@ class VirtualCluster:
         if len(nodes) > 60:
             raise ValueError(f"{len(nodes)} nodes: a virtual cluster has ports for 60")
         self.nodes, self.partitions, self.namespaces = tuple(nodes), tuple(partitions), namespaces
-        self.kills_for_memory = kills_for_memory
         self._contained: dict[str, Contained] = {}
         self._controller = ("", 0)
         self._undo = ExitStack()
@@ -135,7 +136,7 @@ class VirtualCluster:
         port = 16800 + 64 * net.number
         self._controller = (controller.address, port)
         nodes = list(zip(self.nodes, hosts, strict=True))
-        text = slurm_conf(self.folder, port, controller, nodes, self.partitions, kills_for_memory=self.kills_for_memory)
+        text = slurm_conf(self.folder, port, controller, nodes, self.partitions)
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(gres_conf(devices, self.nodes))
         all_hosts = [Host("localhost", "127.0.0.1"), Host("login", net.gateway), *hosts]
@@ -186,41 +187,6 @@ class VirtualCluster:
             raise RuntimeError(f"{shlex.join(done.args)}: status {done.returncode}\n{done.stdout}{done.stderr or ''}")
         return done
 
-    def jobs(self) -> list[dict[str, str]]:
-        """All jobs that Slurm remembers (ended ones: 10 minutes), oldest first: the fields of `scontrol show job`."""
-        lines = self.run("scontrol", "show", "job", "--oneliner").stdout.splitlines()
-        return sorted(map(_fields, filter(_fields, lines)), key=lambda job: int(job["JobId"]))
-
-    def job(self, job_id: int | str) -> dict[str, str]:
-        """The fields of one job. Raises `RuntimeError` where Slurm does not know it."""
-        return _fields(self.run("scontrol", "show", "job", "--oneliner", str(job_id)).stdout)
-
-    def ended(self, job_id: int | str, timeout: float = 60) -> dict[str, str]:
-        """The fields of a job once it is over. `sbatch --wait` returns earlier: its nodes are then still cleared.
-
-        Raises `TimeoutError` where it is not over in time.
-        """
-        end = time.monotonic() + timeout
-        while (job := self.job(job_id))["JobState"] in UNFINISHED:
-            if time.monotonic() > end:
-                raise TimeoutError(f"the job is not over after {timeout} s: {job}")
-            time.sleep(0.1)
-        return job
-
-    def node_namespace_run(
-        self, node: str, *command: str | Path, check: bool = True, **options: Any
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a node, past Slurm: to look at its disk, network and processes. Like `run`."""
-        return self.run(*self._contained[node].enter(), *command, check=check, **options)
-
-    def processes(self, node: str) -> dict[int, str]:
-        """What runs on a node but for Slurm's daemons: command lines by this machine's process numbers."""
-        return {pid: line for pid, line in self._contained[node].processes().items() if not line.startswith("slurm")}
-
-    def set_node(self, name: str, state: str) -> None:
-        """`down`: the node fails, and its jobs with it; `drain`: it takes no more jobs; `resume`: it is back."""
-        self.run("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test")
-
     def wait_until_idle(self, timeout: float = 60) -> None:
         """Until every node is idle and no job is queued.
 
@@ -231,18 +197,6 @@ class VirtualCluster:
             if time.monotonic() > end:
                 raise TimeoutError(f"the cluster is not idle after {timeout} s\n{self._condition()}")
             time.sleep(0.1)
-
-    def tidy(self, timeout: float = 90) -> None:
-        """Make it as new, but for the jobs that it remembers: nothing queued, nodes idle, no process left there."""
-        if not self._idle():
-            self.run("scancel", "--quiet", "--user=root", check=False)
-            for node in self.nodes:
-                self.run("scontrol", "update", f"nodename={node.name}", "state=resume", check=False)
-        self.wait_until_idle(timeout)
-        for node in self.nodes:
-            for pid in self.processes(node.name):  # Slurm without cgroups loses sight of daemons
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
 
     def _idle(self) -> bool:
         if ended := [name for name, daemon in self._contained.items() if daemon.ended()]:
@@ -275,11 +229,6 @@ class VirtualCluster:
         return "\n".join(lines)
 
 
-def _fields(line: str) -> dict[str, str]:
-    """`Key=value Key=value …`, where a value may hold spaces and equals signs."""
-    return dict(pair.split("=", 1) for pair in re.split(r" +(?=[A-Z][A-Za-z_:/]*=)", line.strip()) if "=" in pair)
-
-
 @contextmanager
 def _sole_user(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as lock:
@@ -290,14 +239,3 @@ def _sole_user(folder: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
-
-
-def usual(folder: Path) -> VirtualCluster:
-    """Nodes c1, c2, and g1, g2 with 4 fake GPUs each; partitions cpu (the default), gpu, and short (a minute)."""
-    nodes = [Node("c1"), Node("c2"), Node("g1", gpus=4), Node("g2", gpus=4)]
-    partitions = [
-        Partition("cpu", ("c1", "c2"), default=True),
-        Partition("gpu", ("g1", "g2")),
-        Partition("short", ("c1", "c2", "g1", "g2"), max_minutes=1),
-    ]
-    return VirtualCluster(folder, nodes, partitions)

@@ -63,35 +63,9 @@ class Contained:
         self._outer.wait(30)
         self._outer.stdin.close()
 
-    def processes(self) -> dict[int, str]:
-        """Command lines of what runs inside, but for process 1, by their numbers outside."""
-        inside = _namespace(self.first)
-        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-        return {pid: _command_line(pid) for pid in pids if pid != self.first and _namespace(pid) == inside}
-
-    def enter(self) -> tuple[str, ...]:
-        """The beginning of a command that is to run inside."""
-        # --root: in a chroot, a mount namespace alone would show the world outside it
-        return ("nsenter", "--target", str(self.first), "--mount", "--uts", "--net", "--pid", "--root")
-
 
 def _only_child(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
-
-
-def _namespace(pid: int) -> str | None:
-    """The process namespace that a process is in; nothing when it has ended."""
-    try:
-        return str(Path(f"/proc/{pid}/ns/pid").readlink())
-    except OSError:
-        return None
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ TaskProlog={folder}/bin/task_prolog
 Epilog={folder}/bin/epilog
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-{memory}
+JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=100
@@ -77,11 +77,6 @@ BatchStartTimeout=60
 SlurmdTimeout=60
 """
 
-KILLS_FOR_MEMORY = """\
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill"""
-
 
 def slurm_conf(
     folder: Path,
@@ -89,15 +84,9 @@ def slurm_conf(
     controller: Host,
     nodes: Sequence[tuple[Node, Host]],
     partitions: Sequence[Partition],
-    *,
-    kills_for_memory: bool = False,
 ) -> str:
-    """The text of slurm.conf; ports from `port` on are taken, one for the controller and one for each node.
-
-    `kills_for_memory`: a step that uses more memory than its job asked for is killed within seconds.
-    """
-    memory = KILLS_FOR_MEMORY if kills_for_memory else "JobAcctGatherType=jobacct_gather/none"
-    text = SETTINGS.format(folder=folder, port=port, controller=controller, memory=memory)
+    """The text of slurm.conf; ports from `port` on are taken, one for the controller and one for each node."""
+    text = SETTINGS.format(folder=folder, port=port, controller=controller)
     for number, (node, host) in enumerate(nodes, start=port + 1):
         gpus = f" Gres=gpu:{node.gpu_type}:{node.gpus}" if node.gpus else ""
         text += (
