@@ -24,8 +24,9 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, note, resume, sbatch, sealed, time_limit, writers
+from relay.chain import ChainError, Run, Stopped, ending, resume, sbatch, sealed, writers
 from relay.chain import command as chain_command
+from relay.chain import slurm as time_limit
 from relay.chain.agreement import Agreement
 from small_disks import fill, mounts, small
 
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 @pytest.fixture(autouse=True)
 def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 1.0)
+    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 1.0)
     for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME):
         monkeypatch.delenv(name, raising=False)
 
@@ -118,7 +119,7 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     assert f"{changed}\n" in capsys.readouterr().err
     shutil.rmtree("checkpoints")
     Path("accepted").rename("checkpoints")
-    monkeypatch.setenv(note.ACCEPT, "1")
+    monkeypatch.setenv(ending.ACCEPT, "1")
     seen = [[int(sample) for sample in batch] for _, batch, *_ in trained(lambda: sized(3), None)]
     assert seen == [[6, 7, 8], [9, 10, 11], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 

@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from living import LONGEST_SECONDS, until
-from relay.chain.family import children, program
 from relay.chain.signals import EARLY, SIGNALS
-from relay.chain.supervisor import Process, Supervisor
+from relay.chain.supervisor import Process, Supervisor, children, program
 from relay.script.observed import Observed
 from relay.script.process import Child
 from stacks import provide

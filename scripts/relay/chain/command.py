@@ -14,13 +14,11 @@ from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
 
-from . import note, sbatch
-from .errors import STOPPED, ChainError, say, tell_in_one_line
-from .family import children, hears
-from .launched import end_with_parent
+from . import sbatch
+from .ending import ACCEPT, HEARS, NOTE, STOPPED, ChainError, announce_early, read_note, say, tell_in_one_line
 from .signals import EARLY, MOST_SECONDS, SIGNALS
-from .supervisor import Supervisor
-from .time_limit import END_TIME, end_time, seconds_of
+from .slurm import END_TIME, end_time, seconds_of
+from .supervisor import Supervisor, children, end_with_parent, hears
 
 USAGE = """\
 relay-chain [--time LIMIT] [--accept] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment = dict(os.environ)
     while words and (option := words[0].partition("=")[0]) in ("--time", "--accept"):
         if option == "--accept":
-            environment[note.ACCEPT], words = "1", words[1:]
+            environment[ACCEPT], words = "1", words[1:]
         else:
             limit, words = _limit(words)
             environment[END_TIME] = str(time.time() + limit)
@@ -88,17 +86,17 @@ class Command(Supervisor):
         self.words, self.environment, self._meanwhile = words, environment, meanwhile
         self._called = time.monotonic()
         self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
-        environment[note.NOTE] = str(self._note)
-        environment.pop(note.HEARS, None)
+        environment[NOTE] = str(self._note)
+        environment.pop(HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0
-            environment[note.HEARS] = "1"
+            environment[HEARS] = "1"
         environment.setdefault(*SHUTDOWN)
 
     def run(self) -> int:
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            stop = note.read(self._note)
+            stop = read_note(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
@@ -121,7 +119,7 @@ class Command(Supervisor):
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Note a signal, and tell the ranks where it comes before the job's end."""
         if number in EARLY:
-            note.announce(self._note)
+            announce_early(self._note)
         super().hear(number, frame)
 
     def left(self) -> list[int]:

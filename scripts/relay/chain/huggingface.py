@@ -18,16 +18,16 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from . import note, sealed
+from . import sealed
 from .agreement import Agreement
-from .errors import ChainError, tell_in_one_line
+from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_of
+from .loader import prepare
 from .ranks import Ranks
 from .report import reporter
+from .sealed import Folder, newest_of
 from .signals import Interruption
-from .time_limit import end_time
-from .workers import prepare
+from .slurm import end_time
 
 
 class ChainCallback(TrainerCallback):
@@ -119,5 +119,5 @@ class ChainCallback(TrainerCallback):
     ) -> None:
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
         if self._stopped:
-            raise note.stopped(state.global_step, self._stopped, rank=self._join().rank)
+            raise stopped(state.global_step, self._stopped, rank=self._join().rank)
         self._interruption.end()

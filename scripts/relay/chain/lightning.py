@@ -28,20 +28,16 @@ else:
     except ModuleNotFoundError:
         from pytorch_lightning.callbacks import Checkpoint
 
-from . import note
 from .agreement import Agreement
-from .errors import ChainError, tell_in_one_line
+from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_of
 from .generators import generators
-from .lightning_loader import Loader
-from .place import Place, own_generators
+from .loader import Loader, Place, own_generators, prepare
 from .ranks import Ranks
 from .report import reporter
-from .sealed import manifest
+from .sealed import Folder, manifest, newest_of
 from .signals import Interruption
-from .time_limit import end_time
-from .workers import prepare
+from .slurm import end_time
 
 CHECKPOINT = "trainer.ckpt"
 
@@ -171,7 +167,7 @@ class ChainCallback(Checkpoint):
             self._save(trainer, step)
         self._agreement.done(step, saved=decision.save)
         if decision.stopped:
-            raise note.stopped(step, decision.stopped, rank=self._agreement.ranks.rank)
+            raise stopped(step, decision.stopped, rank=self._agreement.ranks.rank)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save what is not saved yet, and give the Trainer its loaders back."""

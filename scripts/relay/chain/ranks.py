@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .errors import ChainError
-from .launched import rank_and_size
+from .ending import ChainError
+from .report import rank_and_size
 
 T = TypeVar("T")
 

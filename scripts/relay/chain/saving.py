@@ -17,16 +17,15 @@ from typing import Any
 
 import torch
 
-from . import sealed, writers
-from .background import Background, Saving
-from .errors import ChainError, say
+from . import writers
+from .agreement import Background, Saving
+from .ending import ChainError, say
 from .files import described, disk_refusal, remove, sync
-from .folder import Folder, newest_sound, of_another
 from .generators import generators, restore
-from .place import Place
+from .loader import Place
 from .ranks import Ranks
 from .report import reporter
-from .sealed import damage, manifest
+from .sealed import Folder, damage, manifest, newest_sound, of_another
 from .state import REPLICATED, State, difference, unreadable
 
 FULL = ("No space left", "quota exceeded")  # of errno's texts
@@ -145,8 +144,8 @@ class Checkpoints(Background[Files]):
 
         Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
         """
-        steps = self.ranks.of_first(lambda: sealed.steps(self.folder.path))
-        place = newest_sound([*map(self.folder.place, steps)], self._damage, aloud=self.ranks.rank == 0)
+        places = self.ranks.of_first(self.folder.places)
+        place = newest_sound(places, self._damage, aloud=self.ranks.rank == 0)
         return self._loaded(place) if place else Place()
 
     def _damage(self, place: Path) -> str | None:

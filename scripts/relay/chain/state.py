@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .errors import ChainError
+from .ending import ChainError
 from .generators import Own
 from .ranks import Ranks
 

@@ -18,9 +18,8 @@ from functools import partial
 
 from relay.base import lifeline
 from relay.base.lifeline import LAUNCHER
-from relay.chain.launched import end_with_parent
 from relay.chain.signals import EARLY, SIGNALS
-from relay.chain.supervisor import Supervisor
+from relay.chain.supervisor import Supervisor, end_with_parent
 from relay.launch import worker
 from relay.launch.command_lines import free_port
 from relay.process import meeting

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relay.chain.family import descendants, parents
+from relay.chain.supervisor import descendants, parents
 from relay.process.gpus import Gpus
 from relay.run_folder.attempts import append
 from relay.run_folder.samples import Look

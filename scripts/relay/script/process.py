@@ -21,11 +21,10 @@ from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
-from relay.chain import note
-from relay.chain.family import children, descendants, hears, program
+from relay.chain.ending import NOTE, read_note
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.chain.supervisor import Supervisor, send
+from relay.chain.supervisor import Supervisor, children, descendants, hears, program, send
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import DEADLINE, record_begin
@@ -79,7 +78,7 @@ def main(arguments: list[str]) -> None:
                 child.wait()
             if outside:
                 outside.warn()
-            stop_note = note.read(Path(environment[note.NOTE]))
+            stop_note = read_note(Path(environment[NOTE]))
             _conclude(child, observed, records, stop_note, lambda how: why.failed(how, observed, script, folder))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.files import remove
-from relay.chain.background import DONE
+from relay.chain.agreement import DONE
 from relay.process import sent
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name

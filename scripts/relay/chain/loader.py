@@ -1,0 +1,266 @@
+"""A script's loader: the place in its data from which the next job goes on, and what ends its workers.
+
+An epoch's order is drawn when its loader is asked for an iterator. So the generators are kept as they were then, beside
+how they are now. To go on, the first are restored, the order is drawn again, the batches that were trained are passed
+over, and then the generators are restored as they are now.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from .ending import ChainError
+from .generators import generators, restore
+from .signals import SIGNALS
+
+FEEDING = (DataLoader, Sampler, Dataset)
+HOLDING = ("sampler", "batch_sampler", "dataset")  # also where they are properties
+MOST_HELD = 100  # of a list, such as the data sets that ConcatDataset joins; a data set's samples are no such list
+LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # sockets' names have 107 bytes at most
+SILENT_SECONDS = 600  # without a batch, where the user gave the loader no `timeout`
+_LET_GO_SECONDS = 1.0
+
+
+@dataclass
+class Place:
+    """`step`: batches taken since the run's start. `batch`: those of this epoch. `epoch`: counted from 0.
+
+    `order` is the state of the generators at the epoch's start; empty before the first. `loader` is what tells the
+    epoch's batches (`epoch_size`).
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    order: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, int | None] = field(default_factory=dict)
+
+    def state(self) -> dict[str, Any]:
+        """As plain values, for a checkpoint."""
+        return asdict(self)
+
+    def end_epoch(self) -> None:
+        """Go to the first batch of the next epoch."""
+        self.epoch, self.batch, self.order = self.epoch + 1, 0, {}
+
+
+def epoch_size(loader: Any) -> dict[str, int | None]:
+    """How many batches an epoch of the loader has, and of how many samples; None where it does not tell."""
+    try:
+        count = len(loader)
+    except TypeError:
+        count = None
+    return {"batches": count, "batch_size": getattr(loader, "batch_size", None)}
+
+
+def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Iterator[Any]:
+    """The batches of an epoch that are left from `place` on.
+
+    torch's own DataLoader of a map-style dataset passes over batches without reading their samples; any other loader,
+    and this one with `reread`, reads them and drops them.
+    """
+    own = own_generators(loader)
+    _set_epoch(loader, place.epoch)
+    if not place.batch:
+        place.order = generators(own)
+        return iter(loader)
+    now = generators(own)
+    restore(place.order, own)
+
+    def arrived() -> None:
+        restore(now, own)
+
+    if not reread and type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
+        return iter(_passing(loader, place.batch, arrived))
+    return _read_again(iter(loader), place.batch, arrived)
+
+
+def own_generators(loader: Any) -> list[torch.Generator]:
+    """The generators that the user gave to a loader, or to what it holds, each once."""
+    given = (getattr(holder, "generator", None) for holder in within(loader))
+    return list(dict.fromkeys(each for each in given if isinstance(each, torch.Generator)))
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the epoch to whatever draws its order from it, such as a DistributedSampler, wherever it is held."""
+    for holder in within(loader):
+        if callable(set_epoch := getattr(holder, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+def within(loader: Any) -> list[Any]:
+    """A loader, and the loaders, samplers and data sets that it holds, at any depth, each once."""
+    holders: list[Any] = []
+    unread = [loader]
+    while unread:
+        each = unread.pop(0)
+        if any(each is other for other in holders):
+            continue
+        holders.append(each)
+        held = list(getattr(each, "__dict__", {}).values())
+        held += [item for several in held if type(several) in (list, tuple) for item in several[:MOST_HELD]]
+        unread += [item for item in held if isinstance(item, FEEDING) or hasattr(item, "set_epoch")]
+        # What has one of these names feeds the loader, whatever it is.
+        unread += [item for name in HOLDING if (item := getattr(each, name, None)) is not None]
+    return holders
+
+
+def _passing(loader: DataLoader[Any], count: int, arrived: Callable[[], None]) -> DataLoader[Any]:
+    """The same loader, whose sampler passes over its first indices."""
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    passing = copy.copy(loader)
+    # DataLoader forbids to assign it, because an iterator in use would not see it; this one has none yet.
+    vars(passing)[name] = _Passing(getattr(loader, name), count, arrived)
+    return passing
+
+
+@dataclass
+class _Passing:
+    """A sampler without its first `count` indices; `arrived` is called when they have been passed."""
+
+    sampler: Any
+    count: int
+    arrived: Callable[[], None]
+
+    def __iter__(self) -> Iterator[Any]:
+        return _read_again(iter(self.sampler), self.count, self.arrived)
+
+    def __len__(self) -> int:
+        return len(self.sampler) - self.count
+
+
+def _read_again(iterator: Iterator[Any], count: int, arrived: Callable[[], None]) -> Iterator[Any]:
+    for _ in islice(iterator, count):
+        pass
+    arrived()
+    yield from iterator
+
+
+def prepare(loader: Any) -> None:
+    """Shield the workers of a loader, and of those within it, from a job's signals; bound the wait for a batch.
+
+    Raises ChainError where they could not make their sockets: the training would wait for ever.
+    """
+    folder = tempfile.gettempdir()
+    for each in within(loader):
+        if not isinstance(each, DataLoader) or not each.num_workers:
+            continue
+        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+            raise ChainError(
+                f"TMPDIR={folder}: {len(os.fsencode(folder))} characters are too many for data workers' sockets; "
+                f"allowed: at most {LONGEST_FOLDER}, such as /tmp"
+            )
+        each.timeout = each.timeout or SILENT_SECONDS
+        if not isinstance(each.worker_init_fn, _Shielded):
+            each.worker_init_fn = _Shielded(each.worker_init_fn)
+            atexit.unregister(_let_go)
+            atexit.register(_let_go)
+
+
+def heard(batches: Iterable[Any]) -> Iterator[Any]:
+    """The same batches. Raises ChainError in place of torch's error where the workers say nothing for too long."""
+    try:
+        yield from batches
+    except RuntimeError as error:
+        if "DataLoader timed out" not in str(error):
+            raise
+        raise ChainError(
+            f"{error}: the data workers say nothing; what they printed is above. Where a batch may take longer, give "
+            "the loader timeout=SECONDS"
+        ) from None
+
+
+@dataclass
+class _Shielded:
+    """What a worker begins with: what reaches every process of a job ends none, for the last step still needs it."""
+
+    then: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        if self.then:
+            self.then(worker)
+
+
+def _let_go() -> None:
+    """At the end: kill workers that are stuck. multiprocessing would wait for ever, as they ignore its SIGTERM."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's own handler makes an error of a worker's death
+    left = [each for each in multiprocessing.active_children() if each.daemon]
+    for each in left:
+        each.terminate()
+    for each in left:
+        each.join(_LET_GO_SECONDS)
+        each.kill()
+
+
+class Loader:
+    """A loader of the Trainer's that counts its batches, and begins where an earlier job stopped.
+
+    An epoch's order is drawn when its first batch is fetched, and not before: what is drawn then is known. All else is
+    as the loader has it.
+    """
+
+    def __init__(self, loader: Any, trainer: Any) -> None:
+        self.loader, self._trainer = loader, trainer
+        self._place = Place()
+        self._goes_on = False
+        self._own: list[torch.Tensor] = []
+        self._generators: dict[str, Any] | None = None
+        self._before: Callable[[], None] = lambda: None
+
+    def go_on(self, place: Place, own: list[torch.Tensor]) -> None:
+        """Begin the next iteration at this place, with these states of the loader's own generators."""
+        self._place, self._own, self._goes_on = place, own, True
+
+    def use(self, generators: dict[str, Any] | None, before: Callable[[], None]) -> None:
+        """Restore the process's generators with the next batch; call `before` before each one is fetched."""
+        self._generators, self._before = generators, before
+
+    def reached(self, ahead: int) -> dict[str, Any]:
+        """The place, as plain values; `ahead` batches were fetched that are not trained yet."""
+        place = self._place.state()
+        return {**place, "batch": max(0, place["batch"] - ahead)}
+
+    def __iter__(self) -> Iterator[Any]:
+        self._before()
+        if not self._goes_on:
+            self._place = Place(epoch=self._trainer.fit_loop.epoch_progress.current.processed)
+        self._goes_on = False
+        self._restore()
+        place = self._place
+        keeps_place = hasattr(self.loader, "load_state_dict")  # the Trainer has it go on by itself
+        left = iter(self.loader) if keeps_place else batches(self.loader, place)
+        for batch in heard(left):
+            place.batch += 1
+            yield batch
+            self._before()
+
+    def _restore(self) -> None:
+        """Whatever was drawn since the job began, the generators go on as they were when it was saved."""
+        for each, state in zip(own_generators(self.loader), self._own, strict=False):
+            each.set_state(state)
+        self._own = []
+        if self._generators is not None:
+            restore(self._generators)
+        self._generators = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # before it is there, as when this is copied
+            raise AttributeError(name)
+        return getattr(self.loader, name)
