@@ -57,7 +57,8 @@ def command(
     if run.shape.launcher == "torchrun" and is_script(run):  # the command starts its node's processes itself
         return [*python, "-m", "relay.launch.worker", *program]
     if run.shape.launcher in ("direct", "spawn", "horovodrun"):
-        return [*python, "-m", f"relay.launch.{run.shape.launcher}", str(run.shape.processes_per_node), *program]
+        node = ["-m", "relay.launch.node", run.shape.launcher, str(run.shape.processes_per_node)]
+        return [*python, *node, *program]
     worker = ["-m", "relay.launch.worker", *program]
     if run.shape.launcher != "torchrun":
         return [*python, *worker]

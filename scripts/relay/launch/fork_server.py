@@ -186,6 +186,11 @@ def _read(connection: socket.socket, count: int) -> bytes:
     return read
 
 
+def _ready(*files: int | socket.socket) -> list[int | socket.socket]:
+    """Those of the files that have something to tell, once any has."""
+    return select.select(files, [], [])[0]
+
+
 def _be(worker: dict[str, Any]) -> None:
     """Be the worker that has told this, as if this process had imported torch itself."""
     os.environ.clear()
@@ -239,7 +244,7 @@ def _served(connection: socket.socket) -> dict[str, Any]:
     fork = os.pidfd_open(pid)
     with suppress(OSError):
         connection.sendall(HEAD.pack(pid))
-    if fork not in select.select([fork, connection], [], [])[0]:  # the worker was killed
+    if fork not in _ready(fork, connection):  # the worker was killed
         _send(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with suppress(OSError):
@@ -259,14 +264,14 @@ def main() -> int:
     except OSError:
         return 0
     listener.listen(socket.SOMAXCONN)
-    gc.disable()  # as in `relay.launch.imports`
+    gc.disable()  # as in `relay.launch.worker`
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # an import that asks for GPUs must not start CUDA: no fork could
     for name in PRELOADED:
         import_module(name)
     gc.enable()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel keeps nothing of those that have ended
-    while driver not in select.select([listener, driver], [], [])[0]:
+    while driver not in _ready(driver, listener):
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()

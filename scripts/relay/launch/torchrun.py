@@ -16,7 +16,7 @@ from pathlib import Path
 from relay.base import lifeline
 from relay.base.errors import UserError
 from relay.chain.signals import EARLY
-from relay.launch.imports import importing
+from relay.launch.worker import importing
 from relay.process import meeting
 from relay.run_folder import faults
 
