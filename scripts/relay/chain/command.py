@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -40,35 +41,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] == "sbatch":
         return sbatch.main(words[1:])
-    environment = dict(os.environ)
-    while words and (option := words[0].partition("=")[0]) in ("--time", "--accept"):
-        if option == "--accept":
-            environment[ACCEPT], words = "1", words[1:]
-        else:
-            limit, words = _limit(words)
-            environment[END_TIME] = str(time.time() + limit)
-    if not words or words[0].startswith("-"):
-        raise ChainError(
-            f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …"
-        )
+    environment, given = dict(os.environ), _given(words)
+    if given.accept:
+        environment[ACCEPT] = "1"
+    if given.time:
+        environment[END_TIME] = str(time.time() + given.time)
     following = sbatch.follow()
     if following and _name(os.getppid()) != "slurmstepd":
         end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
-    with Command(words, environment, following.ask_again if following else None) as command:
+    with Command(given.command, environment, following.ask_again if following else None) as command:
         status = command.run()
         if following:
             following.end(status)
     return status
 
 
-def _limit(words: list[str]) -> tuple[float, list[str]]:
-    """The seconds of `--time LIMIT` or `--time=LIMIT`, and the words after it."""
-    _, equals, value = words[0].partition("=")
-    rest = words[1:]
-    if not equals:
-        value, rest = (rest[0] if rest else ""), rest[1:]
-    return seconds_of(value), rest
+def _given(words: list[str]) -> argparse.Namespace:
+    """The options, and the command after them. Raises ChainError."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--time", type=seconds_of)
+    parser.add_argument("--accept", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    with suppress(argparse.ArgumentError):  # `--time` at the end
+        given, strange = parser.parse_known_args(words)
+        if given.command and not strange:
+            return given
+    raise ChainError(f"{' '.join(words)}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …")
 
 
 class Command(Supervisor):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ class ChainCallback(Checkpoint):
         own: dict[str, Any] = {}
         if self._resumed is not None:
             own = torch.load(self._resumed / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
-            self._save_seconds = float(manifest(self._resumed).get("save_seconds", 0))
+            self._save_seconds = manifest(self._resumed)["save_seconds"]
         self._saved = self._asked = _step(trainer)
         self._agreement = Agreement(ranks, self._interruption, self._saved, self.save_minutes * 60, self.save_steps)
         # The Trainer has made the first epoch's iterator already, which is not at the place.
@@ -129,15 +130,12 @@ class ChainCallback(Checkpoint):
 
     def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
         combined = trainer.fit_loop._combined_loader
-        for each in combined.flattened:
+        self._loaders = []
+        for each, place, its_own in zip_longest(combined.flattened, own.get("places", ()), own.get("own", ())):
             prepare(each)
-        self._loaders = [Loader(each, trainer) for each in combined.flattened]
-        for loader, its_place, its_generators in zip(
-            self._loaders, own.get("places", ()), own.get("own", ()), strict=False
-        ):
-            loader.go_on(Place(**its_place), its_generators)
+            self._loaders.append(Loader(each, trainer, place and Place(**place), its_own or []))
         # The first is asked first: when it is, the step before is over.
-        self._loaders[0].use(own.get("generators"), lambda: self._between(trainer))
+        self._loaders[0].generators, self._loaders[0].before = own.get("generators"), lambda: self._between(trainer)
         combined.flattened = self._loaders
 
     # Between two steps

@@ -207,27 +207,18 @@ def _let_go() -> None:
 
 
 class Loader:
-    """A loader of the Trainer's that counts its batches, and begins where an earlier job stopped.
+    """A loader of Lightning's Trainer that counts its batches, and begins where an earlier job stopped.
 
-    An epoch's order is drawn when its first batch is fetched, and not before: what is drawn then is known. All else is
-    as the loader has it.
+    An epoch's order is drawn when its first batch is fetched, and not before: what is drawn then is known. With that
+    batch, `generators`, the process's, are restored. `before` is called before each batch is fetched. All else is as
+    the loader has it. `place` and `own`, the states of its own generators, are those of an earlier job.
     """
 
-    def __init__(self, loader: Any, trainer: Any) -> None:
+    def __init__(self, loader: Any, trainer: Any, place: Place | None, own: list[torch.Tensor]) -> None:
         self.loader, self._trainer = loader, trainer
-        self._place = Place()
-        self._goes_on = False
-        self._own: list[torch.Tensor] = []
-        self._generators: dict[str, Any] | None = None
-        self._before: Callable[[], None] = lambda: None
-
-    def go_on(self, place: Place, own: list[torch.Tensor]) -> None:
-        """Begin the next iteration at this place, with these states of the loader's own generators."""
-        self._place, self._own, self._goes_on = place, own, True
-
-    def use(self, generators: dict[str, Any] | None, before: Callable[[], None]) -> None:
-        """Restore the process's generators with the next batch; call `before` before each one is fetched."""
-        self._generators, self._before = generators, before
+        self._place, self._goes_on, self._own = place or Place(), place is not None, own
+        self.generators: dict[str, Any] | None = None
+        self.before: Callable[[], None] = lambda: None
 
     def reached(self, ahead: int) -> dict[str, Any]:
         """The place, as plain values; `ahead` batches were fetched that are not trained yet."""
@@ -235,7 +226,7 @@ class Loader:
         return {**place, "batch": max(0, place["batch"] - ahead)}
 
     def __iter__(self) -> Iterator[Any]:
-        self._before()
+        self.before()
         if not self._goes_on:
             self._place = Place(epoch=self._trainer.fit_loop.epoch_progress.current.processed)
         self._goes_on = False
@@ -246,16 +237,15 @@ class Loader:
         for batch in heard(left):
             place.batch += 1
             yield batch
-            self._before()
+            self.before()
 
     def _restore(self) -> None:
         """Whatever was drawn since the job began, the generators go on as they were when it was saved."""
         for each, state in zip(own_generators(self.loader), self._own, strict=False):
             each.set_state(state)
-        self._own = []
-        if self._generators is not None:
-            restore(self._generators)
-        self._generators = None
+        if self.generators is not None:
+            restore(self.generators)
+        self._own, self.generators = [], None
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -189,12 +189,14 @@ class Checkpoints(Background[Files]):
             self._sharded.load(place)
         self.state.load(every, own, facts["things"])
         restore(own["generators"])
-        self.longest_save_seconds = float(facts.get("save_seconds", 0))
+        self.longest_save_seconds = facts["save_seconds"]
         if self.ranks.rank == 0:
             writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
-            if (words := facts.get("words", sys.argv[1:])) != sys.argv[1:]:
-                say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")
+            if facts["words"] != sys.argv[1:]:
+                say(
+                    f"the command's words were '{shlex.join(facts['words'])}', and are '{shlex.join(sys.argv[1:])}' now"
+                )
             for name in self.state.shape().keys() - facts["things"].keys():
                 say(f"{place} has no {name}: it starts anew")
         self._own_states = own["generators"]["further"]

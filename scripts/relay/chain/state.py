@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -69,8 +69,9 @@ class State:
             own = {key: list(value.shape) for key, value in module.state_dict().items() if torch.is_tensor(value)}
             things[name] = {"kind": "module", "tensors": own}
         for name, optimizer in self.optimizers.items():
-            shapes = {str(place): list(each.shape) for place, each in enumerate(parameters(optimizer))}
-            things[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": self._names(optimizer)}
+            names, trained = self._names(optimizer), parameters(optimizer)
+            shapes = {key: list(each.shape) for key, each in zip(chain.from_iterable(names), trained, strict=True)}
+            things[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": names}
         return things | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
 
     def check(self) -> None:
@@ -88,7 +89,7 @@ class State:
             for name, module in self.modules.items()
             for key, each in module.named_parameters()
         }
-        strange = itertools.count(1)
+        strange = count(1)
         return [
             [names.get(id(each)) or f"parameter {next(strange)} of no module" for each in group["params"]]
             for group in optimizer.param_groups
@@ -118,7 +119,7 @@ class State:
             if name in replicated:
                 saved = replicated[name]
                 if isinstance(thing, Optimizer):
-                    saved = in_order(saved, there[name].get("groups"), self._names(thing))
+                    saved = in_order(saved, there[name]["groups"], self._names(thing))
                 thing.load_state_dict(saved)
                 if isinstance(thing, Optimizer):
                     keep_dtypes(thing, saved)
@@ -191,13 +192,11 @@ def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
-def in_order(saved: dict[str, Any], there: list[list[str]] | None, here: list[list[str]]) -> dict[str, Any]:
+def in_order(saved: dict[str, Any], there: list[list[str]], here: list[list[str]]) -> dict[str, Any]:
     """An optimizer's saved state, each group's parameters in the order that they have here. torch maps them by place.
 
-    `there` and `here` are their names by group; without names, the order is taken to be the same.
+    `there` and `here` are their names by group.
     """
-    if not there or not here or there == here:
-        return saved
     numbers = {
         name: number
         for names, group in zip(there, saved["param_groups"], strict=True)
@@ -261,10 +260,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
         given = here[name]
         if saved["kind"] != given["kind"]:
             return f"{name} is {saved['kind']} there, and {given['kind']} here"
-        if saved.get("groups") and given.get("groups"):
-            if wrong := _grouped_otherwise(saved["groups"], given["groups"]):
-                return f"{name}: {wrong}"
-            saved, given = ({"kind": each["kind"], "tensors": _by_name(each)} for each in (saved, given))
+        if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
+            return f"{name}: {wrong}"
         for key in {**saved["tensors"], **given["tensors"]}:
             before, now = saved["tensors"].get(key), given["tensors"].get(key)
             if before != now:
@@ -286,11 +283,6 @@ def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | N
             f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
         )
     return None
-
-
-def _by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The shapes of an optimizer's parameters by their names."""
-    return dict(zip((name for names in saved["groups"] for name in names), saved["tensors"].values(), strict=True))
 
 
 def _shape(shape: list[int] | None) -> str:
