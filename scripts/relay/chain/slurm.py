@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from .ending import ChainError, say
+from .supervisor import started
 
 _SECONDS = 120.0  # for an answer
 # Defaults for what commands print, and for what sbatch would wait for or multiply. All else of sbatch's (SBATCH_*) is
@@ -106,7 +106,8 @@ def end_time(limit: float | str | None = None, environment: Mapping[str, str] = 
     `limit` is the script's own, counted from the start of its process; the `environment` may tell others. Raises
     ChainError for a wrong one.
     """
-    ends = [in_environment(END_TIME, environment), None if limit is None else _process_start() + seconds_of(limit)]
+    own = None if limit is None else (started() or time.time()) + seconds_of(limit)
+    ends = [in_environment(END_TIME, environment), own]
     ends.append(_slurm_end(needed=not any(ends)))
     return min((end for end in ends if end is not None), default=None)
 
@@ -138,12 +139,3 @@ def _slurm_end(*, needed: bool) -> float | None:
     if (end := unix_seconds(said)) is None and needed:
         say(f"warning: Slurm tells no end of job {job} ({said}); a signal alone stops it, or relay-chain --time LIMIT")
     return end
-
-
-def _process_start() -> float:
-    """When this process was started, in Unix seconds: importing torch is part of its time. Else now."""
-    with suppress(OSError, ValueError, IndexError):
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
-    return time.time()

@@ -181,12 +181,28 @@ def descendants(pid: int, parent_of: Mapping[int, int] | None = None) -> list[in
 
 
 def parents() -> dict[int, int]:
-    """The parent of each process that runs; what is dead, and was not waited for, does not."""
-    parent_of = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The program's name, which comes before, may have blanks and brackets.
-            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                parent_of[int(path.parent.name)] = int(parent)
-    return parent_of
+    """The parent of each process that runs."""
+    numbers = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return {pid: int(fields[1]) for pid in numbers if (fields := stat_fields(pid))}
+
+
+def started() -> float | None:
+    """When this process was started, in seconds since 1970: importing torch is part of its time. None: not known."""
+    with suppress(OSError):
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        if fields := stat_fields("self"):
+            return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def stat_fields(pid: int | str) -> list[str] | None:
+    """What the kernel tells of a process in /proc/PID/stat, from the third field on, which is its state.
+
+    None where it is over, and of one that is dead and was not waited for.
+    https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    with suppress(OSError):
+        # The program's name, which comes before, may have blanks and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields
+    return None

@@ -14,7 +14,6 @@ its work itself. Linux only: sockets have names that are no files, and tell whos
 
 from __future__ import annotations
 
-import array
 import gc
 import json
 import os
@@ -67,8 +66,8 @@ START_SECONDS = 60.0  # within which a server has imported torch, on a busy mach
 PAUSE_SECONDS = 0.02
 MOST_BYTES = 1 << 20  # of a command line and an environment
 STANDARD_FILES = (0, 1, 2)
-HEAD = struct.Struct("i")  # a count of bytes, a process, or the status with which it ended
-PROTOCOL = 2  # a server of other code may be older
+NUMBER = struct.Struct("i")  # a process, or the status with which it ended
+PROTOCOL = 3  # a server of other code may be older
 
 
 def owner(role: str, shape: Shape) -> dict[str, str]:
@@ -144,14 +143,10 @@ def _started(connection: socket.socket, program: list[str]) -> int:
         "folder": str(Path.cwd()),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
-    message = json.dumps(worker).encode()
-    files = array.array("i", STANDARD_FILES)
     with suppress(OSError):
-        connection.sendmsg([HEAD.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-        connection.sendall(message)
-        if len(answer := _read(connection, HEAD.size)) == HEAD.size:
-            return int(HEAD.unpack(answer)[0])
-    return 0
+        socket.send_fds(connection, [b"\n"], STANDARD_FILES)
+        connection.sendall(json.dumps(worker).encode() + b"\n")
+    return _number(connection) or 0
 
 
 def _stand_for(pid: int, connection: socket.socket, received: list[int]) -> None:
@@ -161,10 +156,9 @@ def _stand_for(pid: int, connection: socket.socket, received: list[int]) -> None
     for number in received:
         _send(pid, number)
     connection.settimeout(None)
-    answer = _read(connection, HEAD.size)
-    if len(answer) < HEAD.size:  # its parent was killed, which tells it to end
+    status = _number(connection)
+    if status is None:  # its parent was killed, which tells it to end
         os._exit(1)
-    (status,) = HEAD.unpack(answer)
     if status < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set
             signal.signal(-status, signal.SIG_DFL)
@@ -177,13 +171,11 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _read(connection: socket.socket, count: int) -> bytes:
-    """So many bytes, or fewer where the other end is gone."""
-    read = b""
-    with suppress(OSError):
-        while len(read) < count and (part := connection.recv(count - len(read))):
-            read += part
-    return read
+def _number(connection: socket.socket) -> int | None:
+    """What the server tells: a process, or the status with which it ended; None where it tells nothing more."""
+    with suppress(OSError, struct.error):
+        return int(NUMBER.unpack(connection.recv(NUMBER.size, socket.MSG_WAITALL))[0])
+    return None
 
 
 def _ready(*files: int | socket.socket) -> list[int | socket.socket]:
@@ -208,14 +200,11 @@ def _be(worker: dict[str, Any]) -> None:
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """A worker's words, and its standard files. Raises OSError and ValueError for anything else."""
-    head, files, _, _ = socket.recv_fds(connection, HEAD.size, len(STANDARD_FILES))
-    count = HEAD.unpack(head)[0] if len(head) == HEAD.size else 0
-    message = _read(connection, count) if count <= MOST_BYTES else b""
-    if not count or len(message) < count or len(files) != len(STANDARD_FILES):
-        for file in files:
-            os.close(file)
+    _, files, _, _ = socket.recv_fds(connection, 1, len(STANDARD_FILES))
+    if len(files) != len(STANDARD_FILES):
         raise ValueError("not a worker")
-    return json.loads(message), files
+    with connection.makefile("rb") as stream:
+        return json.loads(stream.readline(MOST_BYTES)), files
 
 
 def _served(connection: socket.socket) -> dict[str, Any]:
@@ -243,12 +232,12 @@ def _served(connection: socket.socket) -> dict[str, Any]:
         os.close(file)
     fork = os.pidfd_open(pid)
     with suppress(OSError):
-        connection.sendall(HEAD.pack(pid))
+        connection.sendall(NUMBER.pack(pid))
     if fork not in _ready(fork, connection):  # the worker was killed
         _send(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with suppress(OSError):
-        connection.sendall(HEAD.pack(os.waitstatus_to_exitcode(status)))
+        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 
