@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
 from relay.chain import ChainError, ending, loader, reached, resume, saving, signals
-from relay.chain.ranks import Ranks
+from relay.chain.agreement import Ranks
 from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
 

@@ -1,14 +1,19 @@
-"""What ranks agree on between steps: whether to save, whether a save has ended, and whether to stop."""
+"""The processes of one training, and what they agree on between steps: to save, to stop, that a save has ended."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from .ranks import Ranks
+import torch
+import torch.distributed as dist
+
+from .ending import ChainError
+from .report import rank_and_size
 from .signals import Interruption
 
 # How far a rank's part of a save is. That of the whole save is the largest of all ranks'.
@@ -16,6 +21,72 @@ DONE, WRITING, FAILED = 0.0, 1.0, 2.0
 AGREE_SECONDS = 1.0
 FIRST_SAVE_SECONDS = 60.0  # before a job ends, it has to be known what a save takes
 Part = TypeVar("Part")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """`control` is a group on CPUs (gloo) of all processes, beside whatever the training uses; None for one process."""
+
+    rank: int = 0
+    world_size: int = 1
+    control: dist.ProcessGroup | None = None
+
+    @classmethod
+    def meet(cls) -> Ranks:
+        """Meet the other processes, where there are others. Collective.
+
+        Raises ChainError where a launcher has started several, and they have not made a process group.
+        """
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+        rank, size, variable = rank_and_size()
+        if size == 1:
+            return cls()
+        call = "init_process_group"
+        if variable != "WORLD_SIZE":  # torch reads the others' variables not
+            call += f'("gloo", init_method="file://…", rank=…, world_size={size})'
+        alone = "" if variable == "WORLD_SIZE" else "; if each of them trains for itself, set WORLD_SIZE=1"
+        raise ChainError(
+            f"{variable} is {size}, and there is no process group; call {call} before resume{alone}", aloud=rank == 0
+        )
+
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, each for itself. Collective."""
+        if self.control is None:
+            return values
+        together = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(together, dist.ReduceOp.MAX, group=self.control)
+        return [float(value) for value in together]
+
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values, on every rank. Collective."""
+        if self.control is None:
+            return [value]
+        every: list[Any] = [None] * self.world_size
+        dist.all_gather_object(every, value, group=self.control)
+        return every
+
+    def alike(self, act: Callable[[], T]) -> T:
+        """Do something on each rank; a `ChainError` or OSError of one is raised on all, and told once. Collective."""
+        result: list[T] = []
+        problem = None
+        try:
+            result.append(act())
+        except ChainError as error:
+            problem = str(error)
+        except OSError as error:
+            problem = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+        problems = self.gather(problem)
+        for rank, problem in enumerate(problems):
+            if problem:
+                raise ChainError(problem, aloud=self.rank == rank)
+        return result[0]
+
+    def of_first(self, act: Callable[[], T]) -> T:
+        """What rank 0 gets by doing something, on every rank; its errors too. Collective."""
+        mine = self.alike(lambda: act() if self.rank == 0 else None)
+        return self.gather(mine)[0]  # type: ignore[return-value]  # rank 0's is there
 
 
 @dataclass

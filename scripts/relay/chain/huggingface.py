@@ -19,11 +19,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from . import sealed
-from .agreement import Agreement
+from .agreement import Agreement, Ranks
 from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .loader import prepare
-from .ranks import Ranks
 from .report import reporter
 from .sealed import Folder, newest_of
 from .signals import Interruption

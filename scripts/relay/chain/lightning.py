@@ -29,12 +29,11 @@ else:
     except ModuleNotFoundError:
         from pytorch_lightning.callbacks import Checkpoint
 
-from .agreement import Agreement
+from .agreement import Agreement, Ranks
 from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .generators import generators
 from .loader import Loader, Place, own_generators, prepare
-from .ranks import Ranks
 from .report import reporter
 from .sealed import Folder, manifest, newest_of
 from .signals import Interruption

@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from .agreement import Agreement
+from .agreement import Agreement, Ranks
 from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
 from .loader import Place, batches, epoch_size, heard, own_generators, prepare
-from .ranks import Ranks
 from .report import reporter
 from .saving import Checkpoints
 from .sealed import Folder

@@ -18,12 +18,11 @@ from typing import Any
 import torch
 
 from . import writers
-from .agreement import Background, Saving
+from .agreement import Background, Ranks, Saving
 from .ending import ChainError, say
 from .files import described, disk_refusal, remove, sync
 from .generators import generators, restore
 from .loader import Place
-from .ranks import Ranks
 from .report import reporter
 from .sealed import Folder, damage, manifest, newest_sound, of_another
 from .state import REPLICATED, State, difference, unreadable

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from .agreement import Ranks
 from .ending import ChainError
 from .generators import Own
-from .ranks import Ranks
 
 REPLICATED = "replicated.pt"
 LARGE_BYTES = 2**20  # a larger state of a thing is a replica, such as EMA's weights: rank 0's is everyone's

@@ -15,7 +15,7 @@ from functools import partial
 from relay.base import lifeline
 from relay.chain.supervisor import Process, Supervisor
 from relay.launch import horovodrun, worker
-from relay.launch.command_lines import free_port, one_node_variables
+from relay.launch.command_lines import free_port, rank_variables
 from relay.process import meeting
 
 
@@ -31,7 +31,7 @@ def main(launcher: str, count: int, program: list[str]) -> int:
         else:
             port, words = free_port(), [sys.executable, "-u", "-m", "relay.launch.worker", *program]
             for rank in range(count):
-                supervisor.start(words, {**os.environ, **one_node_variables(rank, count, port)})
+                supervisor.start(words, {**os.environ, **rank_variables(rank, rank, count, count, port)})
         supervisor.wait()
         if supervisor.failed and launcher != "horovodrun":  # which tells it itself
             print("rank {} ended with status {}".format(*supervisor.failed), file=sys.stderr)
@@ -46,9 +46,9 @@ def _spawn(supervisor: Supervisor, count: int, program: list[str]) -> None:
     supervisor.processes += [Process(each.pid, partial(getattr, each, "exitcode")) for each in context.processes]
 
 
-def _process(local_rank: int, count: int, port: int, program: list[str]) -> None:
+def _process(rank: int, count: int, port: int, program: list[str]) -> None:
     """Run one of the spawned processes, with the environment variables that torchrun would set."""
-    os.environ.update(one_node_variables(local_rank, count, port))
+    os.environ.update(rank_variables(rank, rank, count, count, port))
     worker.work(program)
 
 
