@@ -85,8 +85,11 @@ class Ranks:
 
     def of_first(self, act: Callable[[], T]) -> T:
         """What rank 0 gets by doing something, on every rank; its errors too. Collective."""
-        mine = self.alike(lambda: act() if self.rank == 0 else None)
-        return self.gather(mine)[0]  # type: ignore[return-value]  # rank 0's is there
+        return self.gather(self.by_first(act))[0]  # type: ignore[return-value]  # rank 0's is there
+
+    def by_first(self, act: Callable[[], T]) -> T | None:
+        """The same; but the others get None, such as for a file that rank 0 has opened. Collective."""
+        return self.alike(lambda: act() if self.rank == 0 else None)
 
 
 @dataclass

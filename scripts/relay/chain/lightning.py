@@ -83,9 +83,9 @@ class ChainCallback(Checkpoint):
         processes, and where another process trains in the folder. It starts the Trainer's processes, if it has any.
         """
         ranks = self._ranks = _joined(trainer)
-        self._lock = ranks.alike(lambda: self.folder.open() if ranks.rank == 0 else None)
+        self._lock = ranks.by_first(self.folder.open)
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
-        self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
+        self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._resumed = ranks.of_first(
             lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
@@ -195,7 +195,7 @@ class ChainCallback(Checkpoint):
             raise ChainError(f"{self.folder.path}: step {step} could not be saved: {error.strerror or error}") from None
         ranks.gather(None)  # all have written
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
-        ranks.alike(lambda: self._complete(partial, step) if ranks.rank == 0 else None)
+        ranks.by_first(lambda: self._complete(partial, step))
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
         self._saved = step
         if not self._proven:  # the next job would be too late to find it

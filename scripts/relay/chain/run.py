@@ -53,10 +53,10 @@ def resume(
     interruption = Interruption()
     interruption.watch()
     # One rank asks: a thousand would be a burden to Slurm. Its reason stops all.
-    interruption.end_time = ranks.alike(lambda: end_time(time_limit) if ranks.rank == 0 else None)
+    interruption.end_time = ranks.by_first(lambda: end_time(time_limit))
     state = ranks.alike(lambda: State(things, ranks))
     place = Folder(Path(folder))
-    lock = ranks.alike(lambda: place.open() if ranks.rank == 0 else None)
+    lock = ranks.by_first(place.open)
     checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
     interruption.saved = lambda: checkpoints.saved
     reached = checkpoints.load()
