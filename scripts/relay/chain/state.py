@@ -103,9 +103,11 @@ class State:
 
     def own(self) -> dict[str, Any]:
         """A copy, in host memory, of what each rank saves for itself."""
+        several = self.ranks.world_size > 1
         return {
             "further": {name: copied(state) for name, state in self._further(replicas=False)},
-            "buffers": {name: copied(own_buffers(module)) for name, module in self._with_own_buffers()},
+            # They may differ between ranks, such as BatchNorm's statistics of each replica's batches.
+            "buffers": {name: copied(own_buffers(each)) for name, each in self.modules.items()} if several else {},
             "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
         }
 
@@ -114,15 +116,14 @@ class State:
 
         `there` is what `shape` told of it: an optimizer's parameters may have been in another order.
         """
-        every: dict[str, Any] = {**self.modules, **self.optimizers}
-        for name, thing in every.items():
+        for name, module in self.modules.items():
             if name in replicated:
-                saved = replicated[name]
-                if isinstance(thing, Optimizer):
-                    saved = in_order(saved, there[name]["groups"], self._names(thing))
-                thing.load_state_dict(saved)
-                if isinstance(thing, Optimizer):
-                    keep_dtypes(thing, saved)
+                module.load_state_dict(replicated[name])
+        for name, optimizer in self.optimizers.items():
+            if name in replicated:
+                saved = in_order(replicated[name], there[name]["groups"], self._names(optimizer))
+                optimizer.load_state_dict(saved)
+                keep_dtypes(optimizer, saved)
         for name, saved in own["groups"].items():
             for group, values in zip(self.optimizers[name].param_groups, saved, strict=True):
                 group |= values
@@ -141,10 +142,6 @@ class State:
             state = thing.state_dict()
             if replicas == (size_bytes(state) > LARGE_BYTES and not isinstance(thing, Kept)):
                 yield name, state
-
-    def _with_own_buffers(self) -> Iterator[tuple[str, nn.Module]]:
-        """Modules whose buffers may differ between ranks, such as BatchNorm's statistics of each replica's batches."""
-        return iter(self.modules.items() if self.ranks.world_size > 1 else ())
 
 
 class Kept:
@@ -247,46 +244,6 @@ def size_bytes(value: Any) -> int:
     if isinstance(value, dict):
         value = list(value.values())
     return sum(map(size_bytes, value)) if isinstance(value, (list, tuple)) else 0
-
-
-def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """How the shape of a checkpoint differs from the script's, in words; None where it does not.
-
-    What is here and not there is no difference: it may have been forgotten until now.
-    """
-    for name, saved in there.items():
-        if name not in here:
-            return f"it has {name} ({saved['kind']}), which is not given"
-        given = here[name]
-        if saved["kind"] != given["kind"]:
-            return f"{name} is {saved['kind']} there, and {given['kind']} here"
-        if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
-            return f"{name}: {wrong}"
-        for key in {**saved["tensors"], **given["tensors"]}:
-            before, now = saved["tensors"].get(key), given["tensors"].get(key)
-            if before != now:
-                return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
-    return None
-
-
-def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
-    """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
-    before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
-    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if missing := [key for key in wrong if key not in now]:
-        return (
-            f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
-            "add them before resume, where reached() tells that the training has come so far"
-        )
-    for key in wrong:
-        return (
-            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
-        )
-    return None
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "no place" if shape is None else f"shape {tuple(shape)}"
 
 
 def _refuse(name: str, module: nn.Module) -> None:
