@@ -53,8 +53,7 @@ class Reporter:
         self.counted += 1
         now = time.time()
         self.pending = f"{now:.6f} {self.step} {self.samples if self.samples else '-'}\n"
-        due = BETWEEN_SECONDS if now - self.began < FIRST_SECONDS else LATER_SECONDS
-        if now - self.written >= due or self.counted <= FIRST_STEPS:
+        if now - self.written >= least_seconds(now - self.began) or self.counted <= FIRST_STEPS:
             self.flush(now)
 
     def event(self, kind: str, step: int) -> None:
@@ -70,6 +69,11 @@ class Reporter:
         with suppress(OSError), Path(self.place).open("a", encoding="utf-8") as stream:  # a full disk ends no training
             stream.write(self.pending)
         self.pending, self.written = "", now or time.time()
+
+
+def least_seconds(since_begin: float) -> float:
+    """How long a line at least waits for the next one: less in the first minute, for short trainings."""
+    return BETWEEN_SECONDS if since_begin < FIRST_SECONDS else LATER_SECONDS
 
 
 def rank_and_size() -> tuple[int, int, str]:
