@@ -192,10 +192,9 @@ class Checkpoints(Background[Files]):
         if self.ranks.rank == 0:
             writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
-            if facts["words"] != sys.argv[1:]:
-                say(
-                    f"the command's words were '{shlex.join(facts['words'])}', and are '{shlex.join(sys.argv[1:])}' now"
-                )
+            before, now = shlex.join(facts["words"]), shlex.join(sys.argv[1:])
+            if before != now:
+                say(f"the command's words were '{before}', and are '{now}' now")
             for name in self.state.shape().keys() - facts["things"].keys():
                 say(f"{place} has no {name}: it starts anew")
         self._own_states = own["generators"]["further"]
