@@ -87,7 +87,7 @@ def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, m
     """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
     chain = bench.chain("results")
     assert chain.forked(0, 20).status == 0
-    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 0.0)
     told = rf"results/checkpoints/{chain.run.id}: another job already trains this run \(process {os.getpid()} on \S+\)"
     with lock.exclusive(chain.work):
         with pytest.raises(Busy, match=told):

@@ -20,9 +20,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
-from relay.chain import ChainError, note, reached, resume, saving, signals, workers
-from relay.chain.launched import VARIABLES
-from relay.chain.ranks import Ranks
+from relay.chain import ChainError, ending, loader, reached, resume, saving, signals
+from relay.chain.agreement import Ranks
+from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
 
 pytest_plugins = ["chain_here"]
@@ -55,7 +55,7 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
-    monkeypatch.setenv(note.NOTE, str(tmp_path / "note"))
+    monkeypatch.setenv(ending.NOTE, str(tmp_path / "note"))
     if (child := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         watched = told()
@@ -88,7 +88,7 @@ def validates(watched: Interruption) -> None:
 def validates_under_relay_chain(watched: Interruption) -> None:
     """The same, where `relay-chain` has made SIGTERM of SIGUSR1."""
     validates(watched)
-    note.announce(Path(os.environ[note.NOTE]))
+    ending.announce_early(Path(os.environ[ending.NOTE]))
 
 
 def has_ended(watched: Interruption) -> None:
@@ -103,7 +103,7 @@ def has_ended(watched: Interruption) -> None:
 def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
     told: str, does: Callable[[Interruption], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(note.NOTE, str(tmp_path / "note"))
+    monkeypatch.setenv(ending.NOTE, str(tmp_path / "note"))
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setattr(signals, "_LOOK_SECONDS", 0.05)
     if (child := os.fork()) == 0:
@@ -147,7 +147,7 @@ def test_a_signal_to_all_of_a_jobs_processes_ends_no_data_worker() -> None:
 
 @pytest.mark.usefixtures("kept")
 def test_data_workers_that_say_nothing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(loader, "SILENT_SECONDS", 0.3)
     run = resume(model=nn.Linear(1, 1))
     with pytest.raises(ChainError, match=r"DataLoader timed out after 0\.3 seconds: the data workers say nothing"):
         list(run.steps(DataLoader(Slow(1.0), num_workers=1)))

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, D
 from chain_here import fitted
 from pages import blocks
 from relay.chain import ChainError, resume
-from relay.chain.place import batches
+from relay.chain.loader import batches
 from relay.chain.state import State
 
 pytest_plugins = ["chain_here"]

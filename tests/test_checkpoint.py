@@ -25,7 +25,7 @@ from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.chain.background import DONE, WRITING
+from relay.chain.agreement import DONE, WRITING
 from relay.chain.generators import generators, restore
 from relay.chain.sealed import seal
 from relay.chain.signals import NEARLY_OVER, Interruption

@@ -185,7 +185,7 @@ def test_a_kill_while_it_is_moved_loses_nothing(
 
 
 def test_a_run_that_is_trained_just_now_is_not_put_aside(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 0.0)
     with exclusive(places.work), pytest.raises(Busy):
         replaced.put_aside(places)
     assert unfinished(places) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -34,10 +33,11 @@ pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 ROLE = """
-import json, os, random, signal, sys, time
+import json, os, psutil, random, signal, sys, time
 
 def main(arguments):
     found = {"torch": "torch" in sys.modules, "pid": os.getpid(), "parent": os.getppid(), "random": random.random()}
+    found |= {"server": psutil.Process(os.getppid()).ppid()}
     found |= {"folder": os.getcwd(), "rank": os.environ.get("RANK"), "cpus": len(os.sched_getaffinity(0))}
     found |= {"code": __file__, "asked": os.environ.get("TORCH_RELAY_FORKED")}
     print(json.dumps(found), flush=True)
@@ -118,7 +118,8 @@ def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
     other = here.found("")
     assert found["torch"]
     assert other["torch"]
-    assert found["parent"] == other["parent"] != os.getpid()
+    assert found["server"] == other["server"] != os.getpid()
+    assert found["parent"] != os.getpid()
     assert (found["rank"], other["rank"]) == ("3", None)
     assert found["folder"] == str(here.folder)
     assert found["code"].startswith(str(here.folder))
@@ -143,14 +144,20 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
     assert killed.wait(LONGEST_SECONDS) == -signal.SIGKILL, "and it ends as its fork"
 
 
-def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> None:
+@pytest.mark.parametrize("killed", ["parent", "server"])
+def test_a_fork_whose_parent_is_killed_is_told_to_end_and_the_servers_death_tells_it_nothing(
+    here: Here, killed: str
+) -> None:
     worker = here.worker("signal.signal(15, lambda *_: (print('saved', flush=True), os._exit(0))); time.sleep(100)")
     told = first_line(worker)
-    psutil.Process(told["parent"]).kill()
+    psutil.Process(told[killed]).kill()
+    if killed == "server":
+        until(lambda: is_over(told["server"]), "the server is over")
+        assert here.found()["torch"], "the next worker has a new server"
+        worker.terminate()
     said, _ = worker.communicate(timeout=LONGEST_SECONDS)
     assert "saved" in said
-    assert worker.returncode == 1
-    assert here.found()["torch"], "the next worker has a new server"
+    assert worker.returncode == (1 if killed == "parent" else 0)
 
 
 def test_so_does_whatever_changes_arithmetic(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,35 +173,16 @@ def test_so_does_whatever_changes_arithmetic(here: Here, monkeypatch: pytest.Mon
 
 def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: Here) -> None:
     with subprocess.Popen(["sleep", "1000"]) as driver:
-        server = Here(here.folder, driver).found()["parent"]
+        server = Here(here.folder, driver).found()["server"]
         assert not is_over(server)
         worker = Here(here.folder, driver).worker("signal.signal(15, lambda *_: sys.exit(7)); time.sleep(100)")
-        assert first_line(worker)["parent"] == server
+        assert first_line(worker)["server"] == server
         driver.kill()
     time.sleep(1)
     assert worker.poll() is None
     worker.terminate()
     assert worker.wait(LONGEST_SECONDS) == 7
     until(lambda: is_over(server), "the server is over")
-
-
-def test_a_fork_and_its_worker_that_end_at_one_moment_end_no_server() -> None:
-    """It had looked for the fork that it had just reaped, and took all other forks with it."""
-    (listener, _nobody), (ours, workers) = socket.socketpair(), socket.socketpair()
-    before = signal.getsignal(signal.SIGCHLD)
-    driver = subprocess.Popen(["true"])
-    server = fork_server.Server(listener, os.pidfd_open(driver.pid))
-    try:
-        fork = subprocess.Popen(["true"])
-        server.forks[fork.pid] = ours
-        server.selector.register(ours, selectors.EVENT_READ, fork.pid)
-        until(lambda: is_over(fork.pid), "the fork is over")
-        workers.close()
-        assert server.serve() is None
-    finally:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, before)
-        driver.wait()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
@@ -222,24 +210,24 @@ def squat(name: str) -> None:
 
 
 def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = here.found()["parent"]
+    server = here.found()["server"]
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(here.server_name(monkeypatch))
         stranger.sendall(b"what is this, and how long does it go on?")
         with suppress(ConnectionResetError):  # whether the other end had read all before it closed is chance
             assert not stranger.recv(1)
-    assert here.found()["parent"] == server
+    assert here.found()["server"] == server
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = here.found()["parent"]
+    server = here.found()["server"]
     other = multiprocessing.get_context("fork").Process(target=keep_silent, args=(here.server_name(monkeypatch),))
     other.start()
     time.sleep(1)
     try:
         began = time.monotonic()
-        assert here.found()["parent"] == server
+        assert here.found()["server"] == server
         assert time.monotonic() - began < fork_server.START_SECONDS / 2
     finally:
         other.kill()

@@ -98,7 +98,7 @@ def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
     long = begun(bench, STRATEGY, "long", total_steps=4000, pause=0.02, stack="horovod", launcher="horovodrun")
     job = long.begin()
     wait_until(long.checkpoints, job)
-    (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
+    (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.node", "horovodrun"]]
     runner.kill()
     assert finish(job).status == 75
     until(lambda: not bench.processes(), "no process is left")

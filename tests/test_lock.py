@@ -14,7 +14,7 @@ import pytest
 
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
-from relay.chain import lock
+from relay.chain import files
 from relay.chain.files import all_described
 from relay.chain.sealed import MANIFEST, seal
 
@@ -56,8 +56,8 @@ def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
             removed.append(shutil.rmtree(work))
         real(stream, operation)
 
-    monkeypatch.setattr(lock.fcntl, "flock", flock)
-    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr(files, "WAIT_SECONDS", 0.0)
     with exclusive(work):
         assert (work / "lock").exists()
         with pytest.raises(Busy):
@@ -74,7 +74,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 0.5)
     held = exclusive(tmp_path)
     for attempt in (exclusive, wait_until_free):
         with pytest.raises(Busy, match=rf"{tmp_path}: another job already trains this run \(process {os.getpid()} on "):

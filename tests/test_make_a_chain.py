@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, note, resume, sbatch, sealed, time_limit, writers
+from relay.chain import ChainError, Run, Stopped, ending, resume, sbatch, sealed, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
+from relay.chain.slurm import END_TIME, end_time, in_environment, seconds_of
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,8 +40,8 @@ pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 @pytest.fixture(autouse=True)
 def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.chain.lock.WAIT_SECONDS", 1.0)
-    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME):
+    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 1.0)
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", END_TIME):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -118,7 +119,7 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     assert f"{changed}\n" in capsys.readouterr().err
     shutil.rmtree("checkpoints")
     Path("accepted").rename("checkpoints")
-    monkeypatch.setenv(note.ACCEPT, "1")
+    monkeypatch.setenv(ending.ACCEPT, "1")
     seen = [[int(sample) for sample in batch] for _, batch, *_ in trained(lambda: sized(3), None)]
     assert seen == [[6, 7, 8], [9, 10, 11], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
@@ -384,17 +385,17 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -> None:
-    assert time_limit.seconds_of(limit) == seconds
+    assert seconds_of(limit) == seconds
 
 
 def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert time_limit.end_time() is None
+    assert end_time() is None
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 1000))
-    monkeypatch.setenv(time_limit.END_TIME, str(time.time() + 500))
-    assert time_limit.end_time("1-0") == pytest.approx(time.time() + 500, abs=5)
-    assert time_limit.end_time(1) < time.time()  # type: ignore[operator]  # counted from the process's start
+    monkeypatch.setenv(END_TIME, str(time.time() + 500))
+    assert end_time("1-0") == pytest.approx(time.time() + 500, abs=5)
+    assert end_time(1) < time.time()  # type: ignore[operator]  # counted from the process's start
     monkeypatch.setenv("SLURM_JOB_END_TIME", "nan")
-    assert time_limit.in_environment() is None
+    assert in_environment() is None
 
 
 def test_it_stops_before_the_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
@@ -467,7 +468,7 @@ def test_the_jobs_end_is_found_beside_its_other_parts_or_a_line_says_that_it_is_
     monkeypatch.setenv("SLURM_JOB_ID", "9")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     answers("squeue", lines)
-    assert time_limit.end_time() == (None if told else 2e9)
+    assert end_time() == (None if told else 2e9)
     assert (told or "no warning") in (capsys.readouterr().err or "no warning")
 
 

@@ -20,7 +20,7 @@ from relay.config.config import load
 from relay.environments import pip
 from relay.planning import handed
 from relay.planning.plan import Plan
-from relay.process import recorded
+from relay.process import system
 from relay.run_folder import attempts, chain, faults, samples
 from relay.run_folder.samples import Look
 from relay.spec.looked import Looked
@@ -163,7 +163,7 @@ def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch
     assert (ending.read(tmp_path / "log") or Ending(0, "")).what == shown
     assert pip.complaint([f"ERROR: {harm}"]) == shown
     monkeypatch.setenv("TORCH_HOME", harm)
-    assert recorded.variables()["TORCH_HOME"] == shown
+    assert system.recorded_variables()["TORCH_HOME"] == shown
 
 
 def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(

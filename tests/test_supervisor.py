@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from living import LONGEST_SECONDS, until
-from relay.chain.family import children, program
 from relay.chain.signals import EARLY, SIGNALS
-from relay.chain.supervisor import Process, Supervisor
+from relay.chain.supervisor import Process, Supervisor, children, program
 from relay.script.observed import Observed
 from relay.script.process import Child
 from stacks import provide
@@ -169,7 +168,7 @@ def launched(launcher: str, python: str, work: Path, place: Path) -> list[str]:
         meets = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--local-addr=127.0.0.1"]
         torchrun = [python, "-m", "relay.launch.torchrun", "--nproc-per-node=1", *meets, "-m", "relay.launch.worker"]
         return [python, "-c", WAITS, *torchrun, *program]
-    return [python, "-m", f"relay.launch.{launcher}", "1", *program]
+    return [python, "-m", "relay.launch.node", launcher, "1", *program]
 
 
 @pytest.mark.timeout(300)

@@ -15,7 +15,6 @@ import torch_versions
 from checkpointed import Training
 from gate_runs import planned
 from relay.launch.command_lines import Meeting, command
-from relay.launch.torchrun import WORKER
 from relay.process.ranks import Ranks
 from relay.strategies import _checkpoints
 
@@ -30,7 +29,7 @@ def arguments(nodes: int) -> list[str]:
     run = replace(gate, shape=replace(gate.shape, nodes=nodes, launcher="torchrun"))
     words = command(run, ["python"], ["role", "work"], Meeting("10.0.0.1", 20_000, 1))
     first = words.index("relay.launch.torchrun") + 1
-    last = next(place for place in range(first, len(words)) if words[place : place + 2] == WORKER)
+    last = words.index("relay.launch.worker") - 1
     return words[first:last]
 
 

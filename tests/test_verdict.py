@@ -17,7 +17,7 @@ from relay.equivalence.division import divided
 from relay.equivalence.figures import difference, distance, share
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
-from relay.process import sent
+from relay.process import system
 from relay.strategies.base import Replica
 
 
@@ -72,23 +72,23 @@ def test_bytes_sent_are_counted_over_tcp_alone() -> None:
     """Over sockets that were open before and over new ones; not what is received, nor what stays in the machine."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         for early in (True, False):
-            before = sent.by_socket()
+            before = system.sent_by_socket()
             sender = socket.create_connection(server.getsockname())
             receiver, _ = server.accept()
             with closing(sender), closing(receiver):
                 if early:
-                    before = sent.by_socket()
-                assert sent.since(before) == 0
+                    before = system.sent_by_socket()
+                assert system.sent_since(before) == 0
                 for _ in range(30):
                     sender.sendall(bytes(10_000))
                     _receive(receiver, 10_000)
-                assert 300_000 <= sent.since(before) < 330_000  # a few more where the kernel sends some again
+                assert 300_000 <= system.sent_since(before) < 330_000  # a few more where the kernel sends some again
                 mine, yours = socket.socketpair()
                 with closing(mine), closing(yours):
-                    counted = sent.since(before)
+                    counted = system.sent_since(before)
                     mine.sendall(bytes(50_000))
                     _receive(yours, 50_000)
-                    assert sent.since(before) == counted
+                    assert system.sent_since(before) == counted
 
 
 def _receive(connection: socket.socket, count: int) -> None:

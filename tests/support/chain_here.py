@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from relay.chain import Run, Stopped
-from relay.chain.launched import VARIABLES
+from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
 
 

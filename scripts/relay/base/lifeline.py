@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay.base.ending import INTERRUPTED
-from relay.chain.launched import end_with_parent
+from relay.chain.supervisor import end_with_parent
 
 DRIVER = "TORCH_RELAY_DRIVER"  # "PID FOLDER" of a driver that runs its jobs on this machine
 LAUNCHER = "TORCH_RELAY_LAUNCHER"  # the process that started this rank

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from relay.base.errors import Busy, UserError
-from relay.chain import lock
+from relay.chain import files
 
 UNFIT = (errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM)  # a lock's file that is something else, or another's
 
@@ -25,13 +25,13 @@ UNFIT = (errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM)  # a lock's file 
 def exclusive(work: Path, seconds: float | None = None) -> TextIO:
     """Hold the directory until the returned file is closed, or the process ends.
 
-    Raises Busy where another process does not let go of it within so many seconds, by default `lock.WAIT_SECONDS`, and
+    Raises Busy where another process does not let go of it within so many seconds, by default `files.WAIT_SECONDS`, and
     UserError where its file cannot be opened. A file system without locks gets a warning.
     """
-    path = work / lock.NAME
+    path = work / files.LOCK
     try:
-        stream, locks = lock.exclusive(work, seconds)
-    except lock.HeldError as held:
+        stream, locks = files.exclusive(work, seconds)
+    except files.HeldError as held:
         raise _busy(work, str(held)) from None
     except OSError as error:
         if str(error.filename) != str(path) or error.errno not in UNFIT:
@@ -46,18 +46,18 @@ def exclusive(work: Path, seconds: float | None = None) -> TextIO:
 def wait_until_free(work: Path, seconds: float | None = None) -> None:
     """Return when no process holds the directory; at once where that cannot be seen.
 
-    Raises Busy where one still does after so many seconds, by default `lock.WAIT_SECONDS`.
+    Raises Busy where one still does after so many seconds, by default `files.WAIT_SECONDS`.
     """
-    waited_until = time.monotonic() + (lock.WAIT_SECONDS if seconds is None else seconds)
+    waited_until = time.monotonic() + (files.WAIT_SECONDS if seconds is None else seconds)
     while held(work):
         if time.monotonic() > waited_until:
-            raise _busy(work, lock.holder(work))
-        time.sleep(lock.LOOK_SECONDS)
+            raise _busy(work, files.holder(work))
+        time.sleep(files.LOOK_SECONDS)
 
 
 def held(work: Path) -> bool:
     """Whether a process holds the directory just now. False where that cannot be seen."""
-    return locked(work / lock.NAME)
+    return locked(work / files.LOCK)
 
 
 def locked(path: Path) -> bool:

@@ -14,25 +14,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import ChainError, Stopped
+    from .ending import ChainError, Stopped
     from .report import step
     from .run import Run, reached, resume
 
 __all__ = ["ChainError", "Run", "Stopped", "reached", "resume", "step"]
-_PLACES = {
-    "ChainError": "errors",
-    "Stopped": "errors",
-    "Run": "run",
-    "reached": "run",
-    "resume": "run",
-    "step": "report",
-}
+_PLACES = {"ChainError": "ending", "Stopped": "ending", "step": "report"}  # all else is in `run`
 
 
 def __getattr__(name: str) -> Any:
     """What the package offers; found when it is asked for."""
-    if name in _PLACES:
+    if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+        return getattr(import_module(f".{_PLACES.get(name, 'run')}", __name__), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

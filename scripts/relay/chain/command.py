@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -14,13 +15,11 @@ from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
 
-from . import note, sbatch
-from .errors import STOPPED, ChainError, say, tell_in_one_line
-from .family import children, hears
-from .launched import end_with_parent
+from . import sbatch
+from .ending import ACCEPT, HEARS, NOTE, STOPPED, ChainError, announce_early, read_note, say, tell_in_one_line
 from .signals import EARLY, MOST_SECONDS, SIGNALS
-from .supervisor import Supervisor
-from .time_limit import END_TIME, end_time, seconds_of
+from .slurm import END_TIME, end_time, seconds_of
+from .supervisor import Supervisor, children, end_with_parent, hears
 
 USAGE = """\
 relay-chain [--time LIMIT] [--accept] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
@@ -42,35 +41,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] == "sbatch":
         return sbatch.main(words[1:])
-    environment = dict(os.environ)
-    while words and (option := words[0].partition("=")[0]) in ("--time", "--accept"):
-        if option == "--accept":
-            environment[note.ACCEPT], words = "1", words[1:]
-        else:
-            limit, words = _limit(words)
-            environment[END_TIME] = str(time.time() + limit)
-    if not words or words[0].startswith("-"):
-        raise ChainError(
-            f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …"
-        )
+    environment, given = dict(os.environ), _given(words)
+    if given.accept:
+        environment[ACCEPT] = "1"
+    if given.time:
+        environment[END_TIME] = str(time.time() + given.time)
     following = sbatch.follow()
     if following and _name(os.getppid()) != "slurmstepd":
         end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
-    with Command(words, environment, following.ask_again if following else None) as command:
+    with Command(given.command, environment, following.ask_again if following else None) as command:
         status = command.run()
         if following:
             following.end(status)
     return status
 
 
-def _limit(words: list[str]) -> tuple[float, list[str]]:
-    """The seconds of `--time LIMIT` or `--time=LIMIT`, and the words after it."""
-    _, equals, value = words[0].partition("=")
-    rest = words[1:]
-    if not equals:
-        value, rest = (rest[0] if rest else ""), rest[1:]
-    return seconds_of(value), rest
+def _given(words: list[str]) -> argparse.Namespace:
+    """The options, and the command after them. Raises ChainError."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--time", type=seconds_of)
+    parser.add_argument("--accept", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    with suppress(argparse.ArgumentError):  # `--time` at the end
+        given, strange = parser.parse_known_args(words)
+        if given.command and not strange:
+            return given
+    raise ChainError(f"{' '.join(words)}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …")
 
 
 class Command(Supervisor):
@@ -88,17 +85,17 @@ class Command(Supervisor):
         self.words, self.environment, self._meanwhile = words, environment, meanwhile
         self._called = time.monotonic()
         self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
-        environment[note.NOTE] = str(self._note)
-        environment.pop(note.HEARS, None)
+        environment[NOTE] = str(self._note)
+        environment.pop(HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0
-            environment[note.HEARS] = "1"
+            environment[HEARS] = "1"
         environment.setdefault(*SHUTDOWN)
 
     def run(self) -> int:
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            stop = note.read(self._note)
+            stop = read_note(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
@@ -121,7 +118,7 @@ class Command(Supervisor):
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Note a signal, and tell the ranks where it comes before the job's end."""
         if number in EARLY:
-            note.announce(self._note)
+            announce_early(self._note)
         super().hear(number, frame)
 
     def left(self) -> list[int]:

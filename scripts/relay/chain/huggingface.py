@@ -18,16 +18,15 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from . import note, sealed
-from .agreement import Agreement
-from .errors import ChainError, tell_in_one_line
+from . import sealed
+from .agreement import Agreement, Ranks
+from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_of
-from .ranks import Ranks
+from .loader import prepare
 from .report import reporter
+from .sealed import Folder, newest_of
 from .signals import Interruption
-from .time_limit import end_time
-from .workers import prepare
+from .slurm import end_time
 
 
 class ChainCallback(TrainerCallback):
@@ -56,7 +55,7 @@ class ChainCallback(TrainerCallback):
         """
         ranks = self._join()
         folder = Folder(Path(trainer.args.output_dir))
-        self._lock = ranks.alike(lambda: folder.open() if ranks.rank == 0 else None)
+        self._lock = ranks.by_first(folder.open)
         place = ranks.of_first(
             lambda: newest_of(self._script, ranks.world_size, folder.places("checkpoint-"), "give another output_dir")
         )
@@ -77,7 +76,7 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         prepare(kwargs.get("train_dataloader"))
         self._interruption.watch()
-        self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
+        self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._saved = state.global_step
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
         if report := reporter():
@@ -103,7 +102,7 @@ class ChainCallback(TrainerCallback):
         """Seal what the Trainer has written, once all ranks have written it. Collective."""
         ranks = self._join()
         ranks.gather(None)
-        ranks.alike(lambda: self._seal(args, state) if ranks.rank == 0 else None)
+        ranks.by_first(lambda: self._seal(args, state))
         self._saved, self._interruption.saving = state.global_step, False
         self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
 
@@ -119,5 +118,5 @@ class ChainCallback(TrainerCallback):
     ) -> None:
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
         if self._stopped:
-            raise note.stopped(state.global_step, self._stopped, rank=self._join().rank)
+            raise stopped(state.global_step, self._stopped, rank=self._join().rank)
         self._interruption.end()

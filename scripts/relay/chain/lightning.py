@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,15 @@ else:
     except ModuleNotFoundError:
         from pytorch_lightning.callbacks import Checkpoint
 
-from . import note
-from .agreement import Agreement
-from .errors import ChainError, tell_in_one_line
+from .agreement import Agreement, Ranks
+from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
-from .folder import Folder, newest_of
 from .generators import generators
-from .lightning_loader import Loader
-from .place import Place, own_generators
-from .ranks import Ranks
+from .loader import Loader, Place, own_generators, prepare
 from .report import reporter
-from .sealed import manifest
+from .sealed import Folder, manifest, newest_of
 from .signals import Interruption
-from .time_limit import end_time
-from .workers import prepare
+from .slurm import end_time
 
 CHECKPOINT = "trainer.ckpt"
 
@@ -87,9 +83,9 @@ class ChainCallback(Checkpoint):
         processes, and where another process trains in the folder. It starts the Trainer's processes, if it has any.
         """
         ranks = self._ranks = _joined(trainer)
-        self._lock = ranks.alike(lambda: self.folder.open() if ranks.rank == 0 else None)
+        self._lock = ranks.by_first(self.folder.open)
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
-        self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
+        self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._resumed = ranks.of_first(
             lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
@@ -114,7 +110,7 @@ class ChainCallback(Checkpoint):
         own: dict[str, Any] = {}
         if self._resumed is not None:
             own = torch.load(self._resumed / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
-            self._save_seconds = float(manifest(self._resumed).get("save_seconds", 0))
+            self._save_seconds = manifest(self._resumed)["save_seconds"]
         self._saved = self._asked = _step(trainer)
         self._agreement = Agreement(ranks, self._interruption, self._saved, self.save_minutes * 60, self.save_steps)
         # The Trainer has made the first epoch's iterator already, which is not at the place.
@@ -133,15 +129,12 @@ class ChainCallback(Checkpoint):
 
     def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
         combined = trainer.fit_loop._combined_loader
-        for each in combined.flattened:
+        self._loaders = []
+        for each, place, its_own in zip_longest(combined.flattened, own.get("places", ()), own.get("own", ())):
             prepare(each)
-        self._loaders = [Loader(each, trainer) for each in combined.flattened]
-        for loader, its_place, its_generators in zip(
-            self._loaders, own.get("places", ()), own.get("own", ()), strict=False
-        ):
-            loader.go_on(Place(**its_place), its_generators)
+            self._loaders.append(Loader(each, trainer, place and Place(**place), its_own or []))
         # The first is asked first: when it is, the step before is over.
-        self._loaders[0].use(own.get("generators"), lambda: self._between(trainer))
+        self._loaders[0].generators, self._loaders[0].before = own.get("generators"), lambda: self._between(trainer)
         combined.flattened = self._loaders
 
     # Between two steps
@@ -171,7 +164,7 @@ class ChainCallback(Checkpoint):
             self._save(trainer, step)
         self._agreement.done(step, saved=decision.save)
         if decision.stopped:
-            raise note.stopped(step, decision.stopped, rank=self._agreement.ranks.rank)
+            raise stopped(step, decision.stopped, rank=self._agreement.ranks.rank)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save what is not saved yet, and give the Trainer its loaders back."""
@@ -202,7 +195,7 @@ class ChainCallback(Checkpoint):
             raise ChainError(f"{self.folder.path}: step {step} could not be saved: {error.strerror or error}") from None
         ranks.gather(None)  # all have written
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
-        ranks.alike(lambda: self._complete(partial, step) if ranks.rank == 0 else None)
+        ranks.by_first(lambda: self._complete(partial, step))
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
         self._saved = step
         if not self._proven:  # the next job would be too late to find it

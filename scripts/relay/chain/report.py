@@ -1,7 +1,7 @@
 """How far a script is, told to whoever measures it: one line of a file for each few steps.
 
 `step(samples=…)` in a loop is all that a script needs to be measured. `Run.after` tells its steps by itself. Torch
-Relay names the file in the environment; without it, nothing is written. Rank 0 tells for all.
+Relay names the file in the environment; without it, nothing is written. Rank 0 tells for all. Needs no torch.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .launched import rank_and_size
-
 PLACE = "RELAY_CHAIN_REPORT"
 FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
 BETWEEN_SECONDS = 0.1  # of two lines, in the first minute
 LATER_SECONDS = 1.0
 FIRST_SECONDS = 60.0
+# The rank and the number of processes: of torchrun, Horovod, Open MPI, MPICH and its kin, and srun. Slurm tells a batch
+# script, which is one process, that of the job (SLURM_NTASKS): a step alone has its own number.
+VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
 
 
 class Reporter:
@@ -46,8 +53,7 @@ class Reporter:
         self.counted += 1
         now = time.time()
         self.pending = f"{now:.6f} {self.step} {self.samples if self.samples else '-'}\n"
-        due = BETWEEN_SECONDS if now - self.began < FIRST_SECONDS else LATER_SECONDS
-        if now - self.written >= due or self.counted <= FIRST_STEPS:
+        if now - self.written >= least_seconds(now - self.began) or self.counted <= FIRST_STEPS:
             self.flush(now)
 
     def event(self, kind: str, step: int) -> None:
@@ -63,6 +69,19 @@ class Reporter:
         with suppress(OSError), Path(self.place).open("a", encoding="utf-8") as stream:  # a full disk ends no training
             stream.write(self.pending)
         self.pending, self.written = "", now or time.time()
+
+
+def least_seconds(since_begin: float) -> float:
+    """How long a line at least waits for the next one: less in the first minute, for short trainings."""
+    return BETWEEN_SECONDS if since_begin < FIRST_SECONDS else LATER_SECONDS
+
+
+def rank_and_size() -> tuple[int, int, str]:
+    """This process's rank, how many there are, and the variable that says so ('' where none does)."""
+    for rank, size in VARIABLES:
+        if (count := os.environ.get(size, "")).isdecimal():
+            return int(os.environ.get(rank, "0")), int(count), size
+    return 0, 1, ""
 
 
 def _rank_and_size() -> tuple[int, int]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import note
-from .agreement import Agreement
-from .errors import ChainError, Stopped, say, tell_in_one_line
-from .folder import Folder
-from .forgotten import forgotten
-from .place import Place, batches, epoch_size, own_generators
-from .ranks import Ranks
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from .agreement import Agreement, Ranks
+from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
+from .loader import Place, batches, epoch_size, heard, own_generators, prepare
 from .report import reporter
 from .saving import Checkpoints
+from .sealed import Folder
 from .signals import Interruption
-from .state import State
-from .time_limit import end_time
-from .workers import heard, prepare
+from .slurm import end_time
+from .state import State, parameters
+
+_KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
 
 
 def resume(
@@ -49,10 +53,10 @@ def resume(
     interruption = Interruption()
     interruption.watch()
     # One rank asks: a thousand would be a burden to Slurm. Its reason stops all.
-    interruption.end_time = ranks.alike(lambda: end_time(time_limit) if ranks.rank == 0 else None)
+    interruption.end_time = ranks.by_first(lambda: end_time(time_limit))
     state = ranks.alike(lambda: State(things, ranks))
     place = Folder(Path(folder))
-    lock = ranks.alike(lambda: place.open() if ranks.rank == 0 else None)
+    lock = ranks.by_first(place.open)
     checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
     interruption.saved = lambda: checkpoints.saved
     reached = checkpoints.load()
@@ -153,7 +157,7 @@ class Run:
             place.end_epoch()
         if place.batch:
             where = f"after batch {place.batch} of epoch {self.epoch}"
-            if note.ACCEPT not in os.environ:
+            if ACCEPT not in os.environ:
                 raise ChainError(
                     f"{changed}: {where} it would go on at another place; give the former, or another folder, "
                     "or accept it by `relay-chain --accept COMMAND`"
@@ -216,7 +220,7 @@ class Run:
         """Save, tell it, and end this process. Collective."""
         self._save()
         self._agreement.interruption.saving = False
-        self._stopped = note.stopped(self.step, reason, rank=self._checkpoints.ranks.rank)
+        self._stopped = stopped(self.step, reason, rank=self._checkpoints.ranks.rank)
         if self._lock:
             self._lock.close()  # this process trains no more
         raise self._stopped
@@ -239,3 +243,38 @@ class Run:
                 say(f"warning: {line}")
             if not self._of_steps and not any(isinstance(each, dict) for each in self._things.values()):
                 say("a batch that this loop fetches ahead is not saved, unless it is in a dict: resume(…, kept=kept)")
+
+
+def forgotten(things: Mapping[str, Any], state: State) -> Iterator[str]:
+    """Each thing of torch's that keeps a state and was not handed over, in one line."""
+    kept = {id(value) for each in state.optimizers.values() for value in _values(each.state_dict()["state"])}
+    given = {
+        id(part)
+        for thing in things.values()
+        for part in _parts(thing)
+        if part is thing or not isinstance(part, Optimizer) or {id(value) for value in _values(part.state)} <= kept
+    }
+    kinds = _KINDS | ({sys.modules["numpy"].random.Generator: "rng"} if "numpy" in sys.modules else {})
+    for each in gc.get_objects():
+        # Its type, not isinstance: asking a stranger's proxy for its class may import what it stands for.
+        for kind, name in kinds.items():
+            if issubclass(type(each), kind) and id(each) not in given:
+                yield f"a {type(each).__name__} was made and is not saved; give it: resume(…, {name}={name})"
+    held = {id(each) for module in state.modules.values() for each in module.parameters()}
+    for name, optimizer in state.optimizers.items():
+        if missing := sum(id(each) not in held for each in parameters(optimizer)):
+            yield f"{name} trains {missing} parameters that are not saved; give their module: resume(…, module=module)"
+
+
+def _values(state: Mapping[Any, Any]) -> Iterator[torch.Tensor]:
+    """The tensors of an optimizer's state."""
+    return (value for its in state.values() for value in its.values() if isinstance(value, torch.Tensor))
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """A thing, and what it consists of, such as the schedulers of a SequentialLR."""
+    yield thing
+    for value in list(getattr(thing, "__dict__", {}).values()):
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, tuple(_KINDS)):
+                yield from _parts(each) if isinstance(each, LRScheduler) else [each]

@@ -17,17 +17,15 @@ from typing import Any
 
 import torch
 
-from . import sealed, writers
-from .background import Background, Saving
-from .errors import ChainError, say
+from . import writers
+from .agreement import Background, Ranks, Saving
+from .ending import ChainError, say
 from .files import described, disk_refusal, remove, sync
-from .folder import Folder, newest_sound, of_another
 from .generators import generators, restore
-from .place import Place
-from .ranks import Ranks
+from .loader import Place
 from .report import reporter
-from .sealed import damage, manifest
-from .state import REPLICATED, State, difference, unreadable
+from .sealed import Folder, damage, manifest, newest_sound, of_another
+from .state import REPLICATED, State, unreadable
 
 FULL = ("No space left", "quota exceeded")  # of errno's texts
 Files = dict[str, Any]
@@ -145,8 +143,8 @@ class Checkpoints(Background[Files]):
 
         Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
         """
-        steps = self.ranks.of_first(lambda: sealed.steps(self.folder.path))
-        place = newest_sound([*map(self.folder.place, steps)], self._damage, aloud=self.ranks.rank == 0)
+        places = self.ranks.of_first(self.folder.places)
+        place = newest_sound(places, self._damage, aloud=self.ranks.rank == 0)
         return self._loaded(place) if place else Place()
 
     def _damage(self, place: Path) -> str | None:
@@ -190,12 +188,13 @@ class Checkpoints(Background[Files]):
             self._sharded.load(place)
         self.state.load(every, own, facts["things"])
         restore(own["generators"])
-        self.longest_save_seconds = float(facts.get("save_seconds", 0))
+        self.longest_save_seconds = facts["save_seconds"]
         if self.ranks.rank == 0:
             writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
-            if (words := facts.get("words", sys.argv[1:])) != sys.argv[1:]:
-                say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")
+            before, now = shlex.join(facts["words"]), shlex.join(sys.argv[1:])
+            if before != now:
+                say(f"the command's words were '{before}', and are '{now}' now")
             for name in self.state.shape().keys() - facts["things"].keys():
                 say(f"{place} has no {name}: it starts anew")
         self._own_states = own["generators"]["further"]
@@ -207,7 +206,7 @@ class Checkpoints(Background[Files]):
         remedy = f"give another folder, or remove {self.folder.path} to start at step 0"
         if wrong := of_another(facts, self.script, self.ranks.world_size):
             raise ChainError(f"{place} {wrong}; {remedy}")
-        if wrong := difference(facts["things"], self.state.shape()):
+        if wrong := _difference(facts["things"], self.state.shape()):
             raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
 
 
@@ -220,3 +219,43 @@ def _reason(error: BaseException, rank: int, folder: Path) -> str:
     if isinstance(cause, OSError):
         return cause.strerror or str(cause)
     return f"{type(cause).__name__}: {cause}".splitlines()[0]
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """How the shape of a checkpoint differs from the script's, in words; None where it does not.
+
+    What is here and not there is no difference: it may have been forgotten until now.
+    """
+    for name, saved in there.items():
+        if name not in here:
+            return f"it has {name} ({saved['kind']}), which is not given"
+        given = here[name]
+        if saved["kind"] != given["kind"]:
+            return f"{name} is {saved['kind']} there, and {given['kind']} here"
+        if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
+            return f"{name}: {wrong}"
+        for key in {**saved["tensors"], **given["tensors"]}:
+            before, now = saved["tensors"].get(key), given["tensors"].get(key)
+            if before != now:
+                return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
+    return None
+
+
+def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
+    """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
+    before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
+    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if missing := [key for key in wrong if key not in now]:
+        return (
+            f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
+            "add them before resume, where reached() tells that the training has come so far"
+        )
+    for key in wrong:
+        return (
+            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
+        )
+    return None
+
+
+def _shape(shape: list[int] | None) -> str:
+    return "no place" if shape is None else f"shape {tuple(shape)}"

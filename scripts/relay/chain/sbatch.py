@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from . import slurm
-from .errors import STOPPED, ChainError, say
+from .ending import NOTE, STOPPED, ChainError, say
 from .files import write_json
-from .note import NOTE
-from .time_limit import END_TIME
+from .slurm import END_TIME
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from . import note
-from .errors import STOPPED, say
+from .ending import STOPPED, TORCHRUN, is_early, leave_note, say
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends one before the end of a job's time, where `--signal` asks for it
 # What stops a training, and what whoever starts processes passes on to them.
@@ -36,7 +35,7 @@ _LOOK_SECONDS = 0.5
 def _torchrun() -> int | None:
     """The torchrun that has started this process. The ranks of a killed one live on: they must not train beside the
     next job. Of other parents nothing follows: a shell may end before the script that it started."""
-    return os.getppid() if note.TORCHRUN in os.environ else None
+    return os.getppid() if TORCHRUN in os.environ else None
 
 
 @dataclass
@@ -105,7 +104,7 @@ class Interruption:
             f"ends now: it was told to end {time.monotonic() - began:.0f} s ago ({reason}), and waits where the lines "
             f"above say; step {self.saved()} is saved"
         )
-        note.leave(self.saved(), reason)
+        leave_note(self.saved(), reason)
         for worker in multiprocessing.active_children():  # no data worker outlives it
             worker.kill()
         os._exit(STOPPED)
@@ -119,7 +118,7 @@ class Interruption:
         last = began + max(LAST_SECONDS, self.margin_seconds)
         if self.end_time is not None:
             end = began + self.end_time - time.time() - SPARE_SECONDS
-            last = end if reason in [number.name for number in EARLY] or note.is_early() else last
+            last = end if reason in [number.name for number in EARLY] or is_early() else last
         while not self.ended and (left := min(last, end) - (now := time.monotonic())) > 0:
             last = max(last, now + LAST_SECONDS) if self.saving else last
             time.sleep(min(left, _LOOK_SECONDS))

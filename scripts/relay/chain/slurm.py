@@ -1,16 +1,19 @@
-"""Calls of Slurm's commands, whose answers the user's own defaults for them do not change."""
+"""Slurm's commands, whose answers the user's own defaults for them do not change; and when this job's time ends."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from .errors import ChainError
+from .ending import ChainError, say
+from .supervisor import started
 
 _SECONDS = 120.0  # for an answer
 # Defaults for what commands print, and for what sbatch would wait for or multiply. All else of sbatch's (SBATCH_*) is
@@ -21,6 +24,9 @@ _DEFAULTS = re.compile(
 _CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")  # a job asks its own cluster, and submits to it
 _NUMBER = re.compile(r"(?m)^(\d+(?:;\S+)?)\s*$")
 GONE = re.compile("invalid job id", re.I)  # what commands say of a job that Slurm has forgotten; all else is no answer
+END_TIME = "RELAY_CHAIN_END_TIME"  # Unix seconds; `relay-chain --time` sets it
+_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+_ANSWER_SECONDS = 30.0
 
 
 def environment(program: str, given: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -64,10 +70,72 @@ def fields_of(job: str, printed: str) -> Iterator[str]:
             yield " ".join(words[2:])
 
 
-def unix_seconds(time: str) -> float | None:
+def unix_seconds(text: str) -> float | None:
     """A time as Slurm prints it, in seconds since 1970; None for N/A, Unknown, NONE and the like."""
-    if time.isdigit():
-        return float(time)
+    if text.isdigit():
+        return float(text)
     with suppress(ValueError):  # versions that ignore SLURM_TIME_FORMAT print local time
-        return datetime.fromisoformat(time).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     return None
+
+
+def seconds_of(limit: float | str) -> float:
+    """A time limit in seconds: a number of seconds, or a text as Slurm's `--time` takes it ("30" is minutes).
+
+    Raises ChainError for any other.
+    """
+    if isinstance(limit, str):
+        if re.fullmatch(r"\d*\.\d+", limit.strip()):
+            return seconds_of(60 * float(limit))
+        match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
+        if not match:
+            raise ChainError(f"time limit: '{limit}' is not allowed; allowed: {_FORMS}")
+        days, *given = match.groups()
+        parts = [int(part) for part in given if part]
+        # Slurm reads one or two numbers from the hours on after days, and from the minutes on without.
+        hours, minutes, seconds = ([*parts, 0, 0] if days or len(parts) == 3 else [0, *parts, 0])[:3]
+        limit = float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    if not limit > 0:
+        raise ChainError(f"time limit: {limit} is not allowed; allowed: more than 0 seconds, or {_FORMS}")
+    return float(limit)
+
+
+def end_time(limit: float | str | None = None, environment: Mapping[str, str] = os.environ) -> float | None:
+    """The earliest end of this process's time that is known, in Unix seconds; None where none is.
+
+    `limit` is the script's own, counted from the start of its process; the `environment` may tell others. Raises
+    ChainError for a wrong one.
+    """
+    own = None if limit is None else (started() or time.time()) + seconds_of(limit)
+    ends = [in_environment(END_TIME, environment), own]
+    ends.append(_slurm_end(needed=not any(ends)))
+    return min((end for end in ends if end is not None), default=None)
+
+
+def in_environment(variable: str = "SLURM_JOB_END_TIME", environment: Mapping[str, str] = os.environ) -> float | None:
+    """The end, in Unix seconds, that an environment variable tells; else None, with a warning of nonsense."""
+    if not (text := environment.get(variable)):
+        return None
+    with suppress(ValueError):
+        if math.isfinite(end := float(text)):
+            return end
+    say(f"warning: {variable}: '{text}' is no time in seconds since 1970, and is not heeded")
+    return None
+
+
+def _slurm_end(*, needed: bool) -> float | None:
+    """Slurm's end of the job; a warning where it tells none and that is `needed`.
+
+    Not all versions say it in the environment: the controller is asked.
+    """
+    job, end = os.environ.get("SLURM_JOB_ID"), in_environment()
+    if job is None or end is not None:
+        return end
+    try:
+        printed = call("squeue", "--noheader", "--jobs", job, "--format", "%A %i %e", seconds=_ANSWER_SECONDS)
+        said = next(fields_of(job, printed), "no such job")
+    except ChainError as error:
+        said = str(error)
+    if (end := unix_seconds(said)) is None and needed:
+        say(f"warning: Slurm tells no end of job {job} ({said}); a signal alone stops it, or relay-chain --time LIMIT")
+    return end

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .errors import ChainError
+from .agreement import Ranks
+from .ending import ChainError
 from .generators import Own
-from .ranks import Ranks
 
 REPLICATED = "replicated.pt"
 LARGE_BYTES = 2**20  # a larger state of a thing is a replica, such as EMA's weights: rank 0's is everyone's
@@ -69,8 +69,9 @@ class State:
             own = {key: list(value.shape) for key, value in module.state_dict().items() if torch.is_tensor(value)}
             things[name] = {"kind": "module", "tensors": own}
         for name, optimizer in self.optimizers.items():
-            shapes = {str(place): list(each.shape) for place, each in enumerate(parameters(optimizer))}
-            things[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": self._names(optimizer)}
+            names, trained = self._names(optimizer), parameters(optimizer)
+            shapes = {key: list(each.shape) for key, each in zip(chain.from_iterable(names), trained, strict=True)}
+            things[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": names}
         return things | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
 
     def check(self) -> None:
@@ -88,7 +89,7 @@ class State:
             for name, module in self.modules.items()
             for key, each in module.named_parameters()
         }
-        strange = itertools.count(1)
+        strange = count(1)
         return [
             [names.get(id(each)) or f"parameter {next(strange)} of no module" for each in group["params"]]
             for group in optimizer.param_groups
@@ -102,9 +103,11 @@ class State:
 
     def own(self) -> dict[str, Any]:
         """A copy, in host memory, of what each rank saves for itself."""
+        several = self.ranks.world_size > 1
         return {
             "further": {name: copied(state) for name, state in self._further(replicas=False)},
-            "buffers": {name: copied(own_buffers(module)) for name, module in self._with_own_buffers()},
+            # They may differ between ranks, such as BatchNorm's statistics of each replica's batches.
+            "buffers": {name: copied(own_buffers(each)) for name, each in self.modules.items()} if several else {},
             "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
         }
 
@@ -113,15 +116,14 @@ class State:
 
         `there` is what `shape` told of it: an optimizer's parameters may have been in another order.
         """
-        every: dict[str, Any] = {**self.modules, **self.optimizers}
-        for name, thing in every.items():
+        for name, module in self.modules.items():
             if name in replicated:
-                saved = replicated[name]
-                if isinstance(thing, Optimizer):
-                    saved = in_order(saved, there[name].get("groups"), self._names(thing))
-                thing.load_state_dict(saved)
-                if isinstance(thing, Optimizer):
-                    keep_dtypes(thing, saved)
+                module.load_state_dict(replicated[name])
+        for name, optimizer in self.optimizers.items():
+            if name in replicated:
+                saved = in_order(replicated[name], there[name]["groups"], self._names(optimizer))
+                optimizer.load_state_dict(saved)
+                keep_dtypes(optimizer, saved)
         for name, saved in own["groups"].items():
             for group, values in zip(self.optimizers[name].param_groups, saved, strict=True):
                 group |= values
@@ -140,10 +142,6 @@ class State:
             state = thing.state_dict()
             if replicas == (size_bytes(state) > LARGE_BYTES and not isinstance(thing, Kept)):
                 yield name, state
-
-    def _with_own_buffers(self) -> Iterator[tuple[str, nn.Module]]:
-        """Modules whose buffers may differ between ranks, such as BatchNorm's statistics of each replica's batches."""
-        return iter(self.modules.items() if self.ranks.world_size > 1 else ())
 
 
 class Kept:
@@ -191,13 +189,11 @@ def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
-def in_order(saved: dict[str, Any], there: list[list[str]] | None, here: list[list[str]]) -> dict[str, Any]:
+def in_order(saved: dict[str, Any], there: list[list[str]], here: list[list[str]]) -> dict[str, Any]:
     """An optimizer's saved state, each group's parameters in the order that they have here. torch maps them by place.
 
-    `there` and `here` are their names by group; without names, the order is taken to be the same.
+    `there` and `here` are their names by group.
     """
-    if not there or not here or there == here:
-        return saved
     numbers = {
         name: number
         for names, group in zip(there, saved["param_groups"], strict=True)
@@ -248,53 +244,6 @@ def size_bytes(value: Any) -> int:
     if isinstance(value, dict):
         value = list(value.values())
     return sum(map(size_bytes, value)) if isinstance(value, (list, tuple)) else 0
-
-
-def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """How the shape of a checkpoint differs from the script's, in words; None where it does not.
-
-    What is here and not there is no difference: it may have been forgotten until now.
-    """
-    for name, saved in there.items():
-        if name not in here:
-            return f"it has {name} ({saved['kind']}), which is not given"
-        given = here[name]
-        if saved["kind"] != given["kind"]:
-            return f"{name} is {saved['kind']} there, and {given['kind']} here"
-        if saved.get("groups") and given.get("groups"):
-            if wrong := _grouped_otherwise(saved["groups"], given["groups"]):
-                return f"{name}: {wrong}"
-            saved, given = ({"kind": each["kind"], "tensors": _by_name(each)} for each in (saved, given))
-        for key in {**saved["tensors"], **given["tensors"]}:
-            before, now = saved["tensors"].get(key), given["tensors"].get(key)
-            if before != now:
-                return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
-    return None
-
-
-def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
-    """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
-    before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
-    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if missing := [key for key in wrong if key not in now]:
-        return (
-            f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
-            "add them before resume, where reached() tells that the training has come so far"
-        )
-    for key in wrong:
-        return (
-            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
-        )
-    return None
-
-
-def _by_name(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The shapes of an optimizer's parameters by their names."""
-    return dict(zip((name for names in saved["groups"] for name in names), saved["tensors"].values(), strict=True))
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "no place" if shape is None else f"shape {tuple(shape)}"
 
 
 def _refuse(name: str, module: nn.Module) -> None:

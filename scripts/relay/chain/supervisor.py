@@ -1,28 +1,37 @@
-"""Supervises child processes: starts them, passes signals on to them, waits for them, and ends them together.
+"""Child processes: which there are, and how they are started, told, waited for and ended together.
 
-Whatever starts processes and waits for them does it by this: `relay-chain`, the launchers of a run, and what runs a
-user's command. Each says only which commands, with which environment, and where it differs in whom it tells.
+Whatever starts processes and waits for them does it by `Supervisor`: `relay-chain`, the launchers of a run, and what
+runs a user's command. Each says only which commands, with which environment, and where it differs in whom it tells.
+What the kernel tells of processes is in /proc. Elsewhere than on Linux, none is known.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
-from .family import descendants
-from .launched import end_with_parent
 from .signals import SIGNALS
 
 PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
 LOOK_SECONDS = 0.05  # between two looks at the processes
 ENDING_SECONDS = 0.2  # the same once they were told to end: to look whom to tell costs more
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
+    """Have this process sent a signal when its parent dies, even by SIGKILL (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
 
 
 class Process(NamedTuple):
@@ -140,3 +149,60 @@ def send(pid: int, number: int) -> None:
     """Send a signal to a process, or to a group by its negative number; to none that is gone, or another user's."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def program(pid: int) -> str:
+    """The name of the program that a process runs; '' for another user's process, and where there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
+
+
+def hears(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal; False where the system does not tell."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n"):  # its name may be anything
+            if line.startswith(b"SigCgt:"):
+                return bool(int(line[7:], 16) >> number - 1 & 1)
+    return False
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, and that still run."""
+    return [each for each, parent in parents().items() if parent == pid]
+
+
+def descendants(pid: int, parent_of: Mapping[int, int] | None = None) -> list[int]:
+    """The same, with those that they have started. `parent_of` is what `parents` has told, where that is at hand."""
+    parent_of, tree = parent_of or parents(), [pid]
+    for above in tree:  # it grows meanwhile
+        tree += [each for each, parent in parent_of.items() if parent == above and each not in tree]
+    return tree[1:]
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process that runs."""
+    numbers = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return {pid: int(fields[1]) for pid in numbers if (fields := stat_fields(pid))}
+
+
+def started() -> float | None:
+    """When this process was started, in seconds since 1970: importing torch is part of its time. None: not known."""
+    with suppress(OSError):
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        if fields := stat_fields("self"):
+            return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def stat_fields(pid: int | str) -> list[str] | None:
+    """What the kernel tells of a process in /proc/PID/stat, from the third field on, which is its state.
+
+    None where it is over, and of one that is dead and was not waited for.
+    https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    with suppress(OSError):
+        # The program's name, which comes before, may have blanks and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields
+    return None

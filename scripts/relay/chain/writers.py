@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import say
+from .ending import say
 
 EVERYONE = "everyone"
 

@@ -20,7 +20,7 @@ from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial
 from relay.equivalence.verdict import Part, Verdict
-from relay.process import sent
+from relay.process import system
 from relay.process.devices import is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
@@ -50,13 +50,13 @@ def train(
     course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
     course.build()
     ranks.barrier()
-    before = sent.by_socket()
+    before = system.sent_by_socket()
     with watched or nullcontext(), suppress(EndedEarlyError):
         for _ in course.steps(0, trial.steps):
             pass
     course.seen.footprint = course.strategy.footprint()  # a prediction may gather what is sharded
     # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
-    course.seen.bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
+    course.seen.bytes_sent = system.sent_since(before) if before or ranks.world_size == 1 else None
     peaks = ((torch.cuda.max_memory_allocated(device), held) for device, held in zip(ranks.devices, idle, strict=False))
     course.seen.used_bytes = [peak - held for peak, held in peaks]
     return course

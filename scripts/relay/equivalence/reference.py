@@ -23,7 +23,7 @@ from relay.equivalence.plain import deterministic
 from relay.equivalence.reference_file import made_with
 from relay.equivalence.trial_task import Identified, TrialData
 from relay.equivalence.trials import SLOWDOWNS, Trial, trials
-from relay.launch.imports import imported
+from relay.launch.worker import imported
 from relay.process import machine
 from relay.process.devices import gpu
 from relay.spec import arithmetic

@@ -57,7 +57,8 @@ def command(
     if run.shape.launcher == "torchrun" and is_script(run):  # the command starts its node's processes itself
         return [*python, "-m", "relay.launch.worker", *program]
     if run.shape.launcher in ("direct", "spawn", "horovodrun"):
-        return [*python, "-m", f"relay.launch.{run.shape.launcher}", str(run.shape.processes_per_node), *program]
+        node = ["-m", "relay.launch.node", run.shape.launcher, str(run.shape.processes_per_node)]
+        return [*python, *node, *program]
     worker = ["-m", "relay.launch.worker", *program]
     if run.shape.launcher != "torchrun":
         return [*python, *worker]
@@ -77,22 +78,12 @@ def is_script(run: Specification) -> bool:
     return isinstance(run, Training) and run.strategy.script is not None
 
 
-def rank_variables(run: Specification, environment: Mapping[str, str], meeting: Meeting) -> dict[str, str]:
-    """The environment variables of a process that srun starts; torchrun sets the same ones."""
-    return {
-        "RANK": environment["SLURM_PROCID"],
-        "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "WORLD_SIZE": str(run.shape.world_size),
-        "LOCAL_WORLD_SIZE": str(run.shape.processes_per_node),
-        "MASTER_ADDR": meeting.address,
-        "MASTER_PORT": str(meeting.port),
-    }
-
-
-def one_node_variables(rank: int, count: int, port: int) -> dict[str, str]:
-    """The environment variables of one of `count` processes that meet on one node, as torchrun sets them."""
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
+def rank_variables(
+    rank: int, local_rank: int, world_size: int, on_this_node: int, port: int, address: str = "127.0.0.1"
+) -> dict[str, str]:
+    """The environment variables of one of the processes that meet at an address, as torchrun sets them."""
+    numbers = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": on_this_node}
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(port), **{name: str(each) for name, each in numbers.items()}}
 
 
 def free_port(address: str = "127.0.0.1") -> int:

@@ -4,7 +4,8 @@ Importing torch costs each process seconds, which is most of a short job. The fi
 which imports torch and what belongs to it, but none of this project's code: that is the job's own, frozen one. From
 then on a worker (`relay.launch.worker`) hands its command line, environment, working directory and open files to the
 server, and stands for the fork: it passes signals on and ends as the fork ends. Seen from outside, the processes are
-the same as without a server. The server ends with its driver.
+the same as without a server. Each worker has a process of its own at the server, the fork's parent, which waits for
+both. The server ends with its driver, and lets forks come to their end.
 
 A fork is like a process of its own as long as its parent has neither computed nor touched a device. So there is a
 server for each way in which the environment changes what an import does. Where anything is in the way, the worker does
@@ -13,13 +14,12 @@ its work itself. Linux only: sockets have names that are no files, and tell whos
 
 from __future__ import annotations
 
-import array
 import gc
 import json
 import os
 import random
 import runpy
-import selectors
+import select
 import signal
 import socket
 import struct
@@ -66,8 +66,8 @@ START_SECONDS = 60.0  # within which a server has imported torch, on a busy mach
 PAUSE_SECONDS = 0.02
 MOST_BYTES = 1 << 20  # of a command line and an environment
 STANDARD_FILES = (0, 1, 2)
-HEAD = struct.Struct("i")  # a count of bytes, a process, or the status with which it ended
-PROTOCOL = 1  # a server of other code may be older
+NUMBER = struct.Struct("i")  # a process, or the status with which it ended
+PROTOCOL = 3  # a server of other code may be older
 
 
 def owner(role: str, shape: Shape) -> dict[str, str]:
@@ -143,27 +143,22 @@ def _started(connection: socket.socket, program: list[str]) -> int:
         "folder": str(Path.cwd()),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
-    message = json.dumps(worker).encode()
-    files = array.array("i", STANDARD_FILES)
     with suppress(OSError):
-        connection.sendmsg([HEAD.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-        connection.sendall(message)
-        if len(answer := _read(connection, HEAD.size)) == HEAD.size:
-            return int(HEAD.unpack(answer)[0])
-    return 0
+        socket.send_fds(connection, [b"\n"], STANDARD_FILES)
+        connection.sendall(json.dumps(worker).encode() + b"\n")
+    return _number(connection) or 0
 
 
 def _stand_for(pid: int, connection: socket.socket, received: list[int]) -> None:
-    """Pass signals on to the fork until it ends, and end in the same way. The server ends it should this be killed."""
+    """Pass signals on to the fork until it ends, and end in the same way. Should this be killed, its parent ends it."""
     for each in SIGNALS:
         signal.signal(each, lambda number, _: _send(pid, number))
     for number in received:
         _send(pid, number)
     connection.settimeout(None)
-    answer = _read(connection, HEAD.size)
-    if len(answer) < HEAD.size:  # the server was killed, which tells its forks to end
+    status = _number(connection)
+    if status is None:  # its parent was killed, which tells it to end
         os._exit(1)
-    (status,) = HEAD.unpack(answer)
     if status < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set
             signal.signal(-status, signal.SIG_DFL)
@@ -176,101 +171,16 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _read(connection: socket.socket, count: int) -> bytes:
-    """So many bytes, or fewer where the other end is gone."""
-    read = b""
-    with suppress(OSError):
-        while len(read) < count and (part := connection.recv(count - len(read))):
-            read += part
-    return read
+def _number(connection: socket.socket) -> int | None:
+    """What the server tells: a process, or the status with which it ended; None where it tells nothing more."""
+    with suppress(OSError, struct.error):
+        return int(NUMBER.unpack(connection.recv(NUMBER.size, socket.MSG_WAITALL))[0])
+    return None
 
 
-class Server:
-    """Accepts workers, forks a process for each, and tells its end. One thread, so that a fork copies all there is."""
-
-    def __init__(self, listener: socket.socket, driver: int) -> None:
-        self.listener, self.driver = listener, driver
-        self.forks: dict[int, socket.socket] = {}  # by process
-        self.selector = selectors.DefaultSelector()
-        self.awake, self.wake = socket.socketpair()
-        for end in (self.awake, self.wake):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self.wake.fileno())
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for ready in (listener, driver, self.awake):
-            self.selector.register(ready, selectors.EVENT_READ)
-
-    def serve(self) -> dict[str, Any] | None:
-        """Until the driver and the last fork have ended. Returns None, or in a fork what its worker has told."""
-        driven = True
-        while driven or self.forks:
-            for key, _ in self.selector.select():
-                if key.fileobj is self.listener:
-                    if worker := self._accept():
-                        return worker
-                elif key.fileobj is self.awake:
-                    self._reap()
-                elif key.fileobj is self.driver:
-                    driven = False
-                    self.selector.unregister(self.driver)
-                else:
-                    self._lost(key.data)
-        return None
-
-    def _accept(self) -> dict[str, Any] | None:
-        connection, _ = self.listener.accept()
-        connection.settimeout(START_SECONDS)
-        try:
-            if not _is_own(connection):  # who could keep all others waiting
-                raise ValueError("another user")
-            worker, files = _received(connection)
-        except (OSError, ValueError):  # not a worker, or one that was killed
-            connection.close()
-            return None
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
-            self._leave()
-            for standard, file in zip(STANDARD_FILES, files, strict=True):
-                os.dup2(file, standard)
-        for file in files:
-            os.close(file)
-        if pid == 0:
-            return worker
-        self.forks[pid] = connection
-        self.selector.register(connection, selectors.EVENT_READ, pid)
-        with suppress(OSError):
-            connection.sendall(HEAD.pack(pid))
-        return None
-
-    def _leave(self) -> None:
-        """In a fork: close what is the server's, and take signals as any process does."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        lifeline.end_with_parent()
-        self.selector.close()
-        for each in (self.listener, self.awake, self.wake, *self.forks.values()):
-            each.close()
-        os.close(self.driver)
-
-    def _lost(self, pid: int) -> None:
-        """The worker that stands for a fork was killed: so is the fork, unless it has ended at the same moment."""
-        if connection := self.forks.get(pid):
-            self.selector.unregister(connection)
-            _send(pid, signal.SIGKILL)
-
-    def _reap(self) -> None:
-        with suppress(BlockingIOError):
-            self.awake.recv(MOST_BYTES)
-        for pid, connection in [*self.forks.items()]:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                del self.forks[pid]
-                with suppress(KeyError):  # of one whose worker was killed
-                    self.selector.unregister(connection)
-                with suppress(OSError):
-                    connection.sendall(HEAD.pack(os.waitstatus_to_exitcode(status)))
-                connection.close()
+def _ready(*files: int | socket.socket) -> list[int | socket.socket]:
+    """Those of the files that have something to tell, once any has."""
+    return select.select(files, [], [])[0]
 
 
 def _be(worker: dict[str, Any]) -> None:
@@ -290,14 +200,45 @@ def _be(worker: dict[str, Any]) -> None:
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """A worker's words, and its standard files. Raises OSError and ValueError for anything else."""
-    head, files, _, _ = socket.recv_fds(connection, HEAD.size, len(STANDARD_FILES))
-    count = HEAD.unpack(head)[0] if len(head) == HEAD.size else 0
-    message = _read(connection, count) if count <= MOST_BYTES else b""
-    if not count or len(message) < count or len(files) != len(STANDARD_FILES):
-        for file in files:
-            os.close(file)
+    _, files, _, _ = socket.recv_fds(connection, 1, len(STANDARD_FILES))
+    if len(files) != len(STANDARD_FILES):
         raise ValueError("not a worker")
-    return json.loads(message), files
+    with connection.makefile("rb") as stream:
+        return json.loads(stream.readline(MOST_BYTES)), files
+
+
+def _served(connection: socket.socket) -> dict[str, Any]:
+    """In a process for one worker: fork another one for its work, and tell the worker how it ends.
+
+    Returns in that one alone, with what the worker has told. Whoever keeps this waiting keeps nobody else.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection.settimeout(START_SECONDS)
+    try:
+        if not _is_own(connection):
+            os._exit(1)
+        worker, files = _received(connection)
+    except (OSError, ValueError):  # not a worker, or one that was killed
+        os._exit(1)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        lifeline.end_with_parent()
+        for standard, file in zip(STANDARD_FILES, files, strict=True):
+            os.dup2(file, standard)
+            os.close(file)
+        return worker
+    for file in files:
+        os.close(file)
+    fork = os.pidfd_open(pid)
+    with suppress(OSError):
+        connection.sendall(NUMBER.pack(pid))
+    if fork not in _ready(fork, connection):  # the worker was killed
+        _send(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):
+        connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    os._exit(0)
 
 
 def main() -> int:
@@ -312,17 +253,22 @@ def main() -> int:
     except OSError:
         return 0
     listener.listen(socket.SOMAXCONN)
-    gc.disable()  # as in `relay.launch.imports`
+    gc.disable()  # as in `relay.launch.worker`
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # an import that asks for GPUs must not start CUDA: no fork could
     for name in PRELOADED:
         import_module(name)
     gc.enable()
     gc.freeze()
-    worker = Server(listener, driver).serve()
-    if worker is None:
-        os._exit(0)  # at once: nothing is left to be saved
-    _be(worker)
-    return 0
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel keeps nothing of those that have ended
+    while driver not in _ready(driver, listener):
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            os.close(driver)
+            _be(_served(connection))
+            return 0
+        connection.close()
+    os._exit(0)  # at once: nothing is left to be saved
 
 
 if __name__ == "__main__":

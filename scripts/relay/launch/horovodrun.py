@@ -1,6 +1,4 @@
-"""Launcher `horovodrun`: Horovod's own program starts all processes of its node (document 000).
-
-    python -m relay.launch.horovodrun COUNT ROLE WORK [arguments of the role]
+"""Horovod's own program, as a launcher: it starts all processes of its node (document 000).
 
 On several nodes horovodrun would need ssh between them, which jobs do not have: there srun starts the processes.
 It would stop them at the first signal, and kill them after five seconds. So it runs in a process of its own, which
@@ -16,11 +14,9 @@ import threading
 from contextlib import suppress
 from functools import partial
 
-from relay.base import lifeline
 from relay.base.lifeline import LAUNCHER
-from relay.chain.launched import end_with_parent
 from relay.chain.signals import EARLY, SIGNALS
-from relay.chain.supervisor import Supervisor
+from relay.chain.supervisor import Supervisor, end_with_parent
 from relay.launch import worker
 from relay.launch.command_lines import free_port
 from relay.process import meeting
@@ -40,6 +36,11 @@ VARIABLES = {
 class Past(Supervisor):
     """Supervises horovodrun, and tells the processes past it."""
 
+    def begin(self, count: int, program: list[str]) -> None:
+        """Start horovodrun with `count` processes."""
+        words = [sys.executable, "-u", "-m", MODULE, RUNNER, str(count), *program]
+        self.start(words, os.environ, begin=partial(end_with_parent, signal.SIGKILL))
+
     def whom(self) -> list[int]:
         """The processes; between them and this one are shells, and processes of horovodrun's own."""
         import psutil
@@ -51,15 +52,6 @@ class Past(Supervisor):
                 if process.cmdline()[3:5] == [MODULE, PROCESS] and process.ppid() not in pids:
                     pids.append(process.pid)
         return pids
-
-
-def main(count: int, program: list[str]) -> int:
-    """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
-    lifeline.lead()
-    words = [sys.executable, "-u", "-m", MODULE, RUNNER, str(count), *program]
-    with Past() as supervisor, meeting.private_folder():
-        supervisor.start(words, os.environ, begin=partial(end_with_parent, signal.SIGKILL))
-        return int(supervisor.wait() != 0)
 
 
 def runner(count: int, program: list[str]) -> int:
@@ -95,7 +87,5 @@ def process(program: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == PROCESS:
         process(sys.argv[2:])
-    elif sys.argv[1] == RUNNER:
-        sys.exit(runner(int(sys.argv[2]), sys.argv[3:]))
     else:
-        sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+        sys.exit(runner(int(sys.argv[2]), sys.argv[3:]))

@@ -59,7 +59,9 @@ def start(specification: Path, program: list[str], environment: Mapping[str, str
     )
     if run.shape.launcher == "srun":
         assert meeting is not None
-        values |= rank_variables(run, environment, meeting)
+        rank, local_rank = int(environment["SLURM_PROCID"]), int(environment["SLURM_LOCALID"])
+        size, on_node = run.shape.world_size, run.shape.processes_per_node
+        values |= rank_variables(rank, local_rank, size, on_node, meeting.port, meeting.address)
     elif meeting and is_script(run):
         values |= {"MASTER_ADDR": meeting.address, "MASTER_PORT": str(meeting.port)}
     python = interpreter(job.environment, disk)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.process import cpus, mps_daemon, recorded, system
+from relay.process import cpus, mps_daemon, system
 
 # Where compiled extensions go unless their variable says otherwise.
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
@@ -52,8 +52,8 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "rendezvous": {"name": name, "port": port, "addresses": addresses(name)} if name else None,
         "interfaces": [name for _, name in socket.if_nameindex()],
         "infiniband": infiniband(Path("/sys/class/infiniband")),
-        "slurm": recorded.of_slurm(),
-        "environment": recorded.variables(),
+        "slurm": system.slurm_variables(),
+        "environment": system.recorded_variables(),
         "affinity": sorted(cpus.granted()) if hasattr(os, "sched_getaffinity") else None,
         "node_cpus": os.cpu_count(),
         "node_memory_mb": system.machine_memory_bytes() // 2**20,

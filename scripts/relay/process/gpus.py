@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ class Gpus:
         """Let go of NVML."""
         if self._nvml:
             for gpu in self._gpus:
-                gpu.close()
+                gpu.activity.close()
             with suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
 
@@ -135,7 +135,7 @@ class _Gpu:
     """One GPU. What it refuses to tell once is not asked for again."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._activity = nvml, _Activity.of(nvml, handle)
+        self._nvml, self.activity = nvml, _activity(nvml, handle)
         # NVML tells percent, milliwatts and millijoules.
         self._readers: dict[str, Callable[[], float] | None] = {
             "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -162,11 +162,7 @@ class _Gpu:
             if value is None:
                 self._readers[name] = None
             reading.append(value)
-        return [*reading, *(self._activity.look() if self._activity else (None, None))]
-
-    def close(self) -> None:
-        if self._activity:
-            self._activity.close()
+        return [*reading, *next(self.activity, (None, None))]
 
     def _tried(self, ask: Callable[[], Any]) -> Any:
         try:
@@ -175,44 +171,33 @@ class _Gpu:
             return None
 
 
-class _Activity:
-    """How busy multiprocessors and tensor cores were between two looks (NVML's GPM, from Hopper on)."""
+def _activity(nvml: Any, handle: Any) -> Generator[tuple[float | None, float | None]]:
+    """The parts, from 0 to 1, of multiprocessors and of tensor cores that were busy since the last look (NVML's GPM).
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
-        self._before, self._now = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
-        nvml.nvmlGpmSampleGet(handle, self._before)
-
-    @classmethod
-    def of(cls, nvml: Any, handle: Any) -> _Activity | None:
-        """That of a GPU; None where it, its driver or this version of `pynvml` has none."""
-        try:
-            if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-                return cls(nvml, handle)
-        except (nvml.NVMLError, AttributeError):
-            pass
-        return None
-
-    def look(self) -> tuple[float | None, float | None]:
-        """The parts, from 0 to 1, of multiprocessors and of tensor cores that were busy since the last look."""
-        nvml = self._nvml
-        try:
-            nvml.nvmlGpmSampleGet(self._handle, self._now)
-            request = nvml.c_nvmlGpmMetricsGet_t()
-            request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
-            request.sample1, request.sample2 = self._before, self._now
-            request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-            request.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
-            nvml.nvmlGpmMetricsGet(request)
-        except nvml.NVMLError:
-            return None, None
-        self._before, self._now = self._now, self._before
-        return request.metrics[0].value / 100, request.metrics[1].value / 100
-
-    def close(self) -> None:
-        for sample in (self._before, self._now):
-            with suppress(self._nvml.NVMLError):
-                self._nvml.nvmlGpmSampleFree(sample)
+    It is from Hopper on. Nothing where the GPU, its driver or this version of `pynvml` has none. The first is unknown.
+    """
+    samples: list[Any] = []
+    try:
+        with suppress(nvml.NVMLError, AttributeError):
+            if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                return
+            samples += [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+            nvml.nvmlGpmSampleGet(handle, samples[0])
+            yield None, None
+            while True:
+                nvml.nvmlGpmSampleGet(handle, samples[1])
+                request = nvml.c_nvmlGpmMetricsGet_t()
+                request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+                request.sample1, request.sample2 = samples
+                request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+                request.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+                nvml.nvmlGpmMetricsGet(request)
+                yield request.metrics[0].value / 100, request.metrics[1].value / 100
+                samples.reverse()
+    finally:
+        for sample in samples:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlGpmSampleFree(sample)
 
 
 def _text(name: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,13 +20,7 @@ Service = Callable[[Training], AbstractContextManager[None]]
 
 
 @contextmanager
-def no_service(_: Training) -> Iterator[None]:
-    """Nothing is needed on the node."""
-    yield
-
-
-@contextmanager
-def joined(specification: Path, service: Service = no_service) -> Iterator[tuple[Training, Ranks]]:
+def joined(specification: Path, service: Service = lambda _: nullcontext()) -> Iterator[tuple[Training, Ranks]]:
     """Read the run of a specification, join its processes, and check what was granted. Collective.
 
     Yields the run and this process's ranks. At the end, all processes wait for each other; then this process exits.

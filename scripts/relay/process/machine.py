@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.process import cpus, gpus, one_gpu, recorded, system
+from relay.process import cpus, gpus, one_gpu, system
 from relay.process.devices import gpu, is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.gpu_types import without_tensor_cores
@@ -179,5 +179,5 @@ def facts(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "affinity": sorted(cpus.granted()),
-        "environment": recorded.variables() | recorded.of_slurm(),
+        "environment": system.recorded_variables() | system.slurm_variables(),
     }

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
-from relay.chain import ranks as chain_ranks
+from relay.chain import agreement
 from relay.process import devices as kinds
 from relay.process import meeting
 from relay.process.devices import gpu
@@ -72,7 +72,7 @@ def _store(rank: int, world_size: int) -> dist.Store | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks(chain_ranks.Ranks):
+class Ranks(agreement.Ranks):
     """This process's rank, devices and process groups. A process has several devices only if it is the node's only one.
 
     `control` is a gloo group of all processes, for any backend that the strategy uses. `saving` is a second gloo group,

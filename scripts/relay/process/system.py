@@ -1,4 +1,4 @@
-"""The system that this process runs on, as the kernel tells it. Needs no torch."""
+"""The system that this process runs on, as the kernel and its environment tell it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ import platform
 import re
 import resource
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Any
 
+from relay.base.printable import printable
 from relay.process import cpus
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
+_TCP_INFO_BYTES = 232
+_BYTES_SENT_OFFSET = 200  # tcpi_bytes_sent in struct tcp_info of linux/tcp.h, since Linux 4.19
+_OF_SLURM = (
+    *("CPUS_ON_NODE", "CPUS_PER_TASK", "CPU_BIND", "GPUS_ON_NODE", "JOB_GPUS", "JOB_ID", "JOB_NUM_NODES"),
+    *("JOB_PARTITION", "LOCALID", "MEM_PER_CPU", "MEM_PER_NODE", "NNODES", "NODEID", "NTASKS", "PROCID", "STEP_GPUS"),
+    *("STEP_NUM_NODES", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "TASKS_PER_NODE", "TMPDIR"),
+)
+SLURM = tuple(f"SLURM_{name}" for name in _OF_SLURM)
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TMPDIR", "PYTHONNOUSERSITE", "LOADEDMODULES", "LD_PRELOAD")
+# MASTER_ is with the misspelt ones; GLIBC_TUNABLES and MALLOC_ are of the allocation of memory.
+LIBRARIES = (
+    *("CUDA_", "GLIBC_TUNABLES", "GLOO_", "GOMP_", "KMP_", "MALLOC_", "MASTER_", "MKL_", "NCCL_", "OMP_", "PYTORCH_"),
+    *("TORCH_", "TRITON_"),
+)
+SECRET = re.compile(r"AUTH|CREDENTIAL|JWT|KEY|PASS|SECRET|TOKEN")
 
 
 def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
@@ -121,3 +138,44 @@ def driver(module: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
     match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text(module))
     return match[1] if match else None
+
+
+def recorded_variables() -> dict[str, str]:
+    """The environment variables that are recorded, in files that others may read, but Slurm's.
+
+    Named ones, and settings of libraries. Others may be secrets. SLURM_JWT is one.
+    """
+    return {name: printable(value) for name, value in sorted(os.environ.items()) if _is_known(name)}
+
+
+def slurm_variables() -> dict[str, str]:
+    """Those that Slurm has set."""
+    return {name: os.environ[name] for name in SLURM if name in os.environ}
+
+
+def _is_known(name: str) -> bool:
+    return name in NAMES or (name.startswith(LIBRARIES) and not SECRET.search(name))
+
+
+def sent_by_socket() -> dict[str, int]:
+    """The bytes sent so far over each open TCP socket of this process, whatever library sends them.
+
+    Empty where the kernel has no counters.
+    """
+    sent: dict[str, int] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            name = str(link.readlink())
+            if not name.startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(link.name))) as connection:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            (sent[name],) = struct.unpack_from("Q", info, _BYTES_SENT_OFFSET)
+        except (OSError, struct.error):
+            continue  # the descriptor was closed in the meantime, or is not a TCP socket
+    return sent
+
+
+def sent_since(before: dict[str, int]) -> int:
+    """The bytes sent since `before`, an earlier result of `sent_by_socket`, over old and new sockets."""
+    return sum(count - before.get(name, 0) for name, count in sent_by_socket().items())

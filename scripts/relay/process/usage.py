@@ -3,9 +3,8 @@
 A process of its own would need memory and CPU time for an interpreter, would have to be ended with the run, and would
 compete for the same CPUs. A look takes less than a millisecond of Python; NVML's calls let the training go on.
 
-The kernel tells CPU time and memory in /proc (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html). A job's
-Python needs no package for that: a site's own environment often has torch and little else. Without Linux nothing is
-known.
+The kernel tells CPU time and memory in /proc. A job's Python needs no package for that: a site's own environment often
+has torch and little else. Without Linux nothing is known.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from relay.chain.family import descendants, parents
+from relay.chain.supervisor import descendants, parents, stat_fields
 from relay.process.gpus import Gpus
 from relay.run_folder.attempts import append
 from relay.run_folder.samples import Look
@@ -34,37 +33,6 @@ _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _BUSY = (0, 1, 2, 5, 6, 7)
 
 
-class _Process(NamedTuple):
-    cpu_seconds: float
-    resident_bytes: int
-    started_seconds: float  # since the node was started
-
-
-def _process(pid: int | str) -> _Process | None:
-    """What the kernel tells of a process; None where it is over, and of one that is dead and not waited for."""
-    try:
-        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may have blanks; the third field is the first here
-    if fields[0] in "ZX":
-        return None
-    ticks = int(fields[11]) + int(fields[12])
-    return _Process(ticks / _TICKS, int(fields[21]) * _PAGE, int(fields[19]) / _TICKS)
-
-
-def _of_node(name: str) -> list[int]:
-    """The numbers of a line of /proc/stat."""
-    lines = (PROC / "stat").read_text(encoding="utf-8").splitlines()
-    return next([int(word) for word in line.split()[1:]] for line in lines if line.split()[0] == name)
-
-
-def started() -> float | None:
-    """When this process was started, in seconds since 1970; None where it is not known."""
-    own = _process("self") if KNOWN else None
-    return own and _of_node("btime")[0] + own.started_seconds
-
-
 class Usage:
     """The CPU time and the memory of some processes and, where `workers` are expected, of their children.
 
@@ -73,7 +41,7 @@ class Usage:
     """
 
     def __init__(self, processes: Sequence[int], workers: int = 0) -> None:
-        self._workers = {pid: workers for pid in processes if _process(pid)}  # still to be found
+        self._workers = {pid: workers for pid in processes if stat_fields(pid)}  # still to be found
         self._held = set(self._workers)
         self._spent: dict[int, float] = {}  # by process; of one that has ended, what it had spent
 
@@ -85,12 +53,11 @@ class Usage:
         self._find_workers()
         resident = 0
         for pid in sorted(self._held):
-            process = _process(pid)
-            if process is None:
+            if (fields := stat_fields(pid)) is None:
                 self._held.discard(pid)
                 continue
-            self._spent[pid] = process.cpu_seconds
-            resident += process.resident_bytes
+            self._spent[pid] = (int(fields[11]) + int(fields[12])) / _TICKS  # in user and in kernel mode
+            resident += int(fields[21]) * _PAGE
         return sum(self._spent.values()), resident
 
     @staticmethod
@@ -99,8 +66,8 @@ class Usage:
 
         In a virtual machine these are also the seconds that the other machines took from it.
         """
-        ticks = _of_node("cpu")
-        return sum(ticks[place] for place in _BUSY) / _TICKS
+        _, *ticks = (PROC / "stat").read_text(encoding="utf-8").splitlines()[0].split()
+        return sum(int(ticks[place]) for place in _BUSY) / _TICKS
 
     def _find_workers(self) -> None:
         searched = [root for root, missing in self._workers.items() if missing > 0]

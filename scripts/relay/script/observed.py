@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 
 from relay.base.ending import QUOTED
 from relay.base.files import write_json_over
+from relay.chain.report import least_seconds
 from relay.run_folder.attempts import record
 from relay.run_folder.progress import REACHED
 from relay.script.steps import Steps
 from relay.spec.script import Counted, Script, compiled
 
-LEAST_SECONDS = 0.1  # of a block; shorter ones are put together
-LATER_SECONDS = 1.0  # of a block after the first minute
-FIRST_SECONDS = 60.0
 KEPT_LINES = 200
 # What torchrun prints of a process that failed, after that process's own words: forty lines that hide them.
 EPILOGUE = re.compile(r"torch/distributed/elastic/\S+\] (Sending process|failed \(exitcode)")
@@ -116,7 +114,7 @@ class Observed:
         if self.first_at is None:
             self.first_at, self._first, self._last = point.at, point.number, point
             return
-        least = LEAST_SECONDS if point.at - self.began < FIRST_SECONDS else LATER_SECONDS
+        least = least_seconds(point.at - self.began)  # shorter blocks are put together
         if self._last.number < self._first + self._warmup_steps <= point.number:
             least = 0.0  # here the steps begin that are timed
         if point.number <= self._last.number or not point.at - self._last.at >= least:

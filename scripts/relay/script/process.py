@@ -21,11 +21,10 @@ from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
-from relay.chain import note
-from relay.chain.family import children, descendants, hears, program
+from relay.chain.ending import NOTE, read_note
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.chain.supervisor import Supervisor, send
+from relay.chain.supervisor import Supervisor, children, descendants, hears, program, send
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import DEADLINE, record_begin
@@ -79,8 +78,8 @@ def main(arguments: list[str]) -> None:
                 child.wait()
             if outside:
                 outside.warn()
-            stop_note = note.read(Path(environment[note.NOTE]))
-            _conclude(child, observed, records, stop_note, lambda how: why.failed(how, observed, script, folder))
+            stop_note = read_note(Path(environment[NOTE]))
+            child.conclude(stop_note, lambda how: why.failed(how, observed, script, folder))
 
 
 class Child(Supervisor):
@@ -150,68 +149,42 @@ class Child(Supervisor):
                     pass
             time.sleep(0.02)
 
-    @property
-    def was_told(self) -> bool:
-        """Whether a signal was passed on while it ran."""
-        return bool(self.received and self.signalled)
+    def conclude(self, stop_note: dict[str, Any] | None, failed: Callable[[str], UserError]) -> None:
+        """Record the command's end. Raises UserError where it did not end well: what `failed` makes of how it ended.
 
-    @property
-    def status(self) -> int:
-        """Its exit status; of one that a signal killed, the negative number of that."""
-        return self.process.returncode
-
-    @property
-    def seconds(self) -> float:
-        """How long it ran."""
-        return self.ended - self.started
-
-
-def _conclude(
-    child: Child,
-    observed: Observed,
-    records: Records | None,
-    stop_note: dict[str, Any] | None,
-    failed: Callable[[str], UserError],
-) -> None:
-    """Record the command's end. Raises UserError where it did not end well: what `failed` makes of how it ended."""
-    if observed.problem:
-        raise UserError(f"{observed.problem}{observed.shown()}")
-    stopped, step = None, None
-    if stop_note:
-        stopped, step = str(stop_note["reason"]), int(stop_note["step"])
-        stopped = DEADLINE if stopped == NEARLY_OVER else stopped
-        if child.status == 0:
-            print(f"warning: the script ended with status 0, and had stopped after step {step}: let SystemExit pass")
-    elif child.was_told:  # whatever its status: many scripts save, and end with 0
-        stopped = signal.Signals(child.received[0]).name
-    elif child.status == TEMPORARY:
-        stopped = f"status {TEMPORARY}"
-    elif child.late:
-        silent = duration(child.ended - observed.heard)
-        remedy = "give more runtime_minutes or fewer steps, or make it a chain (docs/make-your-script-a-chain.md)"
-        late = f"the command had not ended after {child.minutes:g} minutes (runtime_minutes)"
-        raise Told(f"{late}; its last line came {silent} before its end{observed.shown()}", remedy)
-    if stopped:
-        if records:
-            records.end(child.seconds, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
-        return
-    if child.status:
+        `stop_note` is what a chain has told.
+        """
+        observed, records, status = self.observed, self.records, self.process.returncode
+        if observed.problem:
+            raise UserError(f"{observed.problem}{observed.shown()}")
+        stopped, step = None, None
+        if stop_note:
+            stopped, step = str(stop_note["reason"]), int(stop_note["step"])
+            stopped = DEADLINE if stopped == NEARLY_OVER else stopped
+            if status == 0:
+                had = f"had stopped after step {step}"
+                print(f"warning: the script ended with status 0, and {had}: let SystemExit pass")
+        elif self.received and self.signalled:  # whatever its status: many scripts save, and end with 0
+            stopped = signal.Signals(self.received[0]).name
+        elif status == TEMPORARY:
+            stopped = f"status {TEMPORARY}"
+        elif self.late:
+            silent = duration(self.ended - observed.heard)
+            remedy = "give more runtime_minutes or fewer steps, or make it a chain (docs/make-your-script-a-chain.md)"
+            late = f"the command had not ended after {self.minutes:g} minutes (runtime_minutes)"
+            raise Told(f"{late}; its last line came {silent} before its end{observed.shown()}", remedy)
         if records:
             records.write()
-        if child.status in KILLED_STATUS or any(look_up(line, "output") for line in observed.lines):
-            print(f"the command, or a process of it, was killed (status {child.status})", file=sys.stderr, flush=True)
-            sys.exit(1)  # no fault of its own: worth a retry
-        how = (
-            f"was ended by {signal.Signals(-child.status).name}"
-            if child.status < 0
-            else f"ended with status {child.status}"
-        )
-        raise failed(f"the command {how}")
-    if records:
-        records.write()
-        if missing := observed.missing():
-            raise UserError(f"{missing}{observed.shown()}")
-        records.end(child.seconds)
+        if stopped is None and status:
+            if status in KILLED_STATUS or any(look_up(line, "output") for line in observed.lines):
+                print(f"the command, or a process of it, was killed (status {status})", file=sys.stderr, flush=True)
+                sys.exit(1)  # no fault of its own: worth a retry
+            by = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            raise failed(f"the command {by}")
+        if records:
+            if stopped is None and (missing := observed.missing()):
+                raise UserError(f"{missing}{observed.shown()}")
+            records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == TEMPORARY)
 
 
 def _watched(

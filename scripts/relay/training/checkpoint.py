@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
 from relay.base.files import remove
-from relay.chain.background import Background, Saving
+from relay.chain.agreement import Background, Saving
 from relay.chain.files import all_described, described, disk_refusal, sync
 from relay.chain.generators import generators, restore
 from relay.chain.sealed import publish, superseded, wait_for

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.process import usage
+from relay.chain.supervisor import started
 from relay.slurm import commands
 from relay.spec.job import Job
 
@@ -18,7 +18,7 @@ def job_start(job: Job | None) -> dict[str, Any]:
     Slurm tells them of the run's own job. Elsewhere a job begins with this Python.
     """
     if job is None:
-        began = usage.started()
+        began = started()
         return {} if began is None else {"job_started": began}
     with suppress(UserError):  # a controller that is busy: it is only for the report
         shown = commands.show_job(os.environ.get("SLURM_JOB_ID", ""), tries=1)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from relay.base.files import remove
-from relay.chain.background import DONE
-from relay.process import sent
+from relay.chain.agreement import DONE
+from relay.process import system
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name
 from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
@@ -90,7 +90,7 @@ class Keeper:
             return
         self.ranks.barrier()  # a rank that is still sending belongs to the step before
         # A checkpoint that is written meanwhile sends, too.
-        BoundTask.parts, self._before = [], sent.by_socket() if self.rolling.progress == DONE else {}
+        BoundTask.parts, self._before = [], system.sent_by_socket() if self.rolling.progress == DONE else {}
 
     def after(self, step: int) -> None:
         """Note what was seen of the step that was watched."""
@@ -99,7 +99,7 @@ class Keeper:
             return
         self.ranks.barrier()
         # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
-        bytes_sent = sent.since(self._before) if self._before else None
+        bytes_sent = system.sent_since(self._before) if self._before else None
         self._watched[step] = parts, bytes_sent
         if step in self._early:
             self._early_sent.append(bytes_sent)

@@ -19,7 +19,7 @@ from relay.base import options
 from relay.base.errors import UserError
 from relay.base.lifeline import launcher
 from relay.base.lock import exclusive
-from relay.chain import time_limit
+from relay.chain import slurm
 from relay.chain.signals import Interruption
 from relay.datasets.manifest import digest
 from relay.process import machine
@@ -53,7 +53,7 @@ class Trainer:
         self.interruption = Interruption(nearly_over=DEADLINE, launcher=launcher())
         self.interruption.watch(last_resort=False)
         # Slurm's end of the job, which `relay.slurm.allocation` sets where Slurm does not. One rank warns of nonsense.
-        self.interruption.end_time = ranks.of_first(time_limit.in_environment)
+        self.interruption.end_time = ranks.of_first(slurm.in_environment)
         self.task = task = NotedTask.of(run, dataset)
         strategy = strategies.load(run.strategy.name)
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
