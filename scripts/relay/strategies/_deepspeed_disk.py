@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from relay.base.errors import UserError
 from relay.environments.node_folder import own_folder
@@ -61,56 +61,38 @@ def reserve(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-class Counted:
-    """DeepSpeed's asynchronous reader and writer of files, which counts bytes, and writes where there is room alone.
+def counting() -> dict[str, int]:
+    """Bytes that this process has read from the disk and written to it, from now on counted by every reader.
 
     DeepSpeed does not look at how a write has ended. On a full disk it would go on, and later read what is not there.
+    So room is taken for each file before it is written.
     """
-
-    def __init__(self, handle: Any, counts: dict[str, int]) -> None:
-        self.handle, self.counts = handle, counts
-        self.reserved: set[tuple[str, int]] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.handle, name)
-
-    def async_pread(self, tensor: Any, *place: Any) -> Any:
-        """Begin to read into the tensor."""
-        self.counts["disk_bytes_read"] += tensor.nbytes
-        return self.handle.async_pread(tensor, *place)
-
-    def async_pwrite(self, tensor: Any, path: str, offset: int) -> Any:
-        """Begin to write the tensor. Raises UserError where the disk has no room for it."""
-        end = offset + tensor.nbytes
-        if (path, end) not in self.reserved:
-            reserve(Path(path), end)
-            self.reserved.add((path, end))
-        self.counts["disk_bytes_written"] += tensor.nbytes
-        return self.handle.async_pwrite(tensor, path, offset)
-
-
-class CountingOperation:
-    """DeepSpeed's operation `async_io`, whose readers and writers count their bytes."""
-
-    def __init__(self, operation: Any) -> None:
-        self.operation = operation
-        self.counts = {"disk_bytes_read": 0, "disk_bytes_written": 0}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.operation, name)
-
-    def aio_handle(self, *given: Any, **named: Any) -> Counted:
-        """A reader and writer."""
-        return Counted(self.operation.aio_handle(*given, **named), self.counts)
-
-
-def counting() -> dict[str, int]:
-    """Bytes that this process has read from the disk and written to it, from now on counted by every reader."""
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    builder = AsyncIOBuilder()
-    operation = builder.load()
-    if not isinstance(operation, CountingOperation):
-        operation = CountingOperation(operation)
-        type(builder)._loaded_ops[builder.name] = operation
-    return operation.counts
+    operation = AsyncIOBuilder().load()
+    if hasattr(operation.aio_handle, "counts"):
+        counts: dict[str, int] = operation.aio_handle.counts
+        return counts
+    reserved: set[tuple[str, int]] = set()
+
+    class Counted(operation.aio_handle):  # type: ignore[name-defined]
+        """DeepSpeed's asynchronous reader and writer of files."""
+
+        counts: ClassVar = {"disk_bytes_read": 0, "disk_bytes_written": 0}
+
+        def async_pread(self, tensor: Any, *place: Any) -> Any:
+            """Begin to read into the tensor."""
+            self.counts["disk_bytes_read"] += tensor.nbytes
+            return super().async_pread(tensor, *place)
+
+        def async_pwrite(self, tensor: Any, path: str, offset: int) -> Any:
+            """Begin to write the tensor. Raises UserError where the disk has no room for it."""
+            end = offset + tensor.nbytes
+            if (path, end) not in reserved:
+                reserve(Path(path), end)
+                reserved.add((path, end))
+            self.counts["disk_bytes_written"] += tensor.nbytes
+            return super().async_pwrite(tensor, path, offset)
+
+    operation.aio_handle = Counted
+    return Counted.counts

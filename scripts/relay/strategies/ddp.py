@@ -1,14 +1,11 @@
 """Every process holds the whole model and a slice of the batch; gradients are averaged during backward."""
 
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.nn.parallel import DistributedDataParallel
 
 from relay.process.devices import generators_kept
@@ -151,19 +148,10 @@ class DDP(Strategy):
             state |= {f"{kind}.{bucket}": tensor for bucket, tensor in buckets.items()}
         return {self._place: state}
 
-    def load(self, directory: Path) -> None:
-        """Read what `save` wrote. PowerSGD starts afresh where another number of processes wrote the checkpoint."""
-        super().load(directory)
-        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
-        state = {
-            name: torch.empty(metadata.size, dtype=metadata.properties.dtype)
-            for name, metadata in saved.items()
-            if name.startswith(f"{self._place}.") and isinstance(metadata, TensorStorageMetadata)
-        }
-        if self.powersgd is None or not state:
+    def load_further_state(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        """PowerSGD starts afresh where another number of processes wrote the checkpoint."""
+        if self.powersgd is None or not (tensors := state[self._place]):
             return
-        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
-        tensors = {name.removeprefix(f"{self._place}."): tensor for name, tensor in state.items()}
         self.powersgd.iter = int(tensors.pop("steps"))
         for name, tensor in tensors.items():
             kind, bucket = name.split(".")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ class TensorParallel(Strategy):
         cross_entropy_only={"loss_parallel": (True,)},
         options={"loss_parallel": False},
     )
+    loss_parallel = False
 
     def build(self, loss_parallel: bool) -> None:
         self.loss_parallel = loss_parallel
@@ -38,7 +39,8 @@ class TensorParallel(Strategy):
         self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        with self._loss():
+        # Within, cross entropy accepts outputs that are sharded over the classes, also when backward.
+        with sharded_loss() if self.loss_parallel else nullcontext():
             loss: torch.Tensor = whole(super().train_step(batch))
         return loss
 
@@ -48,7 +50,3 @@ class TensorParallel(Strategy):
 
     def predict(self, batch: Batch) -> Any:
         return whole(super().predict(batch))
-
-    def _loss(self) -> AbstractContextManager[None]:
-        """A context in which cross entropy accepts outputs that are sharded over the classes, also when backward."""
-        return sharded_loss() if self.loss_parallel else nullcontext()

@@ -19,7 +19,6 @@ from relay.process.devices import is_gpu
 from relay.strategies import _deepspeed_disk as disk
 from relay.strategies import _deepspeed_library as library
 from relay.strategies._deepspeed import ZeRO
-from relay.strategies._deepspeed_adam import host_optimizer
 from relay.strategies.base import Requirements
 
 # So many numbers, or those of the largest parameter, are in main memory at once in each of the buffers: for a
@@ -45,6 +44,7 @@ class ZeRO3OffloadNVMe(ZeRO):
         node_needs={"cpu": ("libaio", "node_disk"), "cuda": ("libaio", "node_disk")},
     )
     stage = 3
+    adam = "DeepSpeedCPUAdam"
 
     @classmethod
     @contextmanager
@@ -105,9 +105,6 @@ class ZeRO3OffloadNVMe(ZeRO):
         swapper = AsyncPartitionedParameterSwapper(DeepSpeedConfig(config), self.task.dtype)
         swapper.min_aio_bytes = disk.LEAST_BYTES
         deepspeed.zero.Init(module=model, config_dict_or_path=config, param_swapper=swapper)
-
-    def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return host_optimizer(self.task, self.task.optimizer(parameters))
 
     def counted(self) -> dict[str, int]:
         """Bytes read from the node's disk and written to it."""
