@@ -44,11 +44,16 @@ class Staged(Strategy):
         self.stages = {index: Stage(self.plan, index, self.ranks.device) for index in mine}
         held = list(self.stages.values())
         self.plan.release(held)
+        for stage in held:
+            self.wrap(stage)  # before the whole takes over its parameters, in whose place others may come
         self.model: nn.Module = held[0] if len(held) == 1 else merged(held)
         if len(owners) - 1 in self.stages:
             self.stages[len(owners) - 1].relay_ending = self.ending
         if self.scaler:  # the scaler creates its scale at first use, and most ranks never see a loss
             self.scaler.scale(torch.zeros((), device=self.ranks.device))
+
+    def wrap(self, stage: Stage) -> None:
+        """Make a stage average its gradients with the same stage of the other replicas; here there are none."""
 
     def planned(self, count: int) -> Plan:
         """The model cut into `count` stages. Reads `replica`.

@@ -1,7 +1,5 @@
 """Every process holds the whole model and a slice of the batch; gradients are averaged during backward."""
 
-from contextlib import nullcontext
-
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -12,7 +10,6 @@ from relay.process.devices import generators_kept
 from relay.spec.run import Setting
 from relay.strategies._buckets import settle
 from relay.strategies.base import Batch, Requirements, Strategy
-from relay.task import batches
 
 
 def powersgd_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -116,15 +113,9 @@ class DDP(Strategy):
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged with the slice's last part only."""
         self.optimizer.zero_grad()
-        losses = []
-        parts, samples = batches.chunks(batch, self.accumulation), batches.count(batch)
-        for number, part in enumerate(parts, 1):
-            with self.wrapper.no_sync() if number < len(parts) else nullcontext():
-                loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
-                self.backward(loss)
-            losses.append(loss.detach())
+        loss = self.in_parts(batch, self.accumulation, self.wrapper.no_sync)
         self.update()
-        return torch.stack(losses).sum()
+        return loss
 
     def uncapturable(self) -> str:
         """It meets over NCCL alone without waiting; and it may ask, or count, on the CPU in every step."""
