@@ -12,8 +12,8 @@ from models import Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.strategies import _sharded
-from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
+from relay.strategies.tensor_parallel import whole
 from sharded import batch, built, of_task, prepared
 
 pytestmark = pytest.mark.slow

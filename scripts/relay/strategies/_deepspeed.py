@@ -40,17 +40,17 @@ class ZeRO(Strategy):
     stage: ClassVar[int]
     adam: str | None = None  # the one of DeepSpeed's that takes the place of torch's Adam and AdamW
 
-    def build(self, **options: Any) -> None:
-        with operations.built_where_missing():
-            self._build(**options)
-
-    def _build(self, *, fused_adam: bool = False, **options: Any) -> None:
+    def build(self, *, fused_adam: bool = False) -> None:
         self.adam = "FusedAdam" if fused_adam else self.adam
+        with operations.built_where_missing():
+            self._build()
+
+    def _build(self) -> None:
         deepspeed, model = library.imported(self.ranks.device), self.task.model()
         sizes = [parameter.numel() for parameter in model.parameters()]
         part = min(max(sum(sizes) // UPDATES, LEAST_BUCKET_NUMBERS), MOST_BUCKET_NUMBERS)
         self.bucket = max(*sizes, min(sum(sizes), part))
-        config = self.configuration(sum(sizes), **options)
+        config = self.configuration(sum(sizes))
         if self.stage < 3:
             model = model.to(self.ranks.device)
         else:
@@ -70,7 +70,7 @@ class ZeRO(Strategy):
         self.parts = Parts(model, self.zero, updated, self.stage, self.ranks)
         self.gradient_bytes = 0
 
-    def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
+    def configuration(self, parameters: int) -> dict[str, Any]:
         """DeepSpeed's configuration, for that many parameters."""
         bucket = self.bucket + self.bucket % 2  # DeepSpeed wants an even number
         return {

@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -134,10 +133,7 @@ def _build(builder: Any, file: Path) -> Any:
                 f"{_why(str(error))}; load the modules of a compiler and of torch's CUDA (`stack_modules` in the "
                 "site's file)" + "; it needs libaio's header (Debian: libaio-dev)" * (builder.name == "async_io")
             ) from None
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-        shutil.copy2(next(Path(folder).rglob(f"{builder.name}.so")), partial)
-        partial.replace(file)
+        built.keep(next(Path(folder).rglob(file.name)), file.parent)
     return operation  # not that of the file: its types would be there twice
 
 

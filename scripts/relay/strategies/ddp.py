@@ -8,8 +8,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relay.process.devices import generators_kept
 from relay.spec.run import Setting
-from relay.strategies._buckets import settle
 from relay.strategies.base import Batch, Requirements, Strategy
+from relay.task import batches
+from relay.task.bound import BoundTask
 
 
 def powersgd_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -152,3 +153,25 @@ class DDP(Strategy):
     def _place(self) -> str:
         """The name of this rank's own state in a checkpoint."""
         return f"powersgd-{self.ranks.rank}-of-{self.ranks.world_size}"
+
+
+def settle(wrapper: DistributedDataParallel, task: BoundTask, samples: int, device: torch.device) -> None:
+    """Run two passes after which DDP's buckets are final. They change no parameters, buffers or random generators.
+
+    DDP sorts its buckets after the first pass. With three or more processes, a sum is rounded differently in another
+    bucket. A resumed run would then not be bit for bit like an uncut one, and a communication hook's state belongs to a
+    bucket. The passes are in training mode, so that the code which is compiled here is the code of training.
+    """
+    buffers = [buffer.clone() for buffer in wrapper.module.buffers()]
+    batch = batches.moved(task.example(samples), device)
+    with generators_kept(device):
+        if wrapper.static_graph:
+            # DDP averages gradients only of outputs that torch can open, and says nothing of others. This teaches torch
+            # the classes of the model's outputs.
+            with torch.no_grad():
+                batches.leaves(task.outputs(wrapper.module, batch))
+        for _ in range(2):  # the second pass starts with the new buckets
+            task.loss(task.outputs(wrapper, batch), batch).backward()
+    wrapper.zero_grad()
+    for buffer, before in zip(wrapper.module.buffers(), buffers, strict=True):
+        buffer.copy_(before)

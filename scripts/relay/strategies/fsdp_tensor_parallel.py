@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-from relay.strategies._tensor_split import split
 from relay.strategies.base import Replica, Requirements
 from relay.strategies.fsdp import shard_units, units_of
-from relay.strategies.tensor_parallel import TensorParallel
+from relay.strategies.tensor_parallel import TensorParallel, split
 
 
 class FSDPTensorParallel(TensorParallel):

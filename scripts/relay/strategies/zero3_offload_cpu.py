@@ -29,8 +29,8 @@ class ZeRO3OffloadCPU(ZeRO):
     stage = 3
     adam = "DeepSpeedCPUAdam"
 
-    def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
-        configuration = super().configuration(parameters, **options)
+    def configuration(self, parameters: int) -> dict[str, Any]:
+        configuration = super().configuration(parameters)
         place = {"device": "cpu", "pin_memory": is_gpu(self.ranks.device)}
         configuration["zero_optimization"] |= {"offload_param": place, "offload_optimizer": place}
         return configuration
