@@ -13,7 +13,7 @@ import preloaded
 from plans import planned
 from relay.planning.searches import depth_searches, shown_depths
 from relay.probe import job
-from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model
+from relay.probe.largest_model import DepthSearch, run_largest_model
 from relay.probe.tries import Tries
 from relay.spec.probe import Limits
 from short_tasks import prepare_at_hand
@@ -59,7 +59,7 @@ def test_what_grows_faster_than_it_did_at_first_is_found_by_halving() -> None:
 def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> None:
     """The batch stays that of all devices, also of those that one process has."""
     (search,) = depth_searches(planned({"strategy": strategy, "devices_per_node": devices}, gpus=2, **GPT)).values()
-    deep = of_depth(search.probe, 9)
+    deep = DepthSearch.of_size(search.probe, 9)
     assert deep.task.options == {**search.probe.task.options, "depth": 9}
     assert deep.batch == search.probe.batch
 

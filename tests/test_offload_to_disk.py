@@ -47,7 +47,7 @@ def refused(work: Callable[[], Any]) -> str:
 
 def _found(ranks: Ranks, disks: dict[str, str], output: Path) -> None:
     """All that a process finds, on one disk after another."""
-    from relay.strategies import _deepspeed_disk as disk
+    from relay.strategies import zero3_offload_nvme as disk
 
     task = of_task("gpt-tiny", output.parent / "text")
 

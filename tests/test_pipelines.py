@@ -38,7 +38,7 @@ def brought(name: str, **settings: Any) -> BoundTask:
     """A built-in task, or one of the files that a user could bring; without dropout, which each process draws."""
     if not (OWN / f"{name}.py").is_file():
         return task(name, **settings)
-    small = {"resnet50": {"base_width": 4, "side": 32}, "table": {}}.get(name, {"dropout": 0.0})
+    small = {"resnet50": {"base_width": 4, "side": 32}, "table": {}, "rooted": {}}.get(name, {"dropout": 0.0})
     spec = TaskSpec(name=name, file=str(OWN / f"{name}.py"), options=small, global_batch_size=16, learning_rate=1e-3)
     folder = Path(tempfile.mkdtemp())
     made = BoundTask(spec, 5, "fp64", 10, STEPS, folder=folder, **settings)
@@ -154,6 +154,12 @@ def test_two_processes_split_a_model_of_ones_own(tmp_path: Path) -> None:
     """Skip connections, BatchNorm by micro-batch, dict batches, and a length that differs from batch to batch."""
     cases: list[Case] = [("pipeline", name, options, {}) for name, options in OWN_MODELS]
     check(2, [*cases, ("model_parallel", "lstm", {}, {})], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_parameter_beside_the_layers_is_averaged_and_updated_with_its_stage(tmp_path: Path) -> None:
+    """Each process has two stages, whose parameters change places when replicas average their gradients."""
+    check(4, [("pipeline_ddp", "rooted", {"schedule": "interleaved_1f1b", "stages": 2}, {})], tmp_path)
 
 
 @pytest.mark.long

@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 from models import Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
-from relay.strategies import _replicate
-from relay.strategies._tensor_split import whole
+from relay.strategies import _sharded
 from relay.strategies.base import Strategy
+from relay.strategies.tensor_parallel import whole
 from sharded import batch, built, of_task, prepared
 
 pytestmark = pytest.mark.slow
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 
 def _with_a_scalar(ranks: Ranks) -> None:
     for replicates in (True, False):
-        _replicate.REPLICATES = replicates
+        _sharded.REPLICATES = replicates
         torch.manual_seed(0)
         model = Scaled()
         mesh = ranks.mesh(2) if replicates else ranks.mesh(2, 1, names=("data", "one"))
-        _replicate.replicated(model, mesh)
+        _sharded.replicated(model, mesh)
         for _ in range(2):  # as micro-batches
             model(torch.full((1, 6), 1.0 + ranks.rank)).sum().backward()
         mine = model.scale.grad.clone()
@@ -37,7 +37,7 @@ def _with_a_scalar(ranks: Ranks) -> None:
         assert torch.allclose(mine, alone.scale.grad)
 
 
-@pytest.mark.skipif(not _replicate.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
+@pytest.mark.skipif(not _sharded.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
 def test_replicas_average_a_parameter_without_dimensions() -> None:
     """FSDP refuses such parameters, which CLIP has, say."""
     spawned(_with_a_scalar, 2)

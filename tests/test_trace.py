@@ -19,9 +19,9 @@ from any_models import (
     UNet,
 )
 from relay.strategies import _cut
-from relay.strategies._call_seconds import call_seconds
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
+from relay.strategies._stages import call_seconds
 from relay.task.units import blocks
 
 CPU = torch.device("cpu")

@@ -12,7 +12,6 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.places import Places, dataset_folder
 from relay.spec.job import Job
-from relay.spec.run import Run, Training
+from relay.spec.run import Run
 from relay.task.bound import BoundTask
 from relay.task.data import Resident
 from relay.task.split import Chosen
@@ -88,20 +87,13 @@ class Example:
         traced.save(str(path))
 
 
-@dataclass
-class Program:
-    """The C++ program, and its files in the folder `work`."""
-
-    executable: Path
-    work: Path
-
-    def samples_per_second(self, example: Example, least_seconds: float) -> float:
-        """Its speed; it also writes its outputs. Raises UserError with its own words where it fails."""
-        kind, sizes = str(example.inputs.dtype).removeprefix("torch."), "x".join(map(str, example.inputs.shape))
-        words = [self.work / "model.pt", self.work / "inputs.bin", kind, sizes, self.work / "outputs.bin"]
-        words += [example.inputs.device.type, example.batch, torch.get_num_threads(), least_seconds]
-        timing = json.loads(said(self.executable, *words))
-        return float(timing["samples"] / timing["seconds"])
+def speed_in_cpp(executable: Path, work: Path, example: Example, least_seconds: float) -> float:
+    """The program's speed; it reads and writes files in `work`. Raises UserError with its own words where it fails."""
+    kind, sizes = str(example.inputs.dtype).removeprefix("torch."), "x".join(map(str, example.inputs.shape))
+    words = [work / "model.pt", work / "inputs.bin", kind, sizes, work / "outputs.bin"]
+    words += [example.inputs.device.type, example.batch, torch.get_num_threads(), least_seconds]
+    timing = json.loads(said(executable, *words))
+    return float(timing["samples"] / timing["seconds"])
 
 
 def compared(
@@ -118,10 +110,12 @@ def compared(
     if missing := lacking():
         return {**facts, "status": "skipped", "reason": "; ".join(missing)}
     example = Example.of(run, places, ranks.device)
-    cpp = Program(program(sources, cmake_options(environment)), work)
+    executable = program(sources, cmake_options(environment))
     example.export(work / "model.pt")
     example.inputs.cpu().numpy().tofile(work / "inputs.bin")
-    speeds = [(example.samples_per_second(seconds), cpp.samples_per_second(example, seconds)) for _ in range(ROUNDS)]
+    speeds = [
+        (example.samples_per_second(seconds), speed_in_cpp(executable, work, example, seconds)) for _ in range(ROUNDS)
+    ]
     python, cpps = (statistics.median(each) for each in zip(*speeds, strict=True))
     wanted = example.outputs().cpu()
     outputs = torch.from_numpy(np.fromfile(work / "outputs.bin", dtype=wanted.numpy().dtype)).reshape(wanted.shape)
@@ -146,11 +140,6 @@ def _difference(outputs: torch.Tensor, wanted: torch.Tensor) -> float:
     return float("inf") if math.isnan(figure) else figure
 
 
-def _plain(run: Training) -> nullcontext[None]:
-    """No strategy is at work, so that none needs a service."""
-    return nullcontext()
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, compare, and write what was found."""
     parser = options.parser(__doc__, "spec", "output", "results", prog="libtorch.process")
@@ -160,7 +149,7 @@ def main(arguments: list[str]) -> None:
         "--seconds", type=float, default=1.0, help="how long each round measures (default: %(default)s)"
     )
     given = parser.parse_args(arguments)
-    with joined(given.spec, _plain) as (_, ranks):
+    with joined(given.spec) as (_, ranks):
         job = Job.read(given.spec)
         environment = job.environment if job else {}
         if given.run:

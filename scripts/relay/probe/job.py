@@ -1,6 +1,7 @@
-"""A probe's job: looks for the largest batch per device that fits, around the processes that try one size each.
+"""A probe's job: looks for the largest size that fits, around the processes that try one size each.
 
-From the config's own on, sizes double until one does not fit, and the interval is then halved.
+A size is a batch per device, or of the search for the largest model a depth (`largest_model.py`). From the first one
+on, sizes double until one does not fit, and the interval is then halved.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from relay.base import ending
 from relay.base.errors import UserError
@@ -16,6 +17,7 @@ from relay.base.files import write_json
 from relay.probe.tries import STEPS, Interrupted, Tries
 from relay.run_folder import faults
 from relay.spec.job import Job
+from relay.spec.labels import counted
 from relay.spec.probe import Limits
 from relay.spec.run import Probe, changed
 
@@ -24,18 +26,34 @@ FINENESS = 16  # a size is known to this part of itself: memory is not measured 
 
 @dataclass
 class Search:
-    """What was found so far. `fits(size)` tries a size; it raises TimeoutError where there is no time for it."""
+    """What was found so far. Sizes are multiples of `unit`; `measured` is what their processes took, by size."""
 
     unit: int
     first: int
     most: int
+    measured: dict[int, dict[str, Any]] = field(default_factory=dict)
     largest: int = 0
     too_large: int | None = None
     limited_by: str = "memory"
     sizes: list[int] = field(default_factory=list)
+    key: ClassVar[str] = "batch_per_device"  # a size's name in the record, and in words
+    words: ClassVar[str] = "samples per device"
+
+    @classmethod
+    def of(cls, run: Probe, tries: Tries) -> Search:
+        """The search for a run."""
+        return cls(tries.limits.unit, tries.limits.first, tries.limits.most, tries.measured)
+
+    @staticmethod
+    def of_size(run: Probe, size: int) -> Probe:
+        """The run for a few steps of that size."""
+        return of_batch(run, size)
 
     def run(self, fits: Callable[[int], bool]) -> None:
-        """Narrow down until the next size is known not to fit, the most is reached, or the time is over."""
+        """Narrow down until the next size is known not to fit, the most is reached, or the time is over.
+
+        `fits(size)` tries a size; it raises TimeoutError where there is no time for it.
+        """
         try:
             while (size := self._next()) is not None:
                 self.sizes.append(size)
@@ -58,61 +76,45 @@ class Search:
         middle = (self.largest + self.too_large) // 2
         return max(self.largest + self.unit, middle // self.unit * self.unit)
 
+    def fewest(self, size: int) -> str:
+        """What needs too much where nothing fits."""
+        return f"{counted(size, 'sample')} on each device, the fewest that it can take,"
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a search has found: the largest size that fits, 0 where none does, and the record of it."""
-
-    largest: int
-    record: dict[str, Any]  # `reason` says why none fits
-
-
-def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
-    """Probe the run's setting for its largest batch, and write `output`; returns the status of `search_in_job`."""
-    return search_in_job(spec, results, output, limits, attempt, "samples per device", _largest_batch)
-
-
-def _largest_batch(run: Probe, tries: Tries) -> Outcome:
-    search = Search(tries.limits.unit, tries.limits.first, tries.limits.most)
-    search.run(lambda size: tries.fits(size, of_batch(run, size)))
-    least = min(search.sizes)
-    needed = f"{least} sample{'s' * (least > 1)} on each device, the fewest that it can take,"
-    record = {
-        "setting": run.id,
-        "batch_per_device": search.largest or None,
-        "limited_by": search.limited_by,
-        "reason": None if search.largest else tries.why_none(least, needed),
-        "too_large": search.too_large,
-        "tried": tries.measurements(search.sizes, "batch_per_device"),
-    }
-    return Outcome(search.largest, record)
+    def record(self, run: Probe, tries: Tries) -> dict[str, Any]:
+        """What was found: the largest size that fits, and what limits it; or the `reason` why none fits."""
+        least = min(self.sizes)
+        return {
+            "setting": run.id,
+            self.key: self.largest or None,
+            "limited_by": self.limited_by,
+            "reason": None if self.largest else tries.why_none(least, self.fewest(least)),
+            "too_large": self.too_large,
+            "tried": [self.measured[size] | {self.key: size} for size in self.sizes if size in self.measured],
+        }
 
 
-def search_in_job(
-    spec: Path,
-    results: Path,
-    output: Path,
-    limits: Limits,
-    attempt: int,
-    what: str,
-    look: Callable[[Probe, Tries], Outcome],
+def run_probe(
+    spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1, kind: type[Search] = Search
 ) -> int:
     """Look for the largest size that fits, and write the record to `output`; returns the job's exit status.
 
-    `what` names the sizes in the log. 0: done, also where nothing fits, with the reason; 1: a fault of the program's
-    own, which a retry (`attempt` > 1) only repeats; 75: the processes were killed from outside, worth a retry.
+    0: done, also where nothing fits, with the reason; 1: a fault of the program's own, which a retry (`attempt` > 1)
+    only repeats; 75: the processes were killed from outside, worth a retry.
     """
     run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
     if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
         return ended
     try:
-        outcome = look(run, Tries(run, job, work, results, limits, what))
+        tries = Tries(run, job, work, results, limits, kind.words)
+        search = kind.of(run, tries)
+        search.run(lambda size: tries.fits(size, kind.of_size(run, size)))
     except UserError as error:
         return ending.fault(f"probe {run.id}: {error}")
     except Interrupted as interrupted:
         return ending.say(interrupted.ending)
-    write_json(output, outcome.record | {"limits": asdict(limits)})
-    print(f"probe {run.id}: {outcome.record['reason'] or f'{outcome.largest} {what}'}", flush=True)
+    record = search.record(run, tries)
+    write_json(output, record | {"limits": asdict(limits)})
+    print(f"probe {run.id}: {record['reason'] or f'{search.largest} {kind.words}'}", flush=True)
     return 0
 
 

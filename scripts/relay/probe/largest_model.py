@@ -1,4 +1,4 @@
-"""The job that looks for the deepest network of a task that fits, around the processes that try one depth each.
+"""The search for the deepest network of a task that fits: a probe over the task's option `depth`.
 
 It goes up from below. Two small depths show what a block takes. The next depth is half of what they, or the formula,
 let expect. Each further one should just fill the budget by what was measured so far.
@@ -6,13 +6,14 @@ let expect. Each further one should just fill the budget by what was measured so
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from relay.probe.job import Outcome, Search, of_batch, search_in_job
+from relay.probe.job import Search, of_batch, run_probe
 from relay.probe.tries import Tries
 from relay.spec import strategy_files
+from relay.spec.labels import counted
 from relay.spec.probe import Limits
 from relay.spec.run import Probe
 
@@ -35,18 +36,23 @@ def state_bytes(run: Probe) -> float:
     return float(sum(4 * count / (ranks if part in run.strategy.divides else 1) for part, count in numbers))
 
 
-def of_depth(run: Probe, depth: int) -> Probe:
-    """The run for a few steps of a network with so many blocks."""
-    task = replace(run.task, options={**run.task.options, "depth": depth})
-    return of_batch(replace(run, task=task), run.batch.global_batch_size // run.shape.devices)
-
-
 @dataclass
 class DepthSearch(Search):
-    """A search that knows what was measured: sizes by their peak, parameters and budget."""
+    """A search over depths, which looks at the peak, the parameters and the budget that were measured."""
 
-    measured: dict[int, dict[str, Any]] = field(default_factory=dict)
     state_bytes: float = 0.0
+    key: ClassVar[str] = "depth"
+    words: ClassVar[str] = "blocks"
+
+    @classmethod
+    def of(cls, run: Probe, tries: Tries) -> DepthSearch:
+        return cls(1, tries.limits.first, tries.limits.most, tries.measured, state_bytes=state_bytes(run))
+
+    @staticmethod
+    def of_size(run: Probe, size: int) -> Probe:
+        """The run for a few steps of a network with so many blocks."""
+        task = replace(run.task, options={**run.task.options, "depth": size})
+        return of_batch(replace(run, task=task), run.batch.global_batch_size // run.shape.devices)
 
     def _next(self) -> int | None:
         if self.too_large is not None or self.largest == self.most or len(self.sizes) < 2:
@@ -77,25 +83,19 @@ class DepthSearch(Search):
         first, second = (self.measured[size]["parameters"] for size in self.sizes[:2])
         return int(first + (depth - self.sizes[0]) * (second - first) / (self.sizes[1] - self.sizes[0]))
 
+    def fewest(self, size: int) -> str:
+        return f"{counted(size, 'block')}, the fewest that it tried,"
+
+    def record(self, run: Probe, tries: Tries) -> dict[str, Any]:
+        """With what the formula says, where the first two depths were measured."""
+        record = super().record(run, tries) | {"task": run.task.name, "state_bytes": self.state_bytes}
+        if sum("parameters" in self.measured.get(depth, {}) for depth in self.sizes[:2]) == 2:
+            predicted = self.predicted()
+            record |= {"parameters": self.measured[self.largest]["parameters"], "predicted_depth": predicted}
+            record["predicted_parameters"] = self.parameters(predicted)
+        return record
+
 
 def run_largest_model(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
-    """Search for the deepest network and write `output`; returns the status of `search_in_job`."""
-    return search_in_job(spec, results, output, limits, attempt, "blocks", _deepest)
-
-
-def _deepest(run: Probe, tries: Tries) -> Outcome:
-    limits = tries.limits
-    search = DepthSearch(1, limits.first, limits.most, measured=tries.measured, state_bytes=state_bytes(run))
-    search.run(lambda depth: tries.fits(depth, of_depth(run, depth)))
-    record: dict[str, Any] = {"setting": run.id, "task": run.task.name, "depth": search.largest or None}
-    record |= {"limited_by": search.limited_by, "too_large": search.too_large, "state_bytes": search.state_bytes}
-    record |= {"reason": None, "tried": tries.measurements(search.sizes, "depth")}
-    counted = [depth for depth in search.sizes[:2] if "parameters" in tries.measured.get(depth, {})]
-    if len(counted) == 2:
-        predicted = search.predicted()
-        record |= {"parameters": tries.measured[search.largest]["parameters"], "predicted_depth": predicted}
-        record["predicted_parameters"] = search.parameters(predicted)
-    elif not search.largest:
-        least = min(search.sizes)
-        record["reason"] = tries.why_none(least, f"{least} block{'s' * (least > 1)}, the fewest that it tried,")
-    return Outcome(search.largest, record)
+    """Search for the deepest network and write `output`; returns the status of `run_probe`."""
+    return run_probe(spec, results, output, limits, attempt, DepthSearch)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +72,17 @@ def refused(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and is_a(Kind.MEMORY, error)
 
 
+@contextmanager
+def without_room_told() -> Iterator[None]:
+    """Raise NoRoom for what says that there was no memory."""
+    try:
+        yield
+    except Exception as error:
+        if not refused(error):
+            raise
+        raise NoRoom(f"no room: {str(error).splitlines()[0]}") from error
+
+
 def train(run: Training, ranks: Ranks, dataset: Path) -> float:
     """A few steps and an evaluation, as a run makes them; returns samples per second, without the first step's.
 
@@ -106,13 +119,9 @@ def main(arguments: list[str]) -> None:
 
     with joined(given.spec, strategies.service) as (run, ranks):
         budget = budget_bytes(run, ranks.device, given.memory_fraction, given.memory_mb)
-        try:
+        with without_room_told():
             limit_memory(ranks, budget)
             speed = train(run, ranks, given.dataset)
-        except Exception as error:
-            if not refused(error):
-                raise
-            raise NoRoom(f"no room: {str(error).splitlines()[0]}") from error
         peak, least = ranks.largest([machine.peak_memory_bytes(ranks.devices), -budget])
         if ranks.rank == 0:
             measured = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}

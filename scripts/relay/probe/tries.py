@@ -85,10 +85,6 @@ class Tries:
         self.refusal = fault["error"]
         return {"peak_memory_bytes": None, "budget_bytes": None, "samples_per_second": None}
 
-    def measurements(self, sizes: list[int], name: str) -> list[dict[str, Any]]:
-        """What was measured of these sizes, in this order; `name` is the size's."""
-        return [self.measured[size] | {name: size} for size in sizes if size in self.measured]
-
     def why_none(self, least: int, needed: str) -> str:
         """Why not even the least size fits, in one line; `needed` says what it is."""
         measured = self.measured[least]

@@ -1,22 +1,24 @@
-"""The self-test's page, in Markdown: what worked, what did not, what was skipped and why, with versions and figures."""
+"""The self-test's page, in Markdown: what worked, what did not, what was skipped and why, with versions and figures.
+
+Its text is `workflow/report/selftest.md.j2`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from relay.base.entry import ROOT
 from relay.base.files import read_json_or
 from relay.selftest.rows import PARTS, Outcome, Row
 
 OUTCOMES: tuple[Outcome, ...] = ("worked", "failed", "not run", "skipped")
 WRONG: tuple[Outcome, ...] = ("failed", "not run")
-INTRODUCTION = (
-    "Each section is a row of `docs/untested.md`. What worked on a GPU moves there from *never run* to *tested*, with "
-    "the devices and versions above."
-)
 
 
 def counted(rows: Sequence[Row]) -> str:
@@ -36,31 +38,32 @@ def write(rows: Sequence[Row], results: Path, where: str, path: Path, running: s
     While the self-test runs, `running` says how far it is. What has not come to its turn is left out then.
     """
     rows = [row for row in rows if not (running and row.outcome == "not run")]
-    lines = [f"# Self-test of {where}: {counted(rows)}", ""]
-    lines += [f"**This page is not complete.** Still running: {running}.", ""] if running else []
-    lines += [*_versions(results), ""]
-    lines += ["## What did not work", "", *(_table(wrong(rows), part=True) if wrong(rows) else ["Nothing."]), ""]
-    lines += ["## What worked", "", INTRODUCTION, ""]
-    for part in PARTS:
-        if worked := [row for row in rows if row.part == part and row.outcome == "worked"]:
-            lines += [f"### {part}", "", *_table(worked), ""]
-    skipped = [row for row in rows if row.outcome == "skipped"]
-    lines += ["## What was skipped, and why", "", *(_table(skipped) if skipped else ["Nothing."])]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    loader = FileSystemLoader(ROOT / "workflow" / "report")
+    texts = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    texts.filters["cell"] = lambda text: " ".join(text.replace("|", "\\|").split())
+    texts.filters["whole"] = lambda seconds: "" if seconds is None else f"{seconds:.0f}"
+    text = texts.get_template("selftest.md.j2").render(
+        where=where,
+        count=counted(rows),
+        running=running,
+        written=datetime.now(UTC).isoformat(timespec="minutes"),
+        seen=_seen(results),
+        wrong=wrong(rows),
+        worked={part: [row for row in rows if (row.part, row.outcome) == (part, "worked")] for part in PARTS},
+        skipped=[row for row in rows if row.outcome == "skipped"],
+    )
+    path.write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
-def _versions(results: Path) -> Iterator[str]:
-    """The day, and what the preflights have seen: nodes, devices, versions."""
-    yield f"- Written: {datetime.now(UTC).isoformat(timespec='minutes')}"
+def _seen(results: Path) -> dict[str, list[str]]:
+    """What the preflights have seen: nodes, devices, versions."""
     facts = [read_json_or(path, {}) for path in sorted(results.glob("preflight/*/facts.json"))]
     ranks = [rank for each in facts for rank in each.get("ranks", ())]
-    seen: dict[str, Iterable[str]] = {
-        "Nodes": (rank["node"] for rank in ranks),
-        "Devices": (name for rank in ranks for name in _devices(rank)),
-        "Versions": (_named(rank) for rank in ranks),
+    return {
+        "Nodes": sorted({rank["node"] for rank in ranks}),
+        "Devices": sorted({name for rank in ranks for name in _devices(rank)}),
+        "Versions": sorted({_versions(rank) for rank in ranks}),
     }
-    for name, values in seen.items():
-        yield f"- {name}: {'; '.join(sorted(set(values))) or 'not known, because no preflight has ended'}"
 
 
 def _devices(rank: dict[str, Any]) -> list[str]:
@@ -70,20 +73,9 @@ def _devices(rank: dict[str, Any]) -> list[str]:
     return [f"{rank['node_cpus']} CPUs"]
 
 
-def _named(rank: dict[str, Any]) -> str:
+def _versions(rank: dict[str, Any]) -> str:
     torch = rank["torch"]
     versions = {"Python": rank.get("python_version"), "torch": torch["version"]}
     if rank["cuda"]:
         versions |= {"CUDA": torch["cuda"], "NCCL": torch["nccl"], "driver": rank["driver"]["version"]}
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-
-
-def _table(rows: Sequence[Row], *, part: bool = False) -> list[str]:
-    """Rows as a table; with `part`, also what they belong to, and what came of them."""
-    head = ["of", "what", "outcome", "told", "s"] if part else ["what", "told", "s"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in rows:
-        seconds = "" if row.seconds is None else f"{row.seconds:.0f}"
-        cells = [row.part, row.what, row.outcome, row.text, seconds] if part else [row.what, row.text, seconds]
-        lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
-    return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -31,8 +31,8 @@ class Boundary:
         """Empty tensors, such as are sent."""
         shapes = [(self.likes[place].shape, self.likes[place].dtype) for place in self.graded]
         if self.carried:
-            numbers = sum(map(self._bytes, self.carried)) // CARRIER.itemsize
-            shapes.append((torch.Size([numbers]), CARRIER))
+            *_, (_, last) = self.places_of_bytes()
+            shapes.append((torch.Size([-(-last.stop // ALIGNED) * ALIGNED // CARRIER.itemsize]), CARRIER))
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
     def packed(self, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -44,35 +44,13 @@ class Boundary:
         """The values. In the backward pass, each tensor sent gets a contiguous gradient."""
         return list(Unpack.apply(self, *sent)) if sent else []
 
-    def _bytes(self, place: int) -> int:
-        like = self.likes[place]
-        return -(-prod(like.shape) * like.dtype.itemsize // ALIGNED) * ALIGNED
-
-    def pack(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies of the values, as they are sent."""
-        sent = [values[place].clone(memory_format=torch.contiguous_format) for place in self.graded]
-        if self.carried:
-            (carrier,) = self.sent(values[0].device)[-1:]
-            held, start = carrier.view(torch.uint8), 0
-            for place in self.carried:
-                value = values[place].contiguous().flatten().view(torch.uint8)
-                held[start : start + len(value)] = value
-                start += self._bytes(place)
-            sent.append(carrier)
-        return sent
-
-    def unpack(self, sent: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The values that were sent."""
-        values: dict[int, torch.Tensor] = {}
-        for place, tensor in zip(self.graded, sent, strict=False):
-            values[place] = tensor.detach()
+    def places_of_bytes(self) -> Iterator[tuple[int, slice]]:
+        """Where the bytes of each value without a gradient are in their common tensor."""
         start = 0
         for place in self.carried:
-            like = self.likes[place]
-            held = sent[-1].detach().view(torch.uint8)[start : start + prod(like.shape) * like.dtype.itemsize]
-            values[place] = held.view(like.dtype).view(like.shape)
-            start += self._bytes(place)
-        return [values[place] for place in range(len(self.likes))]
+            size = prod(self.likes[place].shape) * self.likes[place].dtype.itemsize
+            yield place, slice(start, start + size)
+            start += -(-size // ALIGNED) * ALIGNED
 
 
 class Pack(Function):
@@ -80,9 +58,14 @@ class Pack(Function):
 
     @staticmethod
     def forward(ctx: Any, boundary: Boundary, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """All that is sent."""
+        """Copies of the values."""
         ctx.boundary = boundary
-        return tuple(boundary.pack(values))
+        sent = [values[place].clone(memory_format=torch.contiguous_format) for place in boundary.graded]
+        if boundary.carried:
+            sent += boundary.sent(values[0].device)[-1:]
+            for place, held in boundary.places_of_bytes():
+                sent[-1].view(torch.uint8)[held] = values[place].contiguous().flatten().view(torch.uint8)
+        return tuple(sent)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -99,9 +82,12 @@ class Unpack(Function):
         """All values."""
         ctx.boundary = boundary
         ctx.carrier = sent[-1].new_zeros(()).expand(sent[-1].shape) if boundary.carried else None
-        values = boundary.unpack(sent)
+        values = {place: tensor.detach() for place, tensor in zip(boundary.graded, sent, strict=False)}
+        for place, held in boundary.places_of_bytes():
+            like = boundary.likes[place]
+            values[place] = sent[-1].detach().view(torch.uint8)[held].view(like.dtype).view(like.shape)
         ctx.mark_non_differentiable(*(values[place] for place in boundary.carried))
-        return tuple(values)
+        return tuple(values[place] for place in range(len(boundary.likes)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

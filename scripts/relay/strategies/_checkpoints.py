@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.utils._pytree import tree_map_only
 
@@ -62,6 +64,27 @@ class Checkpoints:
     def load(self, directory: Path) -> None:
         """Read what `save` wrote, under any strategy. Collective. Raises CheckpointException where it does not fit."""
         saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
+        self.load_training(directory, saved)
+        # The rest has the shapes that it was saved with; a part that is not there is empty.
+        parts: dict[str, dict[str, torch.Tensor]] = {
+            place: {
+                key.removeprefix(f"{place}."): torch.empty(about.size, dtype=about.properties.dtype)
+                for key, about in saved.items()
+                if key.startswith(f"{place}.") and isinstance(about, TensorStorageMetadata)
+            }
+            for place in ("scaler", self._buffers_place, *self.further_state())
+        }
+        dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
+        scaler, buffers, own = parts.pop("scaler"), parts.pop(self._buffers_place), self._own_buffers()
+        for name, buffer in own.items() if own.keys() <= buffers.keys() else ():
+            buffer.copy_(buffers[name])
+        if self.scaler and scaler:
+            growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}
+            self.scaler.load_state_dict(self.scaler.state_dict() | growth)
+        self.load_further_state(parts)
+
+    def load_training(self, directory: Path, saved: Mapping[str, Any]) -> None:
+        """Read the model and the optimizer's state. `saved` says what the checkpoint has. Collective."""
         model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
         # A parameter that never had a gradient has no state.
         stateless = {
@@ -71,31 +94,19 @@ class Checkpoints:
         }
         unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
         tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
-        scaler = self._scaler_state() if "scaler.scale" in saved else {}
-        state = {"model": model, "optimizer": tensors, "scaler": scaler}
-        own = {name: buffer.clone() for name, buffer in self._own_buffers().items()}
-        if own.keys() <= {key.removeprefix(f"{self._buffers_place}.") for key in saved}:
-            state[self._buffers_place] = own
-        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        dcp.load({"model": model, "optimizer": tensors}, checkpoint_id=directory, process_group=self.ranks.saving)
         set_state_dict(
             self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
         )
-        for name, buffer in self._own_buffers().items() if self._buffers_place in state else ():
-            buffer.copy_(own[name])
         for parameter in stateless.values():
             self.optimizer.state.pop(parameter, None)
-        self.restore_scaler(scaler)
 
-    def restore_scaler(self, scaler: dict[str, torch.Tensor]) -> None:
-        """Go on with the scale of fp16 that a checkpoint holds; nothing changes where it holds none."""
-        if self.scaler and scaler:
-            state = self.scaler.state_dict()
-            growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}
-            self.scaler.load_state_dict(state | growth)
-
-    def further_state(self) -> dict[str, Any]:
-        """What else a checkpoint holds: tensors, under names of the strategy's own; it reads them back in `load`."""
+    def further_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What else a checkpoint holds: tensors by name, under places of the strategy's own."""
         return {}
+
+    def load_further_state(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        """Take back what `further_state` gave, on the CPU; a place that the checkpoint has not is empty."""
 
     def _own_buffers(self) -> dict[str, torch.Tensor]:
         """The model's buffers: BatchNorm's statistics are those of each replica."""

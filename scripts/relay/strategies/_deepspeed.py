@@ -5,6 +5,7 @@ Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +18,6 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from relay.process.ranks import TIMEOUT
 from relay.strategies import _deepspeed_library as library
 from relay.strategies import _deepspeed_operations as operations
-from relay.strategies._deepspeed_adam import fused_optimizer
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Batch, Replica, Strategy, regroup
 from relay.task.modes import outside
@@ -38,18 +38,19 @@ class ZeRO(Strategy):
     """
 
     stage: ClassVar[int]
+    adam: str | None = None  # the one of DeepSpeed's that takes the place of torch's Adam and AdamW
 
-    def build(self, **options: Any) -> None:
+    def build(self, *, fused_adam: bool = False) -> None:
+        self.adam = "FusedAdam" if fused_adam else self.adam
         with operations.built_where_missing():
-            self._build(**options)
+            self._build()
 
-    def _build(self, *, fused_adam: bool = False, **options: Any) -> None:
-        self.fused_adam = fused_adam
+    def _build(self) -> None:
         deepspeed, model = library.imported(self.ranks.device), self.task.model()
         sizes = [parameter.numel() for parameter in model.parameters()]
         part = min(max(sum(sizes) // UPDATES, LEAST_BUCKET_NUMBERS), MOST_BUCKET_NUMBERS)
         self.bucket = max(*sizes, min(sum(sizes), part))
-        config = self.configuration(sum(sizes), **options)
+        config = self.configuration(sum(sizes))
         if self.stage < 3:
             model = model.to(self.ranks.device)
         else:
@@ -66,16 +67,10 @@ class ZeRO(Strategy):
         self.model, self.zero, self.optimizer = model, self.engine.optimizer, optimizer
         self.module = self.engine
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
-        named = dict(model.named_parameters())
-        trained = {name: parameter for name, parameter in named.items() if id(parameter) in updated}
-        fixed = {name: parameter for name, parameter in named.items() if id(parameter) not in updated}
-        first = {id(parameter): name for name, parameter in named.items()}
-        every = model.named_parameters(remove_duplicate=False)
-        tied = {name: first[id(parameter)] for name, parameter in every if name not in named}
-        self.parts = Parts(self.zero, trained, fixed, tied, self.stage, self.ranks)
+        self.parts = Parts(model, self.zero, updated, self.stage, self.ranks)
         self.gradient_bytes = 0
 
-    def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
+    def configuration(self, parameters: int) -> dict[str, Any]:
         """DeepSpeed's configuration, for that many parameters."""
         bucket = self.bucket + self.bucket % 2  # DeepSpeed wants an even number
         return {
@@ -120,7 +115,7 @@ class ZeRO(Strategy):
         if self.stage < 3:
             portions = self._portions(parameters)
             regroup(optimizer, lambda parameter: portions[id(parameter)])
-        return fused_optimizer(self.task, optimizer) if self.fused_adam else optimizer
+        return library.with_adam(self.adam, self.task, optimizer) if self.adam else optimizer
 
     def _portions(self, parameters: list[nn.Parameter]) -> dict[int, int]:
         """The number of each parameter's portion, by id: neighbours that stages 1 and 2 update at once."""
@@ -157,7 +152,7 @@ class ZeRO(Strategy):
             self.scaler.update()
 
     def whole_model(self) -> dict[str, torch.Tensor]:
-        whole = self.parts.collect_masters(to=0)
+        whole, _ = self.parts.collect(parameters_to=0)
         return whole | {name: buffer.detach().cpu() for name, buffer in self._own_buffers().items()}
 
     def save(self, directory: Path) -> Future[Any]:
@@ -165,18 +160,10 @@ class ZeRO(Strategy):
         model, optimizer = self.parts.collect()
         return self.write(directory, {**model, **self._own_buffers()}, optimizer)
 
-    def load(self, directory: Path) -> None:
-        """Read what `save` wrote, under any strategy, at any number of processes. Collective."""
-        self.parts.load(directory)
-        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
-        own = {name: buffer.clone() for name, buffer in self._own_buffers().items()}
-        mine = all(f"{self._buffers_place}.{name}" in saved for name in own)
-        scaler = self._scaler_state() if "scaler.scale" in saved else {}
-        state: dict[str, Any] = {self._buffers_place if mine else "model": own, "scaler": scaler}
-        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
-        for name, buffer in self._own_buffers().items():
-            buffer.copy_(own[name])
-        self.restore_scaler(scaler)
+    def load_training(self, directory: Path, saved: Mapping[str, Any]) -> None:
+        """Read what any strategy has saved, at any number of processes. Collective."""
+        self.parts.load(directory, saved)
+        dcp.load({"model": self._own_buffers()}, checkpoint_id=directory, process_group=self.ranks.saving)
 
     def footprint(self) -> dict[str, int]:
         """Bytes that this rank holds. `masters` are copies of parameters, which the optimizer updates."""

@@ -1,4 +1,4 @@
-"""DeepSpeed as the ZeRO strategies use it: imported for one kind of device, quietly."""
+"""DeepSpeed as the ZeRO strategies use it: imported for one kind of device, quietly; its Adams; float64."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ import torch
 from relay.base.errors import UserError
 from relay.spec.versions import lacking, release
 from relay.strategies import _deepspeed_operations as operations
+from relay.task.bound import FACTOR, BoundTask
 
 # The versions whose insides are known here: where the parts of a parameter lie, and what float64 needs.
 KNOWN = "deepspeed>=0.14.5,<0.20"
 # Between the processes of a node. DeepSpeed does without it, so that it is used only where the wheel has it.
 SHARED_MEMORY = "deepspeed_shm_comm"
+ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+TAKEN = ("params", "lr", "betas", "eps", "weight_decay", FACTOR)  # of a group, by DeepSpeed's Adams
 
 
 def imported(device: torch.device) -> Any:
@@ -37,10 +40,7 @@ def imported(device: torch.device) -> Any:
     logger.addFilter(_worth_telling)
     for problem in lacking([KNOWN], {"deepspeed": deepspeed.__version__.strip()}):
         raise UserError(f"zero {problem}: how a checkpoint is made of its parts is known for these versions alone")
-    if device.type == "cpu" and release(deepspeed.__version__) < (
-        0,
-        16,
-    ):  # these count CPUs by the program numactl otherwise
+    if device.type == "cpu" and release(deepspeed.__version__) < (0, 16):  # they ask the program numactl otherwise
         os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+. is deprecated", FutureWarning)  # DeepSpeed's calls
     operations.take_over()
@@ -62,6 +62,40 @@ def name_device(device: torch.device) -> None:
 def _worth_telling(record: logging.LogRecord) -> bool:
     """Not that DeepSpeed's own authors have not tried torch's SGD: the gate does."""
     return "untested optimizer" not in record.getMessage()
+
+
+def with_adam(name: str, task: BoundTask, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """DeepSpeed's Adam of this name for torch's Adam and AdamW: DeepSpeedCPUAdam updates in main memory, FusedAdam by a
+    single kernel. Other optimizers as they are, and all in float64, in which DeepSpeed's do not compute.
+    """
+    if type(optimizer) not in ADAMS or task.dtype == torch.float64:
+        return optimizer
+    from deepspeed.ops import adam
+
+    mode = "adam_w_mode" if name == "FusedAdam" else "adamw_mode"
+    groups = [{key: group[key] for key in group if key in TAKEN} for group in optimizer.param_groups]
+    made: torch.optim.Optimizer = getattr(adam, name)(groups, **{mode: isinstance(optimizer, torch.optim.AdamW)})
+    return made
+
+
+def go_on_from(optimizer: Any, states: list[dict[str, Any]]) -> None:
+    """Bring one of DeepSpeed's Adams to where its loaded states are: they count steps in whole numbers of Python.
+
+    DeepSpeedCPUAdam multiplies the powers of its betas step by step, in C++ and in float32. Started anew, it would
+    compute them in another way, with another rounding.
+    """
+    if not type(optimizer).__module__.startswith("deepspeed."):
+        return
+    for state in states:
+        if "step" in state:
+            state["step"] = int(state["step"])
+    if not hasattr(optimizer, "ds_opt_adam"):
+        return
+    steps = max((state["step"] for state in states), default=0)
+    group = optimizer.param_groups[0]
+    values, nothing = (*group["betas"], group["eps"], 0.0, True), [torch.zeros(1) for _ in range(4)]
+    for step in range(1, steps + 1):
+        optimizer.ds_opt_adam.adam_update(optimizer.opt_id, step, group["lr"], *values, *nothing)
 
 
 def keep_no_weights(engine: Any) -> None:

@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -62,9 +61,15 @@ def _load(builder: Any, verbose: bool = True) -> Any:
     place = _folder() / f"deepspeed-{builder.name}-{_key(builder)}"
     file = place / f"{builder.name}.so"
     with built.in_the_cache(), only_one(place):
-        operation = _import(builder.name, file) if file.is_file() else _build(builder, file)
+        operation = _imported(builder.name, str(place)) if file.is_file() else _build(builder, file)
     builder._loaded_ops[builder.name] = operation
     return operation
+
+
+def _imported(name: str, folder: str) -> Any:
+    from torch.utils.cpp_extension import _import_module_from_library  # with setuptools
+
+    return _import_module_from_library(name, folder, is_python_module=True)
 
 
 def _folder() -> Path:
@@ -128,11 +133,8 @@ def _build(builder: Any, file: Path) -> Any:
                 f"{_why(str(error))}; load the modules of a compiler and of torch's CUDA (`stack_modules` in the "
                 "site's file)" + "; it needs libaio's header (Debian: libaio-dev)" * (builder.name == "async_io")
             ) from None
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-        shutil.copy2(next(Path(folder).rglob(f"{builder.name}.so")), partial)
-        partial.replace(file)
-    return operation
+        built.keep(next(Path(folder).rglob(file.name)), file.parent)
+    return operation  # not that of the file: its types would be there twice
 
 
 def _programs() -> list[str]:
@@ -147,13 +149,3 @@ def _why(output: str) -> str:
     """The first line that tells an error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no line says why"]
     return next((line for line in lines if re.search(r"\berror\b", line)), lines[-1])[:300]
-
-
-def _import(name: str, file: Path) -> Any:
-    """A module of that name from a compiled file."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -6,7 +6,7 @@ cut the row, in stage 3 they cut each parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -18,12 +18,14 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from relay.base.grouped import gathered
 from relay.process.ranks import Ranks
-from relay.strategies._deepspeed_adam import go_on_from
+from relay.strategies._deepspeed_library import go_on_from
 
 Tensors = dict[str, torch.Tensor]
 # A checkpoint is read in portions of about this size, so that no rank ever has the whole of it in memory.
 PORTION_BYTES = 2**28
+STATE = "optimizer.state."  # in a checkpoint, before a parameter's name and what the optimizer has of it
 
 
 class Part(NamedTuple):
@@ -34,28 +36,34 @@ class Part(NamedTuple):
     start: int
     length: int
 
+    def of_whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of a whole parameter, or of what the optimizer has of it; flat."""
+        return tensor.reshape(-1)[self.start : self.start + self.length]
+
+    def of_piece(self, flat: torch.Tensor) -> torch.Tensor:
+        """The part in a flat piece."""
+        return flat.narrow(0, self.offset, self.length)
+
 
 class Parts:
-    """The parts of all parameters on this rank, by the parameters' names.
+    """The parts of all of a model's parameters on this rank, by the parameters' names.
 
-    `fixed` are those that the optimizer does not update. DeepSpeed leaves them out of its rows: before stage 3 every
-    rank has them whole. `tied` are further names of parameters, and the names by which they are among these.
+    `updated` are the ids of those that the optimizer updates. DeepSpeed leaves the others, `fixed`, out of its rows:
+    before stage 3 every rank has them whole. `tied` are further names of parameters, and the names by which they are
+    among these.
     """
 
-    def __init__(
-        self,
-        zero: Any,
-        parameters: Mapping[str, nn.Parameter],
-        fixed: Mapping[str, nn.Parameter],
-        tied: Mapping[str, str],
-        stage: int,
-        ranks: Ranks,
-    ) -> None:
-        self.zero, self.parameters, self.fixed, self.stage, self.ranks = zero, parameters, fixed, stage, ranks
-        self.tied = tied
+    def __init__(self, model: nn.Module, zero: Any, updated: Collection[int], stage: int, ranks: Ranks) -> None:
+        self.zero, self.stage, self.ranks = zero, stage, ranks
+        named = dict(model.named_parameters())
+        self.parameters = {name: parameter for name, parameter in named.items() if id(parameter) in updated}
+        self.fixed = {name: parameter for name, parameter in named.items() if id(parameter) not in updated}
+        first = {id(parameter): name for name, parameter in named.items()}
+        every = model.named_parameters(remove_duplicate=False)
+        self.tied = {name: first[id(parameter)] for name, parameter in every if name not in named}
         find = self._divided if stage == 3 else self._cut
-        self.own = {name: find(parameter) for name, parameter in parameters.items()}
-        self.shapes = {name: getattr(parameter, "ds_shape", parameter.shape) for name, parameter in parameters.items()}
+        self.own = {name: find(parameter) for name, parameter in self.parameters.items()}
+        self.shapes = {name: getattr(each, "ds_shape", each.shape) for name, each in self.parameters.items()}
         self.everywhere: list[dict[str, Part]] = ranks.gather(self.own)
 
     def _cut(self, parameter: nn.Parameter) -> Part:
@@ -82,7 +90,7 @@ class Parts:
     def _by_piece(self) -> Iterator[tuple[int, list[str]]]:
         """The parameters' names by piece, in the same order on all ranks."""
         piece = {name: max(parts[name].piece for parts in self.everywhere) for name in self.own}
-        for number, names in groupby(sorted(self.own, key=lambda name: piece[name]), key=lambda name: piece[name]):
+        for number, names in groupby(sorted(self.own, key=piece.__getitem__), key=piece.__getitem__):
             yield number, list(names)
 
     @contextmanager
@@ -113,34 +121,24 @@ class Parts:
         with deepspeed.zero.GatheredParameters([*self.fixed.values()], modifier_rank=0 if changed else None):
             yield self.fixed
 
-    def _fixed_copies(self) -> Tensors:
-        with self._whole_fixed() as fixed:
-            return {name: parameter.detach().cpu().clone() for name, parameter in fixed.items()}
+    def collect(self, *, parameters_to: int | None = None) -> tuple[Tensors, Tensors]:
+        """Whole parameters, as the optimizer has them, and its whole state, in main memory. Collective.
 
-    def collect_masters(self, to: int) -> Tensors:
-        """All parameters as the optimizer has them, whole, on one rank; an empty dictionary on the others."""
-        whole = self._fixed_copies()
-        if self.ranks.rank != to:
-            whole = {}
-        for number, names in self._by_piece():
-            with self._in_memory(number) as piece:
-                for name in names:
-                    self._collect(name, piece.detach(), to, whole, name)
-        return self._by_all_names(whole)
-
-    def collect(self) -> tuple[Tensors, Tensors]:
-        """A share of the whole parameters and of the optimizer's whole state, in main memory. Collective.
-
-        Every rank gets about as many numbers as it has parts of.
+        Every rank gets about as many numbers as it has parts of; or the rank `parameters_to` gets all parameters, and
+        nobody the state.
         """
-        model = self._fixed_copies()
-        if self.ranks.rank != 0:
+        with self._whole_fixed() as fixed:
+            model = {name: parameter.detach().cpu().clone() for name, parameter in fixed.items()}
+        if self.ranks.rank != (parameters_to or 0):
             model = {}
         optimizer: Tensors = {}
-        owners = _shared_out({name: shape.numel() for name, shape in self.shapes.items()}, self.ranks.world_size)
+        if parameters_to is None:
+            owners = _shared_out({name: shape.numel() for name, shape in self.shapes.items()}, self.ranks.world_size)
+        else:
+            owners = dict.fromkeys(self.own, parameters_to)
         for number, names in self._by_piece():
             with self._in_memory(number) as piece:
-                state = self._state(piece)
+                state = self._state(piece) if parameters_to is None else {}
                 for name in names:
                     self._collect(name, piece.detach(), owners[name], model, name)
                     for kind, value in state.items():
@@ -148,38 +146,42 @@ class Parts:
                             self._collect(name, value, owners[name], optimizer, f"state.{name}.{kind}")
                         elif owners[name] == self.ranks.rank and value is not None:
                             optimizer[f"state.{name}.{kind}"] = torch.tensor(float(value))
-        return self._by_all_names(model), optimizer
-
-    def _by_all_names(self, model: Tensors) -> Tensors:
-        """These parameters, with those that are tied under each of their names, as in a model's state."""
-        return model | {name: model[other] for name, other in self.tied.items() if other in model}
+        # Those that are tied have each of their names, as in a model's state.
+        return model | {name: model[other] for name, other in self.tied.items() if other in model}, optimizer
 
     def _collect(self, name: str, flat: torch.Tensor, to: int, whole: Tensors, place: str) -> None:
         """Send this rank's part of one tensor to the rank that gets the whole of it. Collective."""
         mine, control = self.own[name], self.ranks.control
-        part = flat.narrow(0, mine.offset, mine.length).cpu()
+        part = mine.of_piece(flat).cpu()
         if self.ranks.rank != to:
             if mine.length:
                 dist.send(part, to, group=control)
             return
         row = torch.empty(self.shapes[name].numel(), dtype=flat.dtype)
         for rank, parts in enumerate(self.everywhere):
-            theirs = parts[name]
             if rank == to:
-                row[mine.start : mine.start + mine.length] = part
-            elif theirs.length:
-                dist.recv(row[theirs.start : theirs.start + theirs.length], rank, group=control)
+                mine.of_whole(row).copy_(part)
+            elif parts[name].length:
+                dist.recv(parts[name].of_whole(row), rank, group=control)
         whole[place] = row.view(self.shapes[name])
 
-    def load(self, directory: Path) -> None:
-        """Read the parameters and the optimizer's state from a checkpoint of any strategy. Collective."""
-        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
+    def load(self, directory: Path, saved: Mapping[str, Any]) -> None:
+        """Read the parameters and the optimizer's state from a checkpoint of any strategy, which has `saved`."""
+        kinds = gathered(
+            (key.removeprefix(STATE).rpartition(".")[0], (key, about))
+            for key, about in saved.items()
+            if key.startswith(STATE) and isinstance(about, TensorStorageMetadata)
+        )
         states: list[dict[str, Any]] = []
         for number, names in self._by_piece():
             with self._in_memory(number, changed=True) as piece:
                 state: dict[str, Any] = {}
                 for portion in self._portions(names):
-                    self._load(directory, saved, portion, piece, state)
+                    whole = {f"model.{name}": torch.empty(self.shapes[name], dtype=piece.dtype) for name in portion}
+                    for key, about in (each for name in portion for each in kinds.get(name, ())):
+                        whole[key] = torch.empty(about.size, dtype=about.properties.dtype)
+                    dcp.load(whole, checkpoint_id=directory, process_group=self.ranks.saving)
+                    self._keep(whole, portion, piece, state)
                 self.zero.optimizer.state[piece] = state
                 states.append(state)
         go_on_from(self.zero.optimizer, states)
@@ -190,49 +192,31 @@ class Parts:
                 parameter.data.copy_(read[name])
 
     def _portions(self, names: Iterable[str]) -> Iterator[list[str]]:
-        portion: list[str] = []
-        taken = 0
-        for name in names:
-            portion.append(name)
-            taken += self.shapes[name].numel() * 4 * 3
-            if taken >= PORTION_BYTES:
-                yield portion
-                portion, taken = [], 0
-        if portion:
-            yield portion
+        """The names, so many at a time that they and their state have about PORTION_BYTES."""
+        ahead = list(names)
+        while ahead:
+            numbers, count = 0, 0
+            while count < len(ahead) and numbers * 4 * 3 < PORTION_BYTES:
+                numbers, count = numbers + self.shapes[ahead[count]].numel(), count + 1
+            yield ahead[:count]
+            ahead = ahead[count:]
 
-    def _load(
-        self,
-        directory: Path,
-        saved: Mapping[str, Any],
-        names: list[str],
-        piece: nn.Parameter,
-        state: dict[str, Any],
-    ) -> None:
-        """Read some parameters and their state, and keep this rank's parts."""
-        model = {name: torch.empty(self.shapes[name], dtype=piece.dtype) for name in names}
-        optimizer: Tensors = {}
+    def _keep(self, whole: Tensors, names: list[str], piece: nn.Parameter, state: dict[str, Any]) -> None:
+        """Of these whole parameters and their state, by their names in a checkpoint: this rank's parts."""
         for name in names:
-            prefix = f"optimizer.state.{name}."
-            for key, metadata in saved.items():
-                if key.startswith(prefix) and isinstance(metadata, TensorStorageMetadata):
-                    dtype = metadata.properties.dtype
-                    optimizer[key.removeprefix("optimizer.")] = torch.empty(metadata.size, dtype=dtype)
-        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=directory, process_group=self.ranks.saving)
-        for name in names:
-            mine = self.own[name]
-            piece.detach().narrow(0, mine.offset, mine.length).copy_(_part(model[name], mine))
+            mine, values = self.own[name], whole[f"model.{name}"]
+            mine.of_piece(piece.detach()).copy_(mine.of_whole(values))
             if self.stage < 3:
-                self.parameters[name].data.copy_(model[name])
-            for key, whole in optimizer.items():
-                if not key.startswith(f"state.{name}."):
-                    continue
-                kind = key.removeprefix(f"state.{name}.")
-                if whole.dim() == 0:
-                    state[kind] = whole
-                    continue
-                flat = state.setdefault(kind, torch.zeros_like(piece, requires_grad=False))
-                flat.narrow(0, mine.offset, mine.length).copy_(_part(whole, mine))
+                self.parameters[name].data.copy_(values)
+        for key, values in whole.items():
+            name, _, kind = key.removeprefix(STATE).rpartition(".")
+            if not key.startswith(STATE):
+                continue
+            if values.dim() == 0:
+                state[kind] = values
+                continue
+            flat = state.setdefault(kind, torch.zeros_like(piece, requires_grad=False))
+            self.own[name].of_piece(flat).copy_(self.own[name].of_whole(values))
 
     def parameter_bytes(self) -> int:
         """Bytes of parameters that this rank has in memory between steps."""
@@ -272,10 +256,6 @@ class Parts:
 
 def _is_flat(value: object) -> bool:
     return torch.is_tensor(value) and value.dim() > 0
-
-
-def _part(whole: torch.Tensor, part: Part) -> torch.Tensor:
-    return whole.reshape(-1)[part.start : part.start + part.length]
 
 
 def _shared_out(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.strategies._matrices import is_matrix, widths
 from relay.task.calls import Readings, tensors_in
 
 # Functions of each number alone, by name, as torch.*, torch.nn.functional.* and Tensor.* have them. Dropout is not
@@ -120,3 +119,23 @@ class Flow(Readings):
 def _drops_nothing(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether it is dropout with a probability of 0."""
     return name == "dropout" and (args[1] if len(args) > 1 else kwargs.get("p", 0.5)) == 0
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """Whether a module computes as nn.Linear does, with a weight of its own: not one that is computed in each call."""
+    kind = getattr(type(module), "recomputed", type(module))
+    linear = isinstance(module, nn.Linear) and kind.forward is nn.Linear.forward
+    return (linear or is_transposed(module)) and set(module._parameters) == {"weight", "bias"} and not module._modules
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Whether a module is transformers' Conv1D: inputs (..., inputs) times a weight (inputs, outputs), as in GPT-2."""
+    return any(
+        kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils" for kind in type(module).__mro__
+    )
+
+
+def widths(module: Any) -> tuple[int, int]:
+    """The numbers of inputs and of outputs of a matrix."""
+    outputs, inputs = module.weight.shape
+    return (outputs, inputs) if is_transposed(module) else (inputs, outputs)

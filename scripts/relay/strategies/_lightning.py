@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import warnings
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -58,28 +57,25 @@ class LightningStrategy(Strategy):
         turns, threads = Turns(), torch.get_num_threads()
 
         def fit() -> None:
+            compute_in(threads)
+            if is_gpu(self.ranks.device):
+                torch.cuda.set_device(self.ranks.device)  # each thread has its own
+            self.trainer = trainer = self.new_trainer(turns)
             try:
-                compute_in(threads)
-                if is_gpu(self.ranks.device):
-                    torch.cuda.set_device(self.ranks.device)  # each thread has its own
-                self.trainer = trainer = self.new_trainer(turns)
                 trainer.fit(self.lightning_module, train_dataloaders=Batches(batches))
-                turns.outcomes.put(None)
-            except BaseException as error:
-                turns.outcomes.put(error)
+            finally:
+                self.trainer = None
 
-        thread = threading.Thread(target=fit, name="lightning")
-        thread.start()
-        try:
-            while isinstance(loss := turns.outcomes.get(), torch.Tensor):
-                yield loss
-                turns.stop.put(False)
-            if loss is not None:
-                raise loss
-        finally:  # also where the caller ends early
-            turns.stop.put(True)
-            thread.join()
-            self.trainer = None
+        with ThreadPoolExecutor(1, "lightning") as pool:  # whose end waits for the thread's
+            fitted = pool.submit(fit)
+            fitted.add_done_callback(lambda _: turns.losses.put(None))
+            try:
+                while (loss := turns.losses.get()) is not None:
+                    yield loss
+                    turns.stop.put(False)
+                fitted.result()  # raises what the Trainer has raised
+            finally:  # also where the caller ends early
+                turns.stop.put(True)
 
     def new_trainer(self, *callbacks: Callback) -> Trainer:
         """A Trainer that trains until it is told to stop, and does nothing besides."""
@@ -115,16 +111,16 @@ class LightningStrategy(Strategy):
 class Turns(Callback):
     """Hands each step's loss to the run, and waits until the run asks for the next step.
 
-    `outcomes` has a loss, what the Trainer raised, or None at its end. `stop` has whether the Trainer has to end.
+    `losses` has None at the Trainer's end. `stop` has whether the Trainer has to end.
     """
 
     def __init__(self) -> None:
-        self.outcomes: SimpleQueue[torch.Tensor | BaseException | None] = SimpleQueue()
+        self.losses: SimpleQueue[torch.Tensor | None] = SimpleQueue()
         self.stop: SimpleQueue[bool] = SimpleQueue()
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, *_: Any) -> None:
         """Called by Lightning after the optimiser's step."""
-        self.outcomes.put(outputs["loss"])
+        self.losses.put(outputs["loss"])
         trainer.should_stop = self.stop.get()
 
 

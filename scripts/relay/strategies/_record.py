@@ -111,6 +111,16 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in [*leaves, *parts] if isinstance(leaf, torch.Tensor)]
 
 
+def versions(*values: Any) -> list[tuple[torch.Tensor, int]]:
+    """The tensors in these values, each with torch's count of its changes in place."""
+    return [(tensor, tensor._version) for tensor in tensors_in(values)]
+
+
+def changed_since(before: list[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
+    """Those of the tensors that have changed in place."""
+    return [tensor for tensor, version in before if tensor._version != version]
+
+
 class Watch(OperationMode):
     """Sees whether random numbers are drawn."""
 

@@ -8,17 +8,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from relay.base.errors import UserError
 from relay.strategies._experts import SplitExperts, is_mixture
-from relay.strategies._flow import Flow
-from relay.strategies._matrices import Column, Row, is_transposed, widths
+from relay.strategies._flow import Flow, is_transposed, widths
+
+
+class Column(ColwiseParallel):
+    """torch's style for either kind of matrix, and for tables."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not is_transposed(module):
+            return super()._apply(module, device_mesh)
+        return _distributed(self, module, device_mesh, {"weight": Shard(1), "bias": Shard(0)})
+
+
+class Row(RowwiseParallel):
+    """torch's style for either kind of matrix."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not is_transposed(module):
+            return super()._apply(module, device_mesh)
+        self.desired_input_layouts = (Shard(-1),)
+        return _distributed(self, module, device_mesh, {"weight": Shard(0), "bias": Replicate()})
+
+
+def _distributed(style: Any, module: nn.Module, mesh: DeviceMesh, places: dict[str, Any]) -> nn.Module:
+    def split(_: str, part: nn.Module, mesh: DeviceMesh) -> None:
+        for name, parameter in list(part.named_parameters()):
+            shard = distribute_tensor(parameter.detach(), mesh, [places[name]])
+            part.register_parameter(name, nn.Parameter(shard, parameter.requires_grad))
+
+    taken = partial(style._prepare_input_fn, style.input_layouts, style.desired_input_layouts)
+    given = partial(style._prepare_output_fn, style.output_layouts, style.use_local_output)
+    return distribute_module(module, mesh, split, taken, given)
+
 
 # Outputs of "column" stay split, and "row" takes such inputs. The others have whole inputs and outputs; those of
 # "classes" stay split, as a DTensor, for a loss that takes it.

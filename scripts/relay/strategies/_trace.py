@@ -29,6 +29,7 @@ from relay.strategies._record import (
     Watch,
     Whole,
     after,
+    changed_since,
     first_line,
     held_by,
     named,
@@ -38,6 +39,7 @@ from relay.strategies._record import (
     tensors_in,
     transformed,
     under,
+    versions,
 )
 from relay.task.batches import opened
 
@@ -133,12 +135,12 @@ class Tracer(TorchFunctionMode):
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a function, and write it down if it gives tensors or changes one."""
-        before, self.watch.drew = self._versions(args, kwargs), False
+        before, self.watch.drew = versions(args, kwargs), False
         try:
             result = function(*args, **kwargs)
         except Exception as error:
             self._refuse(f"{named(function)}: {first_line(error)}")
-        changed = [tensor for tensor, version in before if tensor._version != version]
+        changed = changed_since(before)
         if not changed and not tensors_in(result):
             return result
         if transformed((args, kwargs, result)):
@@ -157,7 +159,7 @@ class Tracer(TorchFunctionMode):
         if list(map(id, held)) != self.held[name]:  # as torch.func.functional_call does
             self._refuse(f"calls {name} with parameters that are not its own")
         with torch._C.DisableTorchFunction():
-            before, self.watch.drew = self._versions(args, kwargs, held), False
+            before, self.watch.drew = versions(args, kwargs, held), False
         self.stack.append(name)
         self.inside = {id(tensor) for tensor in tensors_in((args, kwargs))}, {id(tensor) for tensor in held}
         try:
@@ -167,7 +169,12 @@ class Tracer(TorchFunctionMode):
         finally:
             self.inside = None
         with torch._C.DisableTorchFunction():
-            self._leaf(name, held, before, outputs, args, kwargs)
+            given = self._argument(args), self._argument(kwargs)
+            if self.ambient == self.base:
+                node = self.graph.call_module(name, *given)
+            else:
+                node = self._under(self.graph.create_node("get_attr", name), *given)
+            self._write(node, outputs, changed_since(before), [self.names[id(tensor)] for tensor in held])
         self.stack.pop()
         return outputs
 
@@ -175,18 +182,7 @@ class Tracer(TorchFunctionMode):
         try:
             return self.really(module, args, kwargs)
         except Exception as error:
-            reason = first_line(error)
-        raise Whole(self.stack[-2], f"{name}: {reason}")
-
-    def _leaf(self, name: str, held: list[torch.Tensor], before: Any, outputs: Any, args: Any, kwargs: Any) -> None:
-        """Write down the call of a leaf."""
-        changed = [tensor for tensor, version in before if tensor._version != version]
-        given = self._argument(args), self._argument(kwargs)
-        if self.ambient == self.base:
-            node = self.graph.call_module(name, *given)
-        else:
-            node = self._under(self.graph.create_node("get_attr", name), *given)
-        self._write(node, outputs, changed, [self.names[id(tensor)] for tensor in held])
+            raise Whole(self.stack[-2], f"{name}: {first_line(error)}") from None
 
     def _under(self, function: fx.Node, args: Any, kwargs: Any) -> fx.Node:
         return self.graph.call_function(under, (*self.ambient, self.device, function, *args), kwargs)
@@ -253,10 +249,6 @@ class Tracer(TorchFunctionMode):
         name = f"_constant_{next(CONSTANTS)}"
         self.constants[name] = value
         return self.graph.create_node("get_attr", name)
-
-    @staticmethod
-    def _versions(*values: Any) -> list[tuple[torch.Tensor, int]]:
-        return [(tensor, tensor._version) for tensor in tensors_in(values)]
 
     def _within(self, args: Any, kwargs: Any) -> None:
         """A leaf may use what it was given, what it holds and what it has computed; nothing else of the model's."""

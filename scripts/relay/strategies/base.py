@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +19,7 @@ from relay.spec.requirements import Requirements
 from relay.strategies._checkpoints import Checkpoints
 from relay.strategies._clipping import clip, local
 from relay.strategies._replica import Replica
+from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
 
@@ -101,6 +102,22 @@ class Strategy(Checkpoints):
         self.backward(loss)
         self.update()
         return loss.detach()
+
+    def in_parts(
+        self, batch: Batch, parts: int, before_the_last: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> torch.Tensor:
+        """The mean loss over the slice, whose parts are computed one after the other; gradients add up to those of all.
+
+        Each part but the last is computed in a context: there nothing is exchanged yet.
+        """
+        losses, samples = [], batches.count(batch)
+        chunks = batches.chunks(batch, parts)
+        for number, part in enumerate(chunks, 1):
+            with before_the_last() if number < len(chunks) else nullcontext():
+                loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
+                self.backward(loss)
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the loss, which is scaled for fp16."""

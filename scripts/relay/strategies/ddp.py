@@ -1,21 +1,16 @@
 """Every process holds the whole model and a slice of the batch; gradients are averaged during backward."""
 
-from contextlib import nullcontext
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.nn.parallel import DistributedDataParallel
 
 from relay.process.devices import generators_kept
 from relay.spec.run import Setting
-from relay.strategies._buckets import settle
 from relay.strategies.base import Batch, Requirements, Strategy
 from relay.task import batches
+from relay.task.bound import BoundTask
 
 
 def powersgd_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -119,15 +114,9 @@ class DDP(Strategy):
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged with the slice's last part only."""
         self.optimizer.zero_grad()
-        losses = []
-        parts, samples = batches.chunks(batch, self.accumulation), batches.count(batch)
-        for number, part in enumerate(parts, 1):
-            with self.wrapper.no_sync() if number < len(parts) else nullcontext():
-                loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
-                self.backward(loss)
-            losses.append(loss.detach())
+        loss = self.in_parts(batch, self.accumulation, self.wrapper.no_sync)
         self.update()
-        return torch.stack(losses).sum()
+        return loss
 
     def uncapturable(self) -> str:
         """It meets over NCCL alone without waiting; and it may ask, or count, on the CPU in every step."""
@@ -151,19 +140,10 @@ class DDP(Strategy):
             state |= {f"{kind}.{bucket}": tensor for bucket, tensor in buckets.items()}
         return {self._place: state}
 
-    def load(self, directory: Path) -> None:
-        """Read what `save` wrote. PowerSGD starts afresh where another number of processes wrote the checkpoint."""
-        super().load(directory)
-        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
-        state = {
-            name: torch.empty(metadata.size, dtype=metadata.properties.dtype)
-            for name, metadata in saved.items()
-            if name.startswith(f"{self._place}.") and isinstance(metadata, TensorStorageMetadata)
-        }
-        if self.powersgd is None or not state:
+    def load_further_state(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        """PowerSGD starts afresh where another number of processes wrote the checkpoint."""
+        if self.powersgd is None or not (tensors := state[self._place]):
             return
-        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
-        tensors = {name.removeprefix(f"{self._place}."): tensor for name, tensor in state.items()}
         self.powersgd.iter = int(tensors.pop("steps"))
         for name, tensor in tensors.items():
             kind, bucket = name.split(".")
@@ -173,3 +153,25 @@ class DDP(Strategy):
     def _place(self) -> str:
         """The name of this rank's own state in a checkpoint."""
         return f"powersgd-{self.ranks.rank}-of-{self.ranks.world_size}"
+
+
+def settle(wrapper: DistributedDataParallel, task: BoundTask, samples: int, device: torch.device) -> None:
+    """Run two passes after which DDP's buckets are final. They change no parameters, buffers or random generators.
+
+    DDP sorts its buckets after the first pass. With three or more processes, a sum is rounded differently in another
+    bucket. A resumed run would then not be bit for bit like an uncut one, and a communication hook's state belongs to a
+    bucket. The passes are in training mode, so that the code which is compiled here is the code of training.
+    """
+    buffers = [buffer.clone() for buffer in wrapper.module.buffers()]
+    batch = batches.moved(task.example(samples), device)
+    with generators_kept(device):
+        if wrapper.static_graph:
+            # DDP averages gradients only of outputs that torch can open, and says nothing of others. This teaches torch
+            # the classes of the model's outputs.
+            with torch.no_grad():
+                batches.leaves(task.outputs(wrapper.module, batch))
+        for _ in range(2):  # the second pass starts with the new buckets
+            task.loss(task.outputs(wrapper, batch), batch).backward()
+    wrapper.zero_grad()
+    for buffer, before in zip(wrapper.module.buffers(), buffers, strict=True):
+        buffer.copy_(before)

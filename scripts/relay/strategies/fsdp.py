@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._averages import kept_whole, sum_and_divide, weights_stay
+from relay.strategies._sharded import kept_whole, sum_and_divide, weights_stay
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings

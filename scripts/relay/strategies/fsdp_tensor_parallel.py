@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
-import torch
-
-from relay.strategies._tensor_split import agree, split, whole
-from relay.strategies.base import Batch, Replica, Requirements, Strategy
+from relay.strategies.base import Replica, Requirements
 from relay.strategies.fsdp import shard_units, units_of
+from relay.strategies.tensor_parallel import TensorParallel, split
 
 
-class FSDPTensorParallel(Strategy):
+class FSDPTensorParallel(TensorParallel):
     """Tensor parallelism over `tensor` neighbouring ranks, such as those of a node, and FSDP across these groups."""
 
     requirements = Requirements(
@@ -36,10 +33,3 @@ class FSDPTensorParallel(Strategy):
         shard_units(self.model, units, data)
         self.make_optimizer()
         self.replica = Replica(data.get_local_rank(), data.size(), reports=self.tensor.get_local_rank() == 0)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        super().backward(loss)
-        agree(self.model, self.tensor)
-
-    def predict(self, batch: Batch) -> Any:
-        return whole(super().predict(batch))

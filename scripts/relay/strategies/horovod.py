@@ -15,7 +15,6 @@ import torch
 from relay.process import meeting
 from relay.process.ranks import TIMEOUT, Ranks
 from relay.strategies.base import Batch, Requirements, Strategy
-from relay.task import batches
 
 LOOPBACK = "127.0.0.1"
 # The variables by which each process of horovodrun is told its place; `meet` sets the same ones.
@@ -71,13 +70,9 @@ class Horovod(Strategy):
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged during the backward pass of the slice's last part."""
         self.optimizer.zero_grad()
-        losses, samples = [], batches.count(batch)
-        for part in batches.chunks(batch, self.accumulation):
-            loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
-            self.backward(loss)
-            losses.append(loss.detach())
+        loss = self.in_parts(batch, self.accumulation)
         self.update()
-        return torch.stack(losses).sum()
+        return loss
 
     def update(self) -> None:
         """Wait for the averages, then step. fp16's scale is taken from the averages, not from what is still sent."""

@@ -7,11 +7,10 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.strategies._buckets import settle
 from relay.strategies._lightning import LightningStrategy
-from relay.strategies._lightning_given import OnTheRunsDevice, TheRunsProcesses, precision_plugin
-from relay.strategies._lightning_library import DDPStrategy
+from relay.strategies._lightning_library import DDPStrategy, OnTheRunsDevice, TheRunsProcesses, precision_plugin
 from relay.strategies.base import Requirements
+from relay.strategies.ddp import settle
 
 
 class LightningDDP(LightningStrategy):

@@ -11,8 +11,13 @@ from torch import nn
 
 from relay.strategies._deepspeed import ZeRO
 from relay.strategies._lightning import LightningStrategy, TrainedModule
-from relay.strategies._lightning_given import OnTheRunsDevice, TheRunsProcesses
-from relay.strategies._lightning_library import DDPStrategy, DeepSpeedPrecision, DeepSpeedStrategy
+from relay.strategies._lightning_library import (
+    DDPStrategy,
+    DeepSpeedPrecision,
+    DeepSpeedStrategy,
+    OnTheRunsDevice,
+    TheRunsProcesses,
+)
 from relay.strategies.base import Requirements
 
 

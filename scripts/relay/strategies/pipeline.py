@@ -68,15 +68,10 @@ class Pipeline(Staged):
             owners += reversed(members) if kind.v_shaped else members
         self.replica = Replica(replica, replicas, reports=owners[-1] == self.ranks.rank)
         self.place(owners, micro_batches)
-        for stage in self.stages.values():
-            self.wrap(stage)
         self.make_optimizer()
         self.chosen = get_schedule_class(kind.name)
         self.built: dict[Any, tuple[list[Scheduled], Callable[..., Any]]] = {}
         self.scheduled(self.plan.example)
-
-    def wrap(self, stage: Stage) -> None:
-        """Make a stage average its gradients with the same stage of the other replicas; here there are none."""
 
     def scheduled(self, part: Batch) -> tuple[list[Scheduled], Callable[..., Any]]:
         """The stages and the schedule's step for micro-batches of these shapes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay.spec.run import Setting
-from relay.strategies._replicate import REPLICATES, replicated
+from relay.strategies._sharded import REPLICATES, replicated
 from relay.strategies._stage import Stage
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline import Pipeline

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import nn
-
 from relay.process.devices import is_gpu
 from relay.strategies._deepspeed import ZeRO
-from relay.strategies._deepspeed_adam import host_optimizer
 from relay.strategies.base import Requirements
 
 
@@ -31,12 +27,10 @@ class ZeRO3OffloadCPU(ZeRO):
         needs=("whole_tensors",),
     )
     stage = 3
+    adam = "DeepSpeedCPUAdam"
 
-    def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
-        configuration = super().configuration(parameters, **options)
+    def configuration(self, parameters: int) -> dict[str, Any]:
+        configuration = super().configuration(parameters)
         place = {"device": "cpu", "pin_memory": is_gpu(self.ranks.device)}
         configuration["zero_optimization"] |= {"offload_param": place, "offload_optimizer": place}
         return configuration
-
-    def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return host_optimizer(self.task, self.task.optimizer(parameters))

@@ -46,23 +46,31 @@ class Embed(nn.Module):
         return outputs
 
 
-class Attention(nn.Module):
-    """The first half of a block: causal self-attention."""
+class Block(nn.Module):
+    """Causal self-attention, then for each token a feed-forward network of two layers, or a mixture of experts."""
 
     # A head has columns of query, key and value, and rows of out.
-    tensor_plan: ClassVar[Mapping[str, str]] = {"query": "column", "key": "column", "value": "column", "out": "row"}
+    tensor_plan: ClassVar[Mapping[str, str]] = {
+        "query": "column", "key": "column", "value": "column", "out": "row",
+        "up": "column", "down": "row", "moe": "experts",
+    }  # fmt: skip
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, experts: int) -> None:
         super().__init__()
-        self.head_width = width // heads
+        self.head_width, self.mixed = width // heads, bool(experts)
         self.norm1 = nn.LayerNorm(width)
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.norm2 = nn.LayerNorm(width)
+        if experts:
+            self.moe = MoE(width, experts)
+        else:
+            self.up = nn.Linear(width, EXPANSION * width)
+            self.down = nn.Linear(EXPANSION * width, width)
 
-    def attend(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(N, L, width) to the same shape."""
         normed = self.norm1(inputs)
         # -1 is the number of heads on this process, because tensor parallelism splits the heads.
@@ -71,40 +79,9 @@ class Attention(nn.Module):
             for project in (self.query, self.key, self.value)
         )
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        outputs: torch.Tensor = inputs + self.out(attended.transpose(1, 2).flatten(2))
-        return outputs
-
-
-class Block(Attention):
-    """Attention, then a feed-forward network of two layers for each token."""
-
-    tensor_plan: ClassVar[Mapping[str, str]] = {**Attention.tensor_plan, "up": "column", "down": "row"}
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)
-        self.up = nn.Linear(width, EXPANSION * width)
-        self.down = nn.Linear(EXPANSION * width, width)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(N, L, width) to the same shape."""
-        inputs = self.attend(inputs)
-        outputs: torch.Tensor = inputs + self.down(F.gelu(self.up(self.norm2(inputs))))
-        return outputs
-
-
-class ExpertBlock(Attention):
-    """Attention, then a mixture of experts."""
-
-    tensor_plan: ClassVar[Mapping[str, str]] = {**Attention.tensor_plan, "moe": "experts"}
-
-    def __init__(self, width: int, heads: int, experts: int) -> None:
-        super().__init__(width, heads)
-        self.moe = MoE(width, experts)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(N, L, width) to the same shape."""
-        inputs = self.attend(inputs)
-        outputs: torch.Tensor = inputs + self.moe(self.norm2(inputs))
+        inputs = inputs + self.out(attended.transpose(1, 2).flatten(2))
+        normed = self.norm2(inputs)
+        outputs: torch.Tensor = inputs + (self.moe(normed) if self.mixed else self.down(F.gelu(self.up(normed))))
         return outputs
 
 
@@ -195,7 +172,7 @@ class GPT(relay.Task):
         width, heads = self.width, self.heads
         layers: OrderedDict[str, nn.Module] = OrderedDict(embed=Embed(TOKENS, self.length, width))
         for place in range(self.depth):
-            layers[f"block{place}"] = ExpertBlock(width, heads, self.experts) if self.experts else Block(width, heads)
+            layers[f"block{place}"] = Block(width, heads, self.experts)
         layers |= OrderedDict(norm=nn.LayerNorm(width), head=nn.Linear(width, TOKENS, bias=False))
         network = nn.Sequential(layers)
         _initialise(network, self.depth)

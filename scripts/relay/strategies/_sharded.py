@@ -1,17 +1,25 @@
 """What FSDP lacks: averages over MPI, over gloo on older versions of torch, and of scalars; weights that stay where it
-puts them."""
+puts them; replicas with any number of backward passes in a step."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from relay.spec.versions import release
 
+try:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+except ImportError:
+    replicate = None  # type: ignore[assignment]
+
 DIVIDES = release(torch.__version__) >= (2, 13)
+REPLICATES = replicate is not None
 
 
 def sum_and_divide(module: FSDPModule, mesh: DeviceMesh) -> None:
@@ -58,3 +66,15 @@ def kept_whole(module: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
         scalar.data = scalar.data.to(mesh.device_type)
         scalar.register_post_accumulate_grad_hook(average)
     return scalars
+
+
+def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Let the replicas of a module average its gradients, in place.
+
+    `mesh` has the replicas in its first dimension, and where REPLICATES is false a second dimension of size 1: older
+    versions of torch have no `replicate` on top of FSDP, and shards over groups of one process do the same.
+    """
+    weights_stay(module)
+    whole = kept_whole(module, mesh)
+    ignored: dict[str, Any] = {"ignored_params": whole} if whole else {}  # some versions' `replicate` has it not
+    sum_and_divide((replicate if REPLICATES else fully_shard)(module, mesh=mesh, **ignored), mesh)
