@@ -21,8 +21,8 @@ from relay.base.files import read_json
 from relay.datasets import verified
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
-from relay.run_folder.sealed import MANIFEST, damage
 from relay.run_folder.snapshot import changed_since, freeze
+from relay.run_folder.sound_checkpoints import MANIFEST, damage
 from relay.task.data import verify_on_further_nodes
 from relay.training import job
 from relay.training.checkpoint import Checkpoints

@@ -9,8 +9,8 @@ import pytest
 from chain_runs import Bench, Chain
 from own_tasks import spec
 from relay.run_folder import attempts
-from relay.run_folder.step_split import FILE, PARTS, StepSplit
 from relay.training.observed_gpu import Traced, parts
+from relay.training.step_split import FILE, PARTS, StepSplit
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]

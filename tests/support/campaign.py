@@ -25,7 +25,7 @@ from chain_runs import DROPOUT, Bench, Chain, finish
 from hooked import Hook, interpreter
 from living import until, words
 from own_tasks import spec
-from relay.run_folder.measured import read_measured
+from relay.run_folder.run_chain import read_measured
 from relay.spec.tasks import TaskSpec
 
 STEPS = 14

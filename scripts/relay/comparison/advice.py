@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from relay.comparison.candidates import cores
 from relay.comparison.measured import SettingResult
+from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS
 from relay.comparison.request import request
 from relay.comparison.statistics import LEAST_REPEATS, oddest
 from relay.comparison.wording import number, percent
-from relay.run_folder.needed import LEAST_MINUTES, MARGIN, START_SECONDS
 from relay.spec.labels import counted
 
 WAITING = 0.10  # part of the measured time spent waiting for data

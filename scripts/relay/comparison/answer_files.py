@@ -23,8 +23,8 @@ from relay.comparison.request import Request
 from relay.comparison.statistics import CONFIDENCE
 from relay.process import meeting
 from relay.run_folder import proofs
-from relay.run_folder.chain import CHAIN
 from relay.run_folder.places import Places
+from relay.run_folder.run_chain import CHAIN
 from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
 from relay.spec.labels import flat

@@ -27,9 +27,9 @@ from relay.comparison.drawing import (
     titled,
 )
 from relay.comparison.measured import SettingResult
+from relay.comparison.needed import MEBIBYTE
 from relay.comparison.quality import Goal, quality, seconds_to
 from relay.comparison.statistics import geometric_mean
-from relay.run_folder.needed import MEBIBYTE
 from relay.spec.run import Run
 
 Curve = tuple[list[float], list[float]]  # epochs, and values

@@ -17,7 +17,7 @@ from relay.base import lifeline
 from relay.launch import fork_server
 from relay.launch.imports import imported
 from relay.process import cpus
-from relay.run_folder import faults, watchdog
+from relay.run_folder import together, watchdog
 
 
 def _tell_of_aborts(directory: Path) -> None:
@@ -37,7 +37,7 @@ def work(program: list[str]) -> None:
     lifeline.follow_launcher()
     cpus.settle()
     _tell_of_aborts(Path(directory))
-    faults.guarded(Path(directory), lambda: imported(role).main(arguments))
+    together.guarded(Path(directory), lambda: imported(role).main(arguments))
 
 
 if __name__ == "__main__":

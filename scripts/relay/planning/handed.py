@@ -28,9 +28,8 @@ from relay.config.config import Config
 from relay.planning import requests, rounds
 from relay.planning.plan import Plan
 from relay.run_folder import proofs
-from relay.run_folder.layout import check_layout
+from relay.run_folder.results_folder import check_layout, keep_others_out
 from relay.run_folder.snapshot import PLANNED, freeze
-from relay.run_folder.trust import keep_others_out
 from relay.slurm import shapes
 from relay.spec.run import Gate, Run, Specification, Training
 from relay.spec.site import read_from

@@ -15,6 +15,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from relay.base.errors import UserError
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
 DEADLINE = "deadline"  # why an attempt stopped: the job's time was nearly over
-FRUITLESS_ATTEMPTS = 2  # in a row without a newer checkpoint: a run is then given up
+TAIL_BYTES = 1 << 18  # more than what a trainer writes at once
 
 
 def attempt_path(work: Path, attempt: int) -> Path:
@@ -115,6 +116,43 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     if checksum is not None and checksum != f"{zlib.crc32(json.dumps(values).encode()):08x}":
         return None
     return dict(values)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """An attempt that trains: the step and the time at which it started, and those that it has reached.
+
+    Times are in seconds since 1970. `steps_per_second` is of its last records; an evaluation between is not in it.
+    """
+
+    start: int
+    started: float
+    step: int
+    reached: float
+    steps_per_second: float
+
+    def seconds_to(self, last: int) -> float:
+        """Seconds until step `last`, from when the records were written; evaluations and saves are in it."""
+        return (last - self.step) * (self.reached - self.started) / (self.step - self.start)
+
+
+def pace(work: Path) -> Pace | None:
+    """The pace of the newest attempt. None where it has not recorded a step yet. Raises OSError."""
+    newest = max(numbers(work), default=None)
+    if newest is None:
+        return None
+    path = attempt_path(work, newest)
+    with path.open("rb") as stream:
+        first = parsed(stream.readline()) or {}
+        stream.seek(max(stream.tell(), path.stat().st_size - TAIL_BYTES))
+        lines = [line for line in stream.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    for line in reversed(lines):
+        record = parsed(line) or {}  # none where the tail began in the midst of it
+        if "start" in first and (blocks := record.get("blocks")):
+            steps = blocks[-1][1] - blocks[0][0]
+            seconds = sum(block[2] for block in blocks)
+            return Pace(first["start"], first["time"], blocks[-1][1], record["time"], steps / seconds)
+    return None
 
 
 DIVERGED = ": the training diverged; try a smaller `learning_rate`, or precision fp32 where it is a lower one"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from relay.base.files import read_json, remove, write_json
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
-from relay.run_folder.sealed import complete, remove_leftovers
+from relay.run_folder.sound_checkpoints import complete, remove_leftovers
 from relay.spec.spot_checks import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]

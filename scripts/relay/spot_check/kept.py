@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from relay.run_folder import attempts, chain
+from relay.run_folder import run_chain
 
 
 def kept_losses(work: Path) -> dict[int, float]:
@@ -25,5 +25,4 @@ def kept_losses(work: Path) -> dict[int, float]:
 
 def kept_lines(work: Path) -> list[list[dict[str, Any]]]:
     """The lines of each attempt of the chain that has left records."""
-    state = chain.read(work) or {"attempts": []}
-    return list(filter(None, (attempts.read(work, attempt["number"]) for attempt in state["attempts"])))
+    return [lines for _, lines in run_chain.recorded(work) if lines]

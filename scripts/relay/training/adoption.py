@@ -18,9 +18,9 @@ from relay.base.lock import exclusive
 from relay.chain.files import sync
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
-from relay.run_folder import attempts, chain, proofs
+from relay.run_folder import proofs, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import MANIFEST, damage, manifest, sound
+from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest, sound
 from relay.spec.run import Run
 
 ADOPTED = "adopted.json"
@@ -42,7 +42,8 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     places, source_places = Places(results, run_id), Places(results, source_id)
     run, source = _declared(places), _declared(source_places)
     _check_same(source, run)
-    if (places.work / chain.CHAIN).exists() or (chain.begun(places.run) or "") == chain.declared(places.run):
+    begun, declared = run_chain.begun(places.run), run_chain.declared(places.run)
+    if (places.work / run_chain.CHAIN).exists() or (begun or "") == declared:
         raise UserError(
             f"run {run.id}: it has begun, and goes on from its own checkpoints; "
             f"delete {places.run} and {places.work} to let it go on from another run's"
@@ -137,15 +138,18 @@ def _take(source_places: Places, places: Places, step: int) -> None:
 
 def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
-    source_chain = chain.read(source_places.work) or {}
-    origin = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
-    recorded = [attempts.read(source_places.work, entry["number"]) for entry in source_chain.get("attempts", ())]
-    facts: dict[str, Any] = next((lines[0]["ranks"][0] for lines in reversed(recorded) if lines), {})
-    return origin | {
+    chain = run_chain.read(source_places.work)
+    recorded = chain.recorded(source_places.work) if chain else []
+    facts: dict[str, Any] = next((lines[0]["ranks"][0] for _, lines in reversed(recorded) if lines), {})
+    return {
+        "run": source.id,
+        "step": step,
+        "strategy": source.strategy.name,
+        "world_size": source.shape.world_size,
         "setting": source.setting_id,
-        **proofs.origin(source_places.run, source_chain, facts),
+        **proofs.origin(source_places.run, chain, facts),
         "precision": source.computation.precision,
-        "code": source_chain.get("code"),
-        "adopted_from": source_chain.get("adopted_from"),
+        "code": chain.code if chain else None,
+        "adopted_from": chain.adopted_from if chain else None,
         "time": time.time(),
     }

@@ -7,17 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.run_folder import chain
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.progress import saved_step
 from relay.run_folder.replaced import how_anew
-from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import freeze, name_of_today, noted, planned
+from relay.run_folder.sound_checkpoints import complete, saved_step
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run, Training
 from relay.spec.script import Script
@@ -95,14 +93,14 @@ def code_of_today(run: Training, folder: Path) -> dict[str, str]:
 
 def edited_since(run: Run, places: Places) -> str:
     """What was edited since the run began, and what to do about it; '' where nothing was, or nothing is known."""
-    then = chain.read(places.work) or {}
+    then = run_chain.read(places.work)
     now: dict[str, str | None] = {**planned(places.code, run)}
     if not now:
         now["strategy_source"] = source_today(run)
         with suppress(UserError):  # it cannot be read now
             now["training_source"] = training_source(run)
     words = {"strategy_source": "its strategy's code", "training_source": "the code that trains"}
-    edited = [phrase for name, phrase in words.items() if now.get(name) and then.get(name) not in (None, now[name])]
+    edited = [phrase for name, phrase in words.items() if _differs(getattr(then, name, None), now.get(name))]
     if not edited:
         return ""
     return (
@@ -123,14 +121,16 @@ def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
     """The run, where its code is not today's; None where it is, or will be."""
     summary = read_json_or(places.run / "summary.json", None)
     if summary and isinstance(summary, dict):  # the report tells of a damaged one
-        return Kept(run, finished=True) if _differs(summary, today) else None
-    declared, run_chain = chain.declared(places.run), chain.read(places.work)
-    begun = run_chain and run_chain["generation"] == declared and not may_change(run, places.work)
-    return Kept(run, finished=False, step=saved_step(places.work)) if begun and _differs(run_chain, today) else None
+        return Kept(run, finished=True) if _differs(summary.get("strategy_source"), today) else None
+    chain = run_chain.read(places.work)
+    if chain is None or chain.generation != run_chain.declared(places.run) or may_change(run, places.work):
+        return None
+    differs = _differs(chain.strategy_source, today)
+    return Kept(run, finished=False, step=saved_step(places.work)) if differs else None
 
 
-def _differs(record: dict[str, Any] | None, today: str | None) -> bool:
-    return today is not None and record is not None and record.get("strategy_source") not in (None, today)
+def _differs(then: str | None, today: str | None) -> bool:
+    return None not in (then, today) and then != today
 
 
 def _line(strategy: str, finished: bool, group: list[Kept]) -> str:

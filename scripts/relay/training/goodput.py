@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
+from relay.run_folder.run_chain import Attempt
+
 Line = Mapping[str, Any]
 PARTS = ("startup", "loading", "steps", "repeated", "evaluation", "saving", "idle")
 # Their names in a summary, and so in the tables. That of `steps` is `train_seconds`.
@@ -21,13 +23,12 @@ COLUMNS = {part: f"{part}_seconds" for part in PARTS if part != "steps"}
 
 @dataclass(frozen=True)
 class Spent:
-    """An attempt's time: when its job began (seconds since 1970), the wait before that, and seconds of each part.
+    """An attempt's time: the seconds that its job waited before it began, and the seconds of each part.
 
-    `queued` is None where no scheduler told it.
+    `queued` is None where no scheduler told it. `last` is the last step of which the records tell.
     """
 
-    entry: Mapping[str, Any]
-    began: float
+    attempt: Attempt
     queued: float | None
     last: int | None
     parts: Mapping[str, float]
@@ -38,18 +39,18 @@ class Spent:
         return fsum(self.parts.values())
 
 
-def spent(entry: Mapping[str, Any], lines: Sequence[Line], counted: float) -> Spent:
-    """The time of an attempt. `entry` is the chain's, `lines` are its records.
+def spent(attempt: Attempt, lines: Sequence[Line], counted: float) -> Spent:
+    """The time of an attempt. `lines` are its records.
 
     `counted` are the seconds of its steps that count. Of a job that was killed whole, its time ends with its last sign
     of life. No less is held than was trained: a clock that was set back says less.
     """
-    began = min(entry.get("job_started", entry["started"]), entry["started"])
-    ended = max(entry.get("ended") or (lines[-1]["time"] if lines else entry["started"]), began)
+    began = min(attempt.job_started or attempt.started, attempt.started)
+    ended = max(attempt.ended or (lines[-1]["time"] if lines else attempt.started), began)
     trained = fsum(block[2] for line in lines for block in line.get("blocks", ()))
     paused = {part: _paused(lines, part) for part in ("evaluation", "saving")}
     first = lines[0]["time"] if lines else ended
-    launched = lines[0].get("launched", entry["started"]) if lines else entry["started"]
+    launched = lines[0].get("launched", attempt.started) if lines else attempt.started
     parts = {
         "startup": max(0.0, launched - began),
         "loading": max(0.0, first - launched),
@@ -58,8 +59,9 @@ def spent(entry: Mapping[str, Any], lines: Sequence[Line], counted: float) -> Sp
         **paused,
     }
     parts["idle"] = max(0.0, ended - began - fsum(parts.values()))
-    queued = began - entry["submitted"] if "submitted" in entry and "job_started" in entry else None
-    return Spent(entry, began, None if queued is None else max(0.0, queued), _reached(lines), parts)
+    submitted = attempt.submitted if attempt.job_started is not None else None
+    queued = None if submitted is None else max(0.0, began - submitted)
+    return Spent(attempt, queued, _reached(lines), parts)
 
 
 def _paused(lines: Sequence[Line], part: str) -> float:
@@ -84,8 +86,8 @@ def split(attempts: Sequence[Spent]) -> dict[str, Any]:
     totals = {name: round(fsum(each.parts[part] for each in attempts), 6) for part, name in COLUMNS.items()}
     jobs = [
         {
-            "attempt": each.entry["number"],
-            "job": each.entry.get("job"),
+            "attempt": each.attempt.number,
+            "job": each.attempt.job,
             "last": each.last,
             "queued": each.queued,
             "parts": {part: round(each.parts[part], 3) for part in PARTS},

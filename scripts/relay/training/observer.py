@@ -19,12 +19,12 @@ from relay.process.gpus import uuids
 from relay.process.ranks import Ranks
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.samples import samples_path
-from relay.run_folder.step_split import FILE, StepSplit
 from relay.spec.recipe import Length
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.training.observed_cpu import OnCpu, ThreadClock
 from relay.training.observed_gpu import OnGpu
+from relay.training.step_split import FILE, StepSplit
 from relay.training.timing import Stopwatch
 
 LEAST_STEPS = 5  # fewer would say little

@@ -9,12 +9,12 @@ from statistics import median
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.run_folder import attempts
-from relay.run_folder import chain as chains
-from relay.run_folder.step_split import StepSplit, figures
+from relay.run_folder import run_chain
+from relay.run_folder.run_chain import RunChain
 from relay.spec.run import Run
 from relay.training.goodput import spent, split
 from relay.training.no_result import no_result
+from relay.training.step_split import StepSplit, figures
 from relay.training.utilisation import used
 
 KEPT_LOSSES = 200  # points of the loss curve: enough for a plot
@@ -27,8 +27,8 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
     """
     chain, lines = recorded(run, work)
     counted = _counted(lines)
-    seen, numbers = StepSplit.read(work), [entry["number"] for entry in chain["attempts"]]
-    with_records = [number for number, records in zip(numbers, lines, strict=True) if records]
+    seen = StepSplit.read(work)
+    with_records = [each.number for each, records in zip(chain.attempts, lines, strict=True) if records]
     measured = [
         block
         for number, attempt in zip(with_records, counted, strict=True)
@@ -40,8 +40,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
     seconds, steps = sum(b[2] for b in measured), sum(b[1] - b[0] for b in measured)
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
-    adopted = chain.get("adopted_from")
-    refused = no_result(run, losses, evaluations, began=(adopted or {}).get("step", 0))
+    refused = no_result(run, losses, evaluations, began=chain.adopted_step)
     middle = quantiles(measured)
     return {
         **described(run, work, chain, lines, [sum(b[2] for b in attempt["blocks"]) for attempt in counted]),
@@ -65,28 +64,24 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
     }
 
 
-def recorded(run: Run, work: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+def recorded(run: Run, work: Path) -> tuple[RunChain, list[list[dict[str, Any]]]]:
     """A run's chain, and the lines of each of its attempts. Raises UserError where its records are gone."""
-    chain = chains.read(work)
-    lines = [attempts.read(work, entry["number"]) for entry in chain["attempts"]] if chain else []
+    chain = run_chain.read(work)
+    lines = [lines for _, lines in chain.recorded(work)] if chain else []
     if chain is None or not any(lines):
         raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
     return chain, lines
 
 
 def described(
-    run: Run, work: Path, chain: dict[str, Any], lines: list[list[dict[str, Any]]], trained: list[float]
+    run: Run, work: Path, chain: RunChain, lines: list[list[dict[str, Any]]], trained: list[float]
 ) -> dict[str, Any]:
     """What a summary says of a run's jobs, whatever they train: their time, memory, nodes and versions.
 
     `trained` are the seconds of steps that count, of each attempt that left records.
     """
-    numbers = [entry["number"] for entry in chain["attempts"]]
-    seconds = iter(trained)
-    held = [
-        spent(entry, records, next(seconds) if records else 0.0)
-        for entry, records in zip(chain["attempts"], lines, strict=True)
-    ]
+    seconds, recorded_by = iter(trained), list(zip(chain.attempts, lines, strict=True))
+    held = [spent(attempt, records, next(seconds) if records else 0.0) for attempt, records in recorded_by]
     allocated = sum(each.seconds for each in held)
     facts = [records[0]["ranks"] for records in lines if records]
     threads, cpus = _threads_and_cpus(facts[-1])
@@ -101,22 +96,22 @@ def described(
         **split(held),
         "peak_memory_bytes": _peak(lines, "peak_memory_bytes"),
         "peak_main_memory_bytes": _peak(lines, "peak_main_memory_bytes"),
-        **used(work, list(zip(numbers, lines, strict=True)), run.length.steps_per_epoch),
+        **used(work, [(attempt.number, records) for attempt, records in recorded_by], run.length.steps_per_epoch),
         "hosts": sorted({rank["host"] for ranks in facts for rank in ranks}),
         "virtual": any(rank.get("virtual") for ranks in facts for rank in ranks),
         "cpu_quota": min(filter(None, (rank.get("cpu_quota") for ranks in facts for rank in ranks)), default=None),
-        "shares_nodes": any(entry.get("shares_nodes") for entry in chain["attempts"]),
+        "shares_nodes": any(attempt.shares_nodes for attempt in chain.attempts),
         "threads_on_node": threads,
         "cpus_of_node": cpus,
         "device_name": " and ".join(_device_names(facts)),
         "versions": facts[-1][0]["versions"],
         "dataset": facts[-1][0].get("dataset"),
-        "training_source": chain.get("training_source"),
-        "adopted_from": chain.get("adopted_from"),
-        "generation": chain["generation"],
-        "code": chain["code"],
-        "strategy_source": chain["strategy_source"],
-        "started_at": datetime.fromtimestamp(chain["attempts"][0]["started"], UTC).isoformat(timespec="seconds"),
+        "training_source": chain.training_source,
+        "adopted_from": chain.adopted_from,
+        "generation": chain.generation,
+        "code": chain.code,
+        "strategy_source": chain.strategy_source,
+        "started_at": datetime.fromtimestamp(chain.attempts[0].started, UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -220,9 +215,9 @@ def _blocks(lines: list[dict[str, Any]]) -> list[list[float]]:
     return [block for line in lines for block in line.get("blocks", [])]
 
 
-def remarks(run: Run, measured_steps: int, chain: dict[str, Any], lines: list[list[dict[str, Any]]]) -> str:
+def remarks(run: Run, measured_steps: int, chain: RunChain, lines: list[list[dict[str, Any]]]) -> str:
     """What a reader has to know of a run that is done, '' where there is nothing."""
-    facts, adopted = [records[0]["ranks"] for records in lines if records], chain.get("adopted_from")
+    facts, adopted = [records[0]["ranks"] for records in lines if records], chain.adopted_from
     threads, cpus = _threads_and_cpus(facts[-1])
     parts = []
     if adopted:

@@ -15,7 +15,7 @@ from relay.base.files import remove
 from relay.chain.background import DONE
 from relay.process import sent
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name
+from relay.run_folder import alive
 from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
@@ -136,7 +136,7 @@ class Keeper:
         began = time.monotonic()
         if self.ranks.rank == 0:
             place = states_folder(self.work)
-            partial, final = place / f"partial-{attempt_name.name()}-{step}", place / f"step-{step}"
+            partial, final = place / f"partial-{alive.attempt()}-{step}", place / f"step-{step}"
             shutil.copytree(self.work / f"step-{step}", partial, copy_function=_linked, dirs_exist_ok=True)
             remove(final)
             partial.rename(final)
