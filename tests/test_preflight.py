@@ -109,7 +109,7 @@ def left(folder: Path, *errors: str, joined: bool = False) -> list[Finding]:
     for rank in facts["ranks"]:
         rank["joined"] = joined
     for number, error in enumerate(errors):
-        fault = {"error": error, "rank": number, "time": number, "lost_peer": True, "mistake": False, "kind": ""}
+        fault = {"error": error, "rank": number, "time": number, "mistake": False, "kind": ""}
         write_json(folder / f"fault-{alive.attempt()}-{number}.json", fault)
     return job._from_faults(folder, facts, 4)
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.base.typed import built
 from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, proofs, run_chain
 from relay.spec.job import Job
-from relay.spec.run import OwnBatch, Run, Setting, built
+from relay.spec.run import OwnBatch, Run, Setting
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")

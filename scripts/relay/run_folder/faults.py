@@ -11,16 +11,15 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from relay.base import ending
+from relay.base import ending, typed
 from relay.base.ending import QUOTED, Ending
 from relay.base.errors import Busy, EndedItself, Told, UserError
-from relay.base.files import read_json_or, write_json_or_say
+from relay.base.files import write_json_or_say
 from relay.base.printable import printable
 from relay.chain.files import disk_refusal
 from relay.chain.writers import make_own
@@ -30,7 +29,6 @@ from relay.run_folder.try_again import OF_KIND, Case, Tried, given_up
 
 FAULT = "fault.json"
 FAULT_BYTES = 2**16  # a recorded fault is smaller
-MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "kind": str}
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 WATCHDOG_TIMEOUT = "Watchdog caught collective operation timeout"  # torch's own words
 
@@ -77,16 +75,12 @@ class Fault:
     @classmethod
     def read(cls, path: Path) -> Fault | None:
         """A recorded fault; None where it is gone, or damaged."""
-        content = read_json_or(path, None)
-        if not isinstance(content, dict) or not all(isinstance(content.get(m), kind) for m, kind in MEMBERS.items()):
-            return None
-        with suppress(TypeError):  # a member that nobody knows
-            return cls(**_printable(content))
-        return None
+        fault = typed.read(cls, path)
+        return fault and cls(**_printable(fault))
 
     def write(self, path: Path) -> None:
         """Write it down, or say that this cannot be done."""
-        write_json_or_say(path, _printable(asdict(self)))
+        write_json_or_say(path, _printable(self))
 
     @property
     def row(self) -> Row | None:
@@ -115,8 +109,8 @@ class Fault:
         return known or ("" if self.mistake else "the log has the traceback")
 
 
-def _printable(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: printable(value) if isinstance(value, str) else value for name, value in values.items()}
+def _printable(fault: Fault) -> dict[str, Any]:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in asdict(fault).items()}
 
 
 def world_size() -> int:

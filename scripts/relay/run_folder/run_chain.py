@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from relay.base import typed
 from relay.base.files import read_json_or, write_json_over
 from relay.chain.sealed import sound, step_of
 from relay.run_folder import attempts
@@ -107,19 +107,9 @@ def recorded(work: Path) -> list[tuple[Attempt, Lines]]:
 
 def _of(content: Any) -> RunChain | None:
     """The chain of a file's content; None where it is none."""
-    with suppress(TypeError, KeyError):
-        chain = RunChain(**{**content, "attempts": tuple(Attempt(**entry) for entry in content["attempts"])})
-        words = (chain.generation, chain.code, chain.strategy_source)
-        adopted_step = chain.adopted_from["step"] if chain.adopted_from is not None else 0
-        numbers = [adopted_step, *(each.number for each in chain.attempts)]
-        times = [time for each in chain.attempts for time in (each.started, each.ended or 0.0)]
-        if (
-            all(isinstance(word, str) for word in words)
-            and all(isinstance(number, int) for number in numbers)
-            and all(isinstance(time, int | float) for time in times)
-        ):
-            return chain
-    return None
+    chain = typed.typed_or_none(RunChain, content)
+    from_nowhere = chain and chain.adopted_from is not None and not isinstance(chain.adopted_from.get("step"), int)
+    return None if from_nowhere else chain
 
 
 def _with_later(work: Path, known: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
