@@ -13,6 +13,7 @@ from chain_runs import short_run
 from own_tasks import spec
 from relay.run_folder import attempts
 from relay.run_folder import run_chain as chains
+from relay.run_folder.attempts import Records
 from relay.run_folder.run_chain import Attempt, RunChain
 from relay.spec.run import Run, changed
 from relay.training.goodput import PARTS, spent
@@ -200,7 +201,7 @@ def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -
 
 
 def test_the_parts_of_a_job_add_up_to_its_time() -> None:
-    found = spent(ENTRY, records(), 40.0)
+    found = spent(ENTRY, Records(records()), 40.0)
     assert found.parts == {
         "startup": 15.0, "loading": 10.0, "steps": 40.0, "repeated": 0.0, "evaluation": 9.0, "saving": 6.0, "idle": 20.0
     }  # fmt: skip
@@ -210,7 +211,7 @@ def test_the_parts_of_a_job_add_up_to_its_time() -> None:
 
 def test_steps_done_again_are_those_recorded_and_those_that_a_kill_took() -> None:
     """It was killed at 200, 20 seconds after its last record; the next attempt went on from step 10."""
-    found = spent(ENTRY, records(ended=False), 20.0)
+    found = spent(ENTRY, Records(records(ended=False)), 20.0)
     assert (found.parts["steps"], found.parts["repeated"]) == (20.0, 20.0 + 20.0)
     assert (found.parts["saving"], found.last) == (2.0, 20)
     assert found.seconds == pytest.approx(100.0)

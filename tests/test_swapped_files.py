@@ -40,8 +40,8 @@ def test_records_of_another_run_are_none(tmp_path: Path) -> None:
         path = attempts.attempt_path(tmp_path / folder, 1)
         path.parent.mkdir(parents=True)
         path.write_text(attempts.line_of({"time": 1.0, "run": "run-1", "start": 0, "ranks": []}))
-    assert [line["start"] for line in attempts.read(tmp_path / "run-1", 1)] == [0]
-    assert attempts.read(tmp_path / "run-2", 1) == []
+    assert [line["start"] for line in attempts.read(tmp_path / "run-1", 1).lines] == [0]
+    assert not attempts.read(tmp_path / "run-2", 1)
 
 
 def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

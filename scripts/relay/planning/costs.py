@@ -22,8 +22,9 @@ from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.rounds import begun
 from relay.run_folder import run_chain
+from relay.run_folder.attempts import Records
 from relay.run_folder.places import Places
-from relay.run_folder.run_chain import Attempt, Lines
+from relay.run_folder.run_chain import Attempt
 from relay.slurm import shapes
 from relay.spec.price import Price
 from relay.spec.run import Specification
@@ -133,13 +134,13 @@ def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
 def _trained_seconds(places: Places) -> float:
     """How long a run's jobs have been under way in all."""
     if (places.work / run_chain.CHAIN).exists() and (chain := run_chain.read(places.work)):
-        return sum(_seconds(attempt, lines) for attempt, lines in chain.recorded(places.work))
+        return sum(_seconds(attempt, records) for attempt, records in chain.recorded(places.work))
     summary = read_json_or(places.run / "summary.json", None) or {}
     return float(summary.get("allocated_seconds") or 0.0)
 
 
-def _seconds(attempt: Attempt, lines: Lines) -> float:
-    last = lines[-1]["time"] if lines else attempt.started  # of one that runs, or was killed
+def _seconds(attempt: Attempt, records: Records) -> float:
+    last = records.last_at if records else attempt.started  # of one that runs, or was killed
     return float(max(0.0, (attempt.ended or last) - attempt.started))
 
 

@@ -19,12 +19,12 @@ from relay.base import typed
 from relay.base.files import read_json_or, write_json_over
 from relay.chain.sealed import sound, step_of
 from relay.run_folder import attempts
+from relay.run_folder.attempts import Records
 from relay.run_folder.sound_checkpoints import complete, damage, manifest
 
 CHAIN = "chain.json"
 BEGUN = "begun.json"
 MEASURED = "measured.json"
-Lines = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class RunChain:
         """The number of the attempt that begins: none of those known, and none whose records are there."""
         return max((0, *(each.number for each in self.attempts), *attempts.numbers(work))) + 1
 
-    def recorded(self, work: Path) -> list[tuple[Attempt, Lines]]:
+    def recorded(self, work: Path) -> list[tuple[Attempt, Records]]:
         """The attempts with their records, which are empty where none are there."""
         return [(each, attempts.read(work, each.number)) for each in self.attempts]
 
@@ -99,7 +99,7 @@ def read(work: Path) -> RunChain | None:
     return None
 
 
-def recorded(work: Path) -> list[tuple[Attempt, Lines]]:
+def recorded(work: Path) -> list[tuple[Attempt, Records]]:
     """The attempts of the chain in `work` with their records; none without a chain."""
     chain = read(work)
     return chain.recorded(work) if chain else []
@@ -116,9 +116,9 @@ def _with_later(work: Path, known: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     """The attempts, and those that came after them, as far as their records tell."""
     numbers = {each.number for each in known}
     later = [
-        Attempt(number=number, started=lines[0]["time"], first=lines[0]["start"])
+        Attempt(number=number, started=records.began, first=records.start)
         for number in attempts.numbers(work)
-        if number not in numbers and (lines := attempts.read(work, number))
+        if number not in numbers and (records := attempts.read(work, number))
     ]
     return tuple(sorted([*known, *later], key=lambda each: each.number))
 
@@ -142,9 +142,9 @@ def dataset(work: Path) -> str | None:
     chain = read(work)
     if chain is None:
         return None
-    for _, lines in reversed(chain.recorded(work)):
-        if lines:
-            return next((rank.get("dataset") for rank in lines[0].get("ranks", ())), None)
+    for _, records in reversed(chain.recorded(work)):
+        if records:
+            return next((rank.get("dataset") for rank in records.ranks), None)
     return (chain.adopted_from or {}).get("dataset")
 
 

@@ -228,7 +228,7 @@ class Check:
 
     def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
-        recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
+        recorded = last_of(kept_lines(self.places.work), spot.last)
         if recorded is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []

@@ -140,7 +140,7 @@ def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
     chain = run_chain.read(source_places.work)
     recorded = chain.recorded(source_places.work) if chain else []
-    facts: dict[str, Any] = next((lines[0]["ranks"][0] for _, lines in reversed(recorded) if lines), {})
+    facts = next((records.ranks[0] for _, records in reversed(recorded) if records), {})
     return {
         "run": source.id,
         "step": step,

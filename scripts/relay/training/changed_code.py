@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,25 +22,18 @@ from relay.spec.script import Script
 NAMED = 5  # of more runs a message names the strategy alone
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A run with code of its own: it is finished, or goes on with that code from `step`."""
-
-    run: Run
-    finished: bool
-    step: int = 0
-
-
 def warnings(runs: Iterable[Run], results: Path) -> list[str]:
     """A line for each strategy whose runs keep older code: what becomes of them, and how to train them anew."""
     today: dict[str, str | None] = {}
-    groups: dict[tuple[str, bool], list[Kept]] = {}
+    groups: dict[tuple[str, bool], list[Places]] = {}
     for run in runs:
-        if run.strategy.name not in today:
-            today[run.strategy.name] = source_today(run)
-        if kept := _kept(run, Places(results, run.id), today[run.strategy.name]):
-            groups.setdefault((run.strategy.name, kept.finished), []).append(kept)
-    return [_line(strategy, finished, group) for (strategy, finished), group in groups.items()]
+        name, places = run.strategy.name, Places(results, run.id)
+        if name not in today:
+            today[name] = source_today(run)
+        then, finished = _trained_with(run, places)
+        if _differs(then, today[name]):
+            groups.setdefault((name, finished), []).append(places)
+    return [_line(name, finished, group) for (name, finished), group in groups.items()]
 
 
 def sources(run: Training) -> str:
@@ -117,29 +109,28 @@ def may_change(run: Run, work: Path) -> bool:
     return run.strategy.script is None and not complete(work)
 
 
-def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
-    """The run, where its code is not today's; None where it is, or will be."""
+def _trained_with(run: Run, places: Places) -> tuple[str | None, bool]:
+    """The digest of the strategy's code that a run keeps, and whether it is finished; None where it keeps none."""
     summary = read_json_or(places.run / "summary.json", None)
     if summary and isinstance(summary, dict):  # the report tells of a damaged one
-        return Kept(run, finished=True) if _differs(summary.get("strategy_source"), today) else None
+        return summary.get("strategy_source"), True
     chain = run_chain.read(places.work)
     if chain is None or chain.generation != run_chain.declared(places.run) or may_change(run, places.work):
-        return None
-    differs = _differs(chain.strategy_source, today)
-    return Kept(run, finished=False, step=saved_step(places.work)) if differs else None
+        return None, False
+    return chain.strategy_source, False
 
 
 def _differs(then: str | None, today: str | None) -> bool:
     return None not in (then, today) and then != today
 
 
-def _line(strategy: str, finished: bool, group: list[Kept]) -> str:
-    whose = f"run {group[0].run.id}" if len(group) == 1 else f"{len(group)} runs of it"
+def _line(strategy: str, finished: bool, group: list[Places]) -> str:
+    whose = f"run {group[0].run_id}" if len(group) == 1 else f"{len(group)} runs of it"
     if finished:
         becomes = f"{whose}, finished before, will not be trained again, and the report strikes out what it measured"
     elif len(group) == 1:
-        becomes = f"{whose} goes on from step {group[0].step} with the code that it began with"
+        becomes = f"{whose} goes on from step {saved_step(group[0].work)} with the code that it began with"
     else:
         becomes = f"{whose} go on from their checkpoints with the code that they began with"
-    anew = how_anew(*(kept.run.id for kept in group) if len(group) <= NAMED else [strategy])
+    anew = how_anew(*(places.run_id for places in group) if len(group) <= NAMED else [strategy])
     return f"strategy {strategy}: its code has changed. {becomes}. To train with today's code from the start: {anew}"

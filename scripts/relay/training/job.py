@@ -105,8 +105,7 @@ def _put_folder_aside(segment: Segment) -> None:
     places, script, before = segment.places, segment.run.strategy.script, segment.chain.attempts[:-1]
     if script is None or script.chained or not before or not places.folder.exists():
         return
-    lines = attempts.read(places.work, before[-1].number)
-    if not (lines and lines[-1].get("asks_again")):
+    if not attempts.read(places.work, before[-1].number).end.get("asks_again"):
         places.folder.rename(places.work / f"folder-{before[-1].number}")
 
 
@@ -115,20 +114,18 @@ def _conclude_training(segment: Segment, status: int) -> int:
 
     Its records decide, not the status: torchrun reports failure where a signal came just after the last step.
     """
-    last, lines = segment.attempt.last, attempts.read(segment.places.work, segment.attempt.number)
-    end = _end_of(lines)
-    if end.get("end") == last:
+    last, records = segment.attempt.last, attempts.read(segment.places.work, segment.attempt.number)
+    if records.end.get("end") == last:
         return _done(segment.places, segment.run, segment.chain, last)
-    if reason := end.get("stopped"):
-        return _stopped(segment, f"at step {end['end']} of {last}", reason)
-    began = lines[0]["start"] if lines else segment.attempt.found
-    return _failed(segment, status, began)
+    if reason := records.end.get("stopped"):
+        return _stopped(segment, f"at step {records.end['end']} of {last}", reason)
+    return _failed(segment, status, records.start if records else segment.attempt.found)
 
 
 def _conclude_command(segment: Segment, status: int) -> int:
     """The same for a user's command, whose steps are known only as far as it tells them."""
     places, run = segment.places, segment.run
-    end = _end_of(attempts.read(places.work, segment.attempt.number))
+    end = attempts.read(places.work, segment.attempt.number).end
     if faults.of_ranks(places.work):  # the command's other processes are told to end because of it
         end = {}
     if end.get("done") and status == 0:
@@ -136,11 +133,6 @@ def _conclude_command(segment: Segment, status: int) -> int:
     if reason := end.get("stopped"):
         return _stopped(segment, f"after step {end['end']}", reason)
     return _failed(segment, status, segment.attempt.found)
-
-
-def _end_of(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last line of an attempt's records; empty where it was killed."""
-    return lines[-1] if lines and "end" in lines[-1] else {}
 
 
 def _done(places: Places, run: Run, chain: RunChain, last: int) -> int:

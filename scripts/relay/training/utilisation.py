@@ -7,7 +7,7 @@ last one. Needs no torch.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.run_folder import samples
+from relay.run_folder.attempts import Records
 from relay.run_folder.samples import READINGS, Look, Node, mean
 
 KEPT_LOOKS = 200  # points of each course: enough for a plot
@@ -71,14 +72,12 @@ class Attempt:
         return None if power is None else power * self.seconds
 
 
-def used(
-    work: Path, attempts: Sequence[tuple[int, Sequence[Mapping[str, Any]]]], steps_per_epoch: int
-) -> dict[str, Any]:
+def used(work: Path, attempts: Sequence[tuple[int, Records]], steps_per_epoch: int) -> dict[str, Any]:
     """The figures of a summary, and the `course`; empty where nothing was looked at.
 
     `attempts` are their numbers and records.
     """
-    observed = [attempt for number, lines in attempts if (attempt := _attempt(work, number, lines))]
+    observed = [attempt for number, records in attempts if (attempt := _attempt(work, number, records))]
     if not observed:
         return {}
     looks = [look for each in observed for node in each.nodes for look in node.looks]
@@ -91,12 +90,11 @@ def used(
     return {name: value for name, value in figures.items() if value is not None} | {"course": _course(observed)}
 
 
-def _attempt(work: Path, number: int, lines: Sequence[Mapping[str, Any]]) -> Attempt | None:
+def _attempt(work: Path, number: int, records: Records) -> Attempt | None:
     nodes = [node for node in samples.read(work, number) if node.looks]
-    if not lines or not nodes:
+    if not records or not nodes:
         return None
-    steps = sum(len(line.get("losses", ())) for line in lines)
-    return Attempt(nodes, lines[0]["time"], lines[-1]["time"], steps)
+    return Attempt(nodes, records.began, records.last_at, len(records.losses))
 
 
 def _cpu_utilisation(attempts: Sequence[Attempt]) -> float | None:
