@@ -29,8 +29,8 @@ from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
+from relay.training.ranks_agree import Agreement
 from sharded import Given
 from sharded import bound as in_short
 from spot_checked import verdict

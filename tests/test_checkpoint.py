@@ -36,8 +36,8 @@ from relay.run_folder.sound_checkpoints import MANIFEST, complete, damage, manif
 from relay.spec.recipe import Length
 from relay.spec.tasks import TaskSpec
 from relay.training import checkpoint
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
+from relay.training.ranks_agree import Agreement
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 

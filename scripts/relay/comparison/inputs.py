@@ -15,7 +15,7 @@ from relay.base.files import read_json
 from relay.base.typed import built
 from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
 from relay.equivalence.verdict import of_batch
-from relay.run_folder import attempts, proofs, run_chain
+from relay.run_folder import attempts, proof_notes, run_chain
 from relay.spec.job import Job
 from relay.spec.run import OwnBatch, Run, Setting
 
@@ -173,7 +173,7 @@ def _record(
     summary, error = _summary(run, results, partial, unproven)
     chain = None if summary else run_chain.read(results / "checkpoints" / identity)
     recorded = summary or (chain.as_dict() if chain else {})
-    source, inherited = recorded.get("strategy_source"), proofs.inherited(results, recorded.get("adopted_from"))
+    source, inherited = recorded.get("strategy_source"), proof_notes.inherited(results, recorded.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"

@@ -9,7 +9,7 @@ from typing import Any
 from relay.base.grouped import gathered
 from relay.comparison.inputs import Record
 from relay.comparison.wording import listing
-from relay.run_folder.proofs import COMPUTING
+from relay.run_folder.proof_notes import COMPUTING
 
 PROVEN = (*COMPUTING, "dataset")
 ALL = (*PROVEN, "training code")

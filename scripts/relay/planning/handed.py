@@ -27,7 +27,7 @@ from relay.chain import writers
 from relay.config.config import Config
 from relay.planning import requests, rounds
 from relay.planning.plan import Plan
-from relay.run_folder import proofs
+from relay.run_folder import proof_notes
 from relay.run_folder.results_folder import check_layout, keep_others_out
 from relay.run_folder.snapshot import PLANNED, freeze
 from relay.slurm import shapes
@@ -76,7 +76,7 @@ def prepare(plan: Plan) -> None:
     freeze_code(results, chain.from_iterable(_by_place(plan).values()))
     write(plan)
     for run in plan.runs:
-        proofs.note(results / "runs" / run.id, plan.gate(run))
+        proof_notes.note(results / "runs" / run.id, plan.gate(run))
 
 
 def write(plan: Plan, only: Specification | None = None) -> None:

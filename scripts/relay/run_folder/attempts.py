@@ -132,11 +132,7 @@ def read(work: Path, attempt: int) -> Records:
 
     What is missing then shows as steps without a loss.
     """
-    try:
-        lines = attempt_path(work, attempt).read_bytes().splitlines(keepends=True)
-    except OSError:
-        return Records()
-    whole = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
+    whole = lines_of(attempt_path(work, attempt))
     begins = bool(whole) and isinstance(whole[0].get("start"), int) and whole[0].get("run") in (None, work.name)
     return Records(_once(whole)) if begins else Records()
 
@@ -186,6 +182,15 @@ def record_begin(work: Path, attempt: int, step: int, ranks: Sequence[Mapping[st
     launch = {"launched": float(launched)} if launched else {}
     attempt_path(work, attempt).parent.mkdir(exist_ok=True)
     record(work, attempt, run=work.name, start=step, ranks=ranks, **launch)
+
+
+def lines_of(path: Path) -> list[Line]:
+    """The lines of a file, without those that are damaged or were cut off by a kill; none where there is no file."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return []
+    return [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

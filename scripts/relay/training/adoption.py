@@ -18,7 +18,7 @@ from relay.base.lock import exclusive
 from relay.chain.files import sync
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
-from relay.run_folder import proofs, run_chain
+from relay.run_folder import proof_notes, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest, sound
 from relay.spec.run import Run
@@ -71,7 +71,7 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
 def against(results: Path, source_id: str, step: int) -> list[str]:
     """What is found against a run, and the runs that it went on from: who adopts its checkpoint inherits that."""
     source_places = Places(results, source_id)
-    return proofs.inherited(results, _origin(_declared(source_places), source_places, step))
+    return proof_notes.inherited(results, _origin(_declared(source_places), source_places, step))
 
 
 def _declared(places: Places) -> Run:
@@ -147,7 +147,7 @@ def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:
         "strategy": source.strategy.name,
         "world_size": source.shape.world_size,
         "setting": source.setting_id,
-        **proofs.origin(source_places.run, chain, facts),
+        **proof_notes.origin(source_places.run, chain, facts),
         "precision": source.computation.precision,
         "code": chain.code if chain else None,
         "adopted_from": chain.adopted_from if chain else None,

@@ -24,8 +24,8 @@ from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.sound_checkpoints import refuse_others, saved_step
 from relay.spec.job import Job
 from relay.spec.run import Run
-from relay.training.attempt import begun, why_not
 from relay.training.continued import continued, declared
+from relay.training.new_attempt import begun, why_not
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
 

@@ -15,8 +15,8 @@ from relay.run_folder.attempts import Records
 from relay.run_folder.run_chain import Attempt, RunChain
 from relay.spec.run import Run
 from relay.training.goodput import spent, split
-from relay.training.no_result import no_result
 from relay.training.step_split import StepSplit, figures
+from relay.training.unusable import no_result
 from relay.training.utilisation import used
 
 Recorded = list[tuple[Attempt, Records]]

@@ -34,11 +34,11 @@ from relay.strategies._captured import Captured
 from relay.task import finite
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.observer import Observer, monitored
-from relay.training.records import Recorder
+from relay.training.ranks_agree import Agreement
+from relay.training.recorder import Recorder
 from relay.training.spot_keeper import Keeper, NotedTask
 from relay.training.timing import Stopwatch
 
