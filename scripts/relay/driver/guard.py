@@ -241,7 +241,7 @@ def _take_over(workflow: Any, submitting: bool, prefix: str | None, poll_seconds
         return LocalJobs()
     if not prefix:  # another executor than Slurm's, or jobs that could not be told from others'
         return LocalJobs()
-    wait_for_jobs(folder, prefix, claimed.left_by, poll_seconds=poll_seconds)
+    wait_for_jobs(folder, prefix, claimed.left_by, poll_seconds)
     return SlurmJobs(folder=folder, prefix=prefix)
 
 

@@ -44,15 +44,16 @@ class Checkpoints(Background[float]):
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
     owner were found to be those of the run.
-    `chain_of` is the run's folder, where `directory` is another one.
+    `rolling`: of a folder of states that all stay, those of the same run that do not.
     """
 
     ranks: Ranks
 
-    def __init__(self, directory: Path, ranks: Ranks, *, chain_of: Path | None = None) -> None:
+    def __init__(self, directory: Path, ranks: Ranks, *, rolling: Checkpoints | None = None) -> None:
         super().__init__(ranks)
-        self.directory, self.ranks = directory, ranks
-        self._chain = run_chain.read(chain_of or directory) if ranks.rank == 0 else None
+        self.directory, self.ranks, self._all_stay = directory, ranks, rolling is not None
+        work = rolling.directory if rolling else directory
+        self._chain = run_chain.read(work) if ranks.rank == 0 else None
 
     def begin(self, strategy: Strategy, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
@@ -93,13 +94,9 @@ class Checkpoints(Background[float]):
             whose = {"run": self.directory.name, "chain": chain, "world_size": self.ranks.world_size}
             facts = {**whose, "save_seconds": round(float(longest), 3)}
             publish(partial, self.directory / f"step-{step}", step, files, facts, MANIFEST)
-            self._tidy(step)
+            for old in () if self._all_stay else superseded(self.directory, step, MANIFEST):
+                remove(old)
         return time.monotonic() - began
-
-    def _tidy(self, step: int) -> None:
-        """Keep the newest of this training."""
-        for old in superseded(self.directory, step, MANIFEST):
-            remove(old)
 
     def _written(self, saving: Saving[float]) -> None:
         """The checkpoint is complete."""

@@ -38,16 +38,6 @@ class NotedTask(BoundTask):
         return super().loss(outputs, batch)
 
 
-class _States(Checkpoints):
-    """Checkpoints that stay: all of them are needed until the run is checked."""
-
-    def __init__(self, directory: Path, rolling: Checkpoints) -> None:
-        super().__init__(directory, rolling.ranks, chain_of=rolling.directory)
-
-    def _tidy(self, step: int) -> None:
-        """Keep all."""
-
-
 class Keeper:
     """Keeps a run's states around its spots. All methods are collective, and return at once away from the spots.
 
@@ -58,7 +48,7 @@ class Keeper:
     def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: Checkpoints) -> None:
         self.checks, self.total = run.spot_checks, run.length.total_steps
         self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
-        self.states = _States(states_folder(work), rolling)
+        self.states = Checkpoints(states_folder(work), ranks, rolling=rolling)
         self.spots = Spots([])
         self._last, self._steps = 0, set[int]()
         self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them
