@@ -1,4 +1,4 @@
-"""What an error's text says: of which kind it is, what the user can do, and whether another try is worthwhile.
+"""What an error's text says: of which kind it is, and what the user can do.
 
 The one lookup, in `known_faults.toml`, for Python's processes and their jobs, the probe and preflight, users' commands,
 the C++ program, and jobs' logs.
