@@ -45,7 +45,7 @@ class Attempt:
     job_started: float | None = None
     shares_nodes: bool | None = None
     job: str | None = None
-    restarts: int = 0
+    restarts: str = "0"
     found: int = 0
 
 

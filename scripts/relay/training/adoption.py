@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from relay.base.errors import UserError
 from relay.base.files import remove, write_json
@@ -88,24 +88,21 @@ def _check_same(source: Run, run: Run) -> None:
     """Raises UserError where the two train different things, or parameters of different types."""
     if source.id == run.id:
         raise UserError(f"run {run.id}: it goes on from its own checkpoints by itself; name two runs")
+
+    def refuse(differs: str, allowed: str) -> NoReturn:
+        raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: {allowed}")
+
     for name, of in SHARED.items():
         given, wanted = of(source), of(run)
         if given != wanted:
-            differs = _difference(name, given, wanted)
-            raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: the same in both")
-    if (kind := run.task.schedule["kind"]) in (
-        "cosine",
-        "scheduler",
-    ) and source.length.total_steps != run.length.total_steps:
-        raise UserError(
-            f"run {run.id}: total_steps is {run.length.total_steps}, {source.length.total_steps} in run {source.id}; "
-            f"allowed: the same in both, because the learning rate of a step follows from them ({kind})"
-        )
-    if (source.computation.precision == "fp64") != (run.computation.precision == "fp64"):
-        raise UserError(
-            f"run {run.id}: precision is {run.computation.precision}, {source.computation.precision} in run "
-            f"{source.id}; allowed: fp64 in both, or in none"
-        )
+            refuse(_difference(name, given, wanted), "the same in both")
+    kind, steps, theirs = run.task.schedule["kind"], run.length.total_steps, source.length.total_steps
+    if kind in ("cosine", "scheduler") and steps != theirs:
+        why = f"the same in both, because the learning rate of a step follows from them ({kind})"
+        refuse(f"total_steps is {steps}, {theirs}", why)
+    one, other = run.computation.precision, source.computation.precision
+    if (one == "fp64") != (other == "fp64"):
+        refuse(f"precision is {one}, {other}", "fp64 in both, or in none")
 
 
 def _difference(name: str, given: Any, wanted: Any) -> str:

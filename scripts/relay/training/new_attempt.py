@@ -19,15 +19,14 @@ from relay.spec.job import Job
 
 def begun(work: Path, chain: RunChain, first: int, last: int, job: Job | None) -> Attempt:
     """The attempt of this process's job. `job` is what was asked of Slurm; None where a run is on this machine."""
-    id = os.environ.get("SLURM_JOB_ID")
     return Attempt(
         number=chain.next_number(work),
         started=time.time(),
         first=first,
         last=last,
         found=saved_step(work),
-        job=id,
-        restarts=int(os.environ.get("SLURM_RESTART_COUNT", "0")) if id else 0,
+        job=os.environ.get("SLURM_JOB_ID"),
+        restarts=os.environ.get("SLURM_RESTART_COUNT", "0"),
         **_of_its_job(job),
     )
 
@@ -55,7 +54,7 @@ def why_not(chain: RunChain, attempt: Attempt) -> str:
 
     The driver does not see such a job's ends: Slurm starts it again after a lost node or a preemption, without end.
     """
-    if not attempt.restarts:
+    if attempt.job is None or attempt.restarts == "0":
         return ""
     before = chain.attempts[-FRUITLESS_ATTEMPTS:]
     fruitless = sum((other.job, other.found) == (attempt.job, attempt.found) for other in before)
