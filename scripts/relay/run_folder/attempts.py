@@ -118,10 +118,11 @@ def counted(attempts: Sequence[Records]) -> list[Counted]:
     limit = math.inf
     for records in reversed([each for each in attempts if each]):
         blocks = [block for block in records.all_of("blocks") if block[1] <= limit]
-        losses = [(step, loss) for step, loss in records.losses if step <= limit]
+        every = records.losses
+        losses = [(step, loss) for step, loss in every if step <= limit]
         evaluations = [each for each in records.all_of("evaluations") if each["step"] <= limit]
         found.append(Counted(records.start, blocks, losses, evaluations))
-        if records.losses:  # one that trained nothing has trained nothing again: its segment had been done before
+        if every:  # one that trained nothing has trained nothing again: its segment had been done before
             limit = min(limit, records.start)
     return found[::-1]
 
