@@ -16,7 +16,7 @@ import pytest
 import mini_slurm
 import stacks
 from relay.base.errors import UserError
-from relay.run_folder.attempt_name import ATTEMPT
+from relay.run_folder.alive import ATTEMPT
 from relay.spec import arithmetic
 from shared import session_folder
 

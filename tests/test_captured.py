@@ -29,8 +29,8 @@ from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
+from relay.training.ranks_agree import Agreement
 from sharded import Given
 from sharded import bound as in_short
 from spot_checked import verdict
@@ -99,7 +99,7 @@ def test_a_run_of_replayed_steps_goes_on_bit_for_bit_and_passes_its_spot_check(b
     uncut.train(forked=True)
     for attempt, (first, last) in enumerate([(0, 8), (8, 16)], 1):
         assert (ended := cut.forked(first, last, attempt=attempt)).status == 0, ended.errors
-    assert attempts.read(cut.work, 1)[-1]["cuda_graph"] == {"replayed": 8 - FIRST, "why_not": ""}
+    assert attempts.read(cut.work, 1).end["cuda_graph"] == {"replayed": 8 - FIRST, "why_not": ""}
     assert kept_losses(cut.work) == kept_losses(uncut.work)
     (found,) = verdict(cut)
     assert found["status"] == "passed", found

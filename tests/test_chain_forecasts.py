@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from plans import CPU, only
+from relay.planning.segments import Chain, TooShort, chain, least_minutes
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
-from relay.run_folder.segments import Chain, TooShort, chain, least_minutes
 from relay.spec.run import Run
 
 pytest_plugins = ["plans"]

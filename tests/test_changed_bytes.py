@@ -21,8 +21,8 @@ from relay.base.files import read_json
 from relay.datasets import verified
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
-from relay.run_folder.sealed import MANIFEST, damage
 from relay.run_folder.snapshot import changed_since, freeze
+from relay.run_folder.sound_checkpoints import MANIFEST, damage
 from relay.task.data import verify_on_further_nodes
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
@@ -187,10 +187,10 @@ def test_a_changed_or_cut_line_of_the_records_counts_as_missing(tmp_path: Path) 
         attempts.line_of({"time": 3.5, "after": 2, "losses": [0.125], "blocks": []}),
     ]
     path.write_text("".join(lines))
-    assert [line.get("after") for line in attempts.read(tmp_path, 1)] == [None, 0, 2]
+    assert [line.get("after") for line in attempts.read(tmp_path, 1).lines] == [None, 0, 2]
     path.write_text("".join([lines[0], lines[1].replace("0.25", "0.35"), lines[2]]))
-    assert [line.get("after") for line in attempts.read(tmp_path, 1)] == [None, 2]
+    assert [line.get("after") for line in attempts.read(tmp_path, 1).lines] == [None, 2]
     path.write_text(lines[0] + lines[1][:20] + "\n" + lines[2] + lines[1][:-1])
-    assert [line.get("after") for line in attempts.read(tmp_path, 1)] == [None, 2]
+    assert [line.get("after") for line in attempts.read(tmp_path, 1).lines] == [None, 2]
     path.write_text("".join(lines[1:]))  # without its beginning nobody knows what the attempt was
-    assert attempts.read(tmp_path, 1) == []
+    assert not attempts.read(tmp_path, 1)

@@ -31,13 +31,13 @@ from relay.chain.sealed import seal
 from relay.chain.signals import NEARLY_OVER, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name
-from relay.run_folder.sealed import MANIFEST, complete, damage, manifest
+from relay.run_folder import alive
+from relay.run_folder.sound_checkpoints import MANIFEST, complete, damage, manifest
 from relay.spec.recipe import Length
 from relay.spec.tasks import TaskSpec
 from relay.training import checkpoint
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
+from relay.training.ranks_agree import Agreement
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 
@@ -181,7 +181,7 @@ def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
 ) -> None:
     filled(checkpoints, training, 2)
     training.train(1)
-    partial = checkpoints.directory / f"partial-{attempt_name.name()}-3"
+    partial = checkpoints.directory / f"partial-{alive.attempt()}-3"
     partial.mkdir()
     (partial / "strategy").write_text("where a folder should be")
     checkpoints.begin(training.strategy, 3)

@@ -9,7 +9,7 @@ import pytest
 
 from chain_runs import DDP, Bench, Ended
 from relay.base.ending import INTERRUPTED
-from relay.run_folder.faults import GRACE_SECONDS
+from relay.run_folder.together import GRACE_SECONDS
 
 pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow

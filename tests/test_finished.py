@@ -15,9 +15,9 @@ from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
 from relay.commands import train_again
-from relay.run_folder import chain, replaced
+from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import MANIFEST
+from relay.run_folder.sound_checkpoints import MANIFEST
 from relay.status import finished
 
 BEGUN = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
@@ -30,10 +30,10 @@ def places(tmp_path: Path) -> Places:
     write_json(made.run / "run.json", {})
     write_json(made.run / "proof.json", {"gate": "gate-1"})
     write_json(made.run / "chain.json", {"generation": "first"})
-    chain.note_begun(made.run, "first")
+    run_chain.note_begun(made.run, "first")
     for step in (4, 8):
         write_json(made.state(step), {"run": "run-1", "step": step, "generation": "first"})
-    chain.write(made.work, BEGUN)
+    write_json(made.work / "chain.json", BEGUN)
     write_json(made.work / "step-8" / MANIFEST, {"files": {}})
     summary = {"run": "run-1", "status": "done", "generation": "first", "warmup_steps": 2}
     write_json(made.run / "summary.json", summary)
@@ -95,8 +95,8 @@ def summary_of(run: Path) -> str:
 def new_start(places: Places) -> None:
     """A start that has trained a little."""
     write_json(places.run / "chain.json", {"generation": "second"})
-    chain.note_begun(places.run, "second")
-    chain.write(places.work, BEGUN | {"generation": "second"})
+    run_chain.note_begun(places.run, "second")
+    write_json(places.work / "chain.json", BEGUN | {"generation": "second"})
 
 
 def test_what_is_trained_is_kept_until_the_new_start_has_a_result(places: Places) -> None:

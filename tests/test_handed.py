@@ -15,7 +15,7 @@ from relay.config.config import load
 from relay.planning import handed
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.run_folder.requests import Requests, Sized
+from relay.planning.requested import Requests, Sized
 from relay.spec.run import TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import load_site

@@ -14,7 +14,7 @@ import pytest
 
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
-from relay.driver.signals import end_before
+from relay.driver.end_jobs import end_before
 from relay.slurm import allocation
 from relay.slurm.held import LAST_SECONDS, Held
 from relay.spec.job import Job

@@ -11,7 +11,7 @@ import pytest
 
 from plans import CPU, DDP, ROOT, edit, only
 from relay.base.errors import UserError
-from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
+from relay.run_folder.results_folder import LAYOUT, check_layout, refuse_other
 from relay.spec.identity import lock_lines, module_sources, source_digest
 from relay.spec.run import Run
 

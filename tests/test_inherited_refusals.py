@@ -10,7 +10,7 @@ import pytest
 from chain_runs import Bench, Chain
 from relay import commands
 from relay.base.files import read_json, write_json
-from relay.run_folder import proofs
+from relay.run_folder import proof_notes
 from relay.training.adoption import adopt
 from relay.training.summary import summarise
 from results_tree import Tree, status
@@ -25,7 +25,7 @@ def verdict(chain: Chain, **changes: Any) -> None:
     """The verdict of the gate of this run, made with what the run was trained with, but for the changes."""
     known = read_json(chain.work / "chain.json")
     gate = f"gate-{chain.run.id}"
-    proofs.note(chain.declared, gate)
+    proof_notes.note(chain.declared, gate)
     found = EQUIVALENT | {"strategy_source": known["strategy_source"]} | changes
     write_json(chain.results / "equivalence" / "gates" / gate / "verdict.json", found)
 
@@ -37,7 +37,7 @@ def spot_check(chain: Chain, status: str) -> None:
 
 
 def inherited(chain: Chain) -> list[str]:
-    return proofs.inherited(chain.results, read_json(chain.work / "chain.json")["adopted_from"])
+    return proof_notes.inherited(chain.results, read_json(chain.work / "chain.json")["adopted_from"])
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_is_found_against_any_run_before_it_is_inherited(
 ) -> None:
     first, second, third = relayed
     assert inherited(third) == inherited(second) == inherited(third) == []
-    assert proofs.inherited(first.results, None) == []
+    assert proof_notes.inherited(first.results, None) == []
 
     verdict(second, **REFUSED)
     assert summarise(third.run, third.work)["adopted_from"]["run"] == "second"

@@ -86,8 +86,8 @@ def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_pa
     left(tmp_path, error_of(duplicate), 1)
     fault = faults.collect(tmp_path)
     assert fault is not None
-    assert fault["rank"] == 1
-    assert "backend gloo" in faults.remedy(fault)
+    assert fault.rank == 1
+    assert "backend gloo" in fault.advice
 
 
 # How a job tells why it ended: the file beside its log, from which the driver decides about a retry
@@ -146,5 +146,5 @@ def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(
     assert f"/relay-{os.getuid()}/inductor" in capfd.readouterr().out
     fault = faults.collect(tmp_path)
     assert fault is not None
-    assert fault["mistake"]
-    assert "the launcher refuses its command line" in fault["error"]
+    assert fault.mistake
+    assert "the launcher refuses its command line" in fault.error

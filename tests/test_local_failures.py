@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from relay.base import lock
-from relay.driver.retries import SAVING_ATTEMPTS, Retries
+from relay.driver.retries import Retries
 from relay.driver.terminal import SEGMENT
-from relay.run_folder.sealed import MANIFEST
+from relay.run_folder.sound_checkpoints import MANIFEST
+from relay.run_folder.try_again import SAVING_ATTEMPTS
 
 
 def attempts(count: int) -> list[SimpleNamespace]:

@@ -11,12 +11,11 @@ import pytest
 
 from chain_runs import Bench, Chain
 from checkpointed import Training, filled
-from relay.base.files import read_json
+from relay.base.files import read_json, write_json
 from relay.datasets import manifest
 from relay.launch.launcher import started
 from relay.planning.handed import freeze_code
 from relay.process.ranks import Ranks
-from relay.run_folder import chain as chains
 from relay.run_folder.places import Places
 from relay.training.changed_code import edited_since, source_today
 from relay.training.checkpoint import Checkpoints
@@ -33,9 +32,9 @@ def test_a_checkpoint_of_an_older_start_is_passed_over(
     """Its run has the same id. It may have trained with other code."""
     begun = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
     work = checkpoints.directory
-    chains.write(work, begun)
+    write_json(work / "chain.json", begun)
     filled(Checkpoints(work, ranks), training, 8)
-    chains.write(work, begun | {"generation": "second"})
+    write_json(work / "chain.json", begun | {"generation": "second"})
     second = Checkpoints(work, ranks)
     (work / "step-8").rename(work / "aside")
     filled(second, training, 6)

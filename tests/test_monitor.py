@@ -20,7 +20,7 @@ from fake_nvml import FakeNvml
 from relay.process.gpus import VISIBLE, Gpus, visible
 from relay.process.usage import Usage
 from relay.run_folder import samples
-from relay.run_folder.attempts import line_of
+from relay.run_folder.attempts import Records, line_of
 from relay.run_folder.samples import READINGS
 from relay.training.utilisation import used
 
@@ -95,8 +95,8 @@ def gpu(busy: float | None, watts: float | None, joules: float | None) -> list[f
     return [busy, 10.0, watts, 1000.0, None, joules, None, None]
 
 
-def attempt(began: float, ended: float, steps: int) -> list[dict[str, Any]]:
-    return [{"time": began, "start": 0}, {"time": ended, "losses": [1.0] * steps}]
+def attempt(began: float, ended: float, steps: int) -> Records:
+    return Records([{"time": began, "start": 0}, {"time": ended, "losses": [1.0] * steps}])
 
 
 def test_figures_are_of_the_time_in_which_the_run_trained(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_figures_are_of_the_time_in_which_the_run_trained(tmp_path: Path) -> Non
     rows = [[0.0, 0.0, 50, [gpu(0, 100, 0)]], [10.0, 0.0, 60, [gpu(0, 100, 1000)]]]
     rows += [[15.0, 5.0, 900, [gpu(0.5, 300, 2500)]], [20.0, 10.0, 70, [gpu(1.0, 300, 4000)]]]
     looks(tmp_path, 1, 0, rows)
-    found = used(tmp_path, [(1, attempt(10, 20, 40)), (2, [])], steps_per_epoch=20)
+    found = used(tmp_path, [(1, attempt(10, 20, 40)), (2, Records())], steps_per_epoch=20)
     assert found["cpu_utilisation"] == pytest.approx(0.5)
     assert found["peak_node_memory_bytes"] == 900
     assert found["gpu_utilisation"] == pytest.approx(0.75)

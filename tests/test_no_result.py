@@ -9,7 +9,7 @@ import pytest
 
 from chain_runs import DIGITS, VECTORS, Bench, short_run
 from relay.spec.run import Run, changed
-from relay.training.no_result import no_result
+from relay.training.unusable import no_result
 
 pytest_plugins = ["chain_runs"]
 

@@ -19,7 +19,7 @@ from relay.base.ending import INTERRUPTED
 from relay.base.errors import PeerFailed
 from relay.base.lifeline import LAUNCHER
 from relay.process.ranks import TIMEOUT
-from relay.run_folder import attempt_name, faults
+from relay.run_folder import alive, faults
 from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
@@ -74,28 +74,28 @@ def recorded(work: Path, rank: int) -> None:
 def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
     """For the ranks, which end with a peer, and for the job, which tells it and is not tried again."""
     faults.forget(tmp_path)
-    earlier = attempt_name.name()
+    earlier = alive.attempt()
     faults.forget(tmp_path)
-    assert attempt_name.name() != earlier
-    os.environ[attempt_name.ATTEMPT], this = earlier, attempt_name.name()
+    assert alive.attempt() != earlier
+    os.environ[alive.ATTEMPT], this = earlier, alive.attempt()
     recorded(tmp_path, 1)
     assert len(faults.of_ranks(tmp_path)) == 1
-    os.environ[attempt_name.ATTEMPT] = this
+    os.environ[alive.ATTEMPT] = this
     assert faults.of_ranks(tmp_path) == []
     assert faults.collect(tmp_path) is None
     recorded(tmp_path, 1)
-    assert [fault["rank"] for fault in faults.of_ranks(tmp_path)] == [1]
+    assert [fault.rank for fault in faults.of_ranks(tmp_path)] == [1]
 
 
 def test_what_an_orphan_still_writes_gets_into_no_later_checkpoint(
     checkpoints: Checkpoints, training: Training
 ) -> None:
     """Each attempt writes in a folder of its own, also at the same step."""
-    attempt_name.begin()
-    orphaned = checkpoints.directory / f"partial-{attempt_name.name()}-4"
+    alive.begin()
+    orphaned = checkpoints.directory / f"partial-{alive.attempt()}-4"
     orphaned.mkdir(parents=True)
     (orphaned / "rng-0.pt").write_bytes(b"half")
-    attempt_name.begin()
+    alive.begin()
     filled(checkpoints, training, 4)
     assert (orphaned / "rng-0.pt").read_bytes() == b"half"
     assert names(checkpoints) == [orphaned.name, "step-4"]

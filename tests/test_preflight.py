@@ -25,7 +25,7 @@ from relay.preflight.checks import check_all
 from relay.preflight.findings import Finding
 from relay.preflight.page import page, show
 from relay.process import one_gpu
-from relay.run_folder import attempt_name
+from relay.run_folder import alive
 
 TRAPS = json.loads((FACTS / "traps.json").read_text())["traps"]
 
@@ -109,8 +109,8 @@ def left(folder: Path, *errors: str, joined: bool = False) -> list[Finding]:
     for rank in facts["ranks"]:
         rank["joined"] = joined
     for number, error in enumerate(errors):
-        fault = {"error": error, "rank": number, "time": number, "lost_peer": True, "mistake": False, "kind": ""}
-        write_json(folder / f"fault-{attempt_name.name()}-{number}.json", fault)
+        fault = {"error": error, "rank": number, "time": number, "mistake": False, "kind": ""}
+        write_json(folder / f"fault-{alive.attempt()}-{number}.json", fault)
     return job._from_faults(folder, facts, 4)
 
 

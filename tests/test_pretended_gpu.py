@@ -25,7 +25,7 @@ from relay.planning.searches import batch_searches
 from relay.probe import job, tries
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
-from relay.run_folder.measured import read_measured
+from relay.run_folder.run_chain import read_measured
 from relay.spec.probe import Limits
 from relay.spot_check.kept import kept_losses
 from relay.task import batches

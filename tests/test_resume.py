@@ -14,7 +14,7 @@ from chain_runs import BUILT_IN, Bench, Chain
 from own_tasks import spec
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.run_folder.measured import read_measured
+from relay.run_folder.run_chain import read_measured
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run

@@ -15,9 +15,9 @@ import pytest
 from plans import only
 from relay.comparison.answer_files import own_script
 from relay.comparison.inputs import Record
+from relay.comparison.needed import memory
 from relay.comparison.objections import differing
 from relay.comparison.request import Request
-from relay.run_folder.needed import memory
 from relay.spec.run import Run
 
 ASKED = Request(

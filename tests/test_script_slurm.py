@@ -12,7 +12,7 @@ import pytest
 from mini_slurm import MiniSlurm
 from relay.base.files import write_json
 from relay.planning.plan import Plan
-from relay.run_folder.layout import check_layout
+from relay.run_folder.results_folder import check_layout
 from results_tree import rows
 from slurm_runs import planned_there, site_file, slurm_snakemake
 

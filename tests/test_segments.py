@@ -11,8 +11,8 @@ import pytest
 from plans import CPU, DDP, planned
 from relay.base.errors import UserError
 from relay.config.blocks import Segment
+from relay.planning import segments
 from relay.planning.handed import plan_json
-from relay.run_folder import segments
 from relay.spec.recipe import Length
 
 pytest_plugins = ["plans"]

@@ -46,7 +46,7 @@ def known(cluster: MiniSlurm) -> set[str]:
 
 def ranks_of(folder: Path, run: str) -> list[dict[str, Any]]:
     """What each rank of a run's first attempt recorded of itself."""
-    return attempts.read(folder / f"results/checkpoints/{run}", 1)[0]["ranks"]
+    return attempts.read(folder / f"results/checkpoints/{run}", 1).ranks
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.chain import files as of_chains
 from relay.process.ranks import Ranks
-from relay.run_folder import attempts, chain, sealed
-from relay.run_folder.measured import read_measured, write_measured
+from relay.run_folder import attempts, run_chain, sound_checkpoints
+from relay.run_folder.run_chain import read_measured, write_measured
 from relay.training import job
 from relay.training.adoption import adopt
 from relay.training.checkpoint import Checkpoints
@@ -103,7 +103,7 @@ def test_a_lost_chain_is_known_again_from_the_checkpoints(
     begun: Chain, capsys: pytest.CaptureFixture[str], harm: str
 ) -> None:
     """It goes on, with the code that it began with, under a number of its own; nothing is removed."""
-    path = begun.work / chain.CHAIN
+    path = begun.work / run_chain.CHAIN
     known = read_json(path)
     DAMAGES[harm](path)
     assert attempt(begun, 2) == 75
@@ -121,23 +121,23 @@ def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: st
     if gone == "the folder":
         shutil.rmtree(begun.work)
     else:
-        (begun.work / chain.CHAIN).unlink()
-        (begun.work / "step-4" / sealed.MANIFEST).unlink()
+        (begun.work / run_chain.CHAIN).unlink()
+        (begun.work / "step-4" / sound_checkpoints.MANIFEST).unlink()
     told = f"the checkpoints in {begun.work} do not belong to this chain, or are gone; .*delete {begun.declared}"
     for number in (2, 1):
         with pytest.raises(UserError, match=told):
             attempt(begun, number)
     begun.start_anew("second")
     assert attempt(begun) == 75
-    assert read_json(begun.work / chain.CHAIN)["generation"] == "second"
+    assert read_json(begun.work / run_chain.CHAIN)["generation"] == "second"
 
 
 @pytest.mark.slow
 def test_the_declared_start_is_kept_twice(begun: Chain) -> None:
-    DAMAGES["cut"](begun.declared / chain.CHAIN)
+    DAMAGES["cut"](begun.declared / run_chain.CHAIN)
     assert attempt(begun, 2) == 75
-    assert read_json(begun.work / chain.CHAIN)["generation"] == "first"
-    (begun.declared / chain.BEGUN).unlink()
+    assert read_json(begun.work / run_chain.CHAIN)["generation"] == "first"
+    (begun.declared / run_chain.BEGUN).unlink()
     with pytest.raises(UserError, match=r"chain.json is missing or damaged; delete it, and start the run through"):
         attempt(begun, 3)
 
@@ -146,7 +146,7 @@ def test_the_declared_start_is_kept_twice(begun: Chain) -> None:
 def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> None:
     """That would remove its own."""
     begun.planned("run-2")
-    (begun.work / chain.CHAIN).unlink()
+    (begun.work / run_chain.CHAIN).unlink()
     with pytest.raises(UserError, match="it has begun"):
         adopt(begun.results, "run-2", "run-1")
     assert begun.checkpoints() == [4]

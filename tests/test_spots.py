@@ -13,7 +13,7 @@ from chain_runs import Bench, Chain
 from relay.base.files import write_json
 from relay.chain.files import all_described
 from relay.chain.sealed import seal
-from relay.run_folder.sealed import MANIFEST, damage, manifest
+from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest
 from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
 from relay.spec.spot_checks import SpotChecks
 from relay.spot_check.kept import kept_losses

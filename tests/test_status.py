@@ -21,7 +21,7 @@ from relay.environments import pip
 from relay.planning import handed
 from relay.planning.plan import Plan
 from relay.process import system
-from relay.run_folder import attempts, chain, faults, samples
+from relay.run_folder import attempts, faults, run_chain, samples
 from relay.run_folder.samples import Look
 from relay.spec.looked import Looked
 from relay.spec.run import Run
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Folder:
 def test_a_run_whose_last_job_has_ended_is_trained(folder: Folder) -> None:
     """It was called begun, with 100 % of it."""
     run = a_run()
-    chain.note_begun(folder.results / "runs" / run.id, "a-start")
+    run_chain.note_begun(folder.results / "runs" / run.id, "a-start")
     for end in ENDS:
         folder.write(f"runs/{run.id}/step-{end}.json", {"run": run.id, "step": end})
     found = standing(run, "cpu", ENDS, folder.results, None)
@@ -99,7 +99,7 @@ def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Fol
     assert (found.state, found.step, found.jobs_done) == ("running", 200, 1)
     assert found.samples_per_second == pytest.approx(2 * 64)
     assert found.seconds_left == pytest.approx(100 - 30, abs=5)  # 100 steps took 100 s; 100 were left 30 s ago
-    chain.note_begun(folder.results / "runs" / run.id, "a-start")
+    run_chain.note_begun(folder.results / "runs" / run.id, "a-start")
     found = folder.standing(run)  # nobody holds it now
     assert (found.state, found.step) == ("begun", 200)
     assert found.seconds_left == pytest.approx(100, abs=1)
@@ -158,7 +158,9 @@ def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch
     assert str(UserError(harm)) == shown
     faults.record(tmp_path, RuntimeError(harm))
     assert "secret" not in next(tmp_path.glob("fault*")).read_text()
-    assert (faults.collect(tmp_path) or {})["error"] == f"RuntimeError: {shown}"
+    fault = faults.collect(tmp_path)
+    assert fault is not None
+    assert fault.error == f"RuntimeError: {shown}"
     ending.record(Ending(1, harm), tmp_path / "log")
     assert (ending.read(tmp_path / "log") or Ending(0, "")).what == shown
     assert pip.complaint([f"ERROR: {harm}"]) == shown

@@ -9,8 +9,8 @@ import pytest
 from chain_runs import Bench, Chain
 from own_tasks import spec
 from relay.run_folder import attempts
-from relay.run_folder.step_split import FILE, PARTS, StepSplit
 from relay.training.observed_gpu import Traced, parts
+from relay.training.step_split import FILE, PARTS, StepSplit
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -80,7 +80,7 @@ def test_who_is_quick_waits_for_who_computes(bench: Bench) -> None:
 
 
 def records(chain: Chain) -> list[float]:
-    return [loss for line in attempts.read(chain.work, 1) for loss in line.get("losses", ())]
+    return [loss for _, loss in attempts.read(chain.work, 1).losses]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from chain_runs import short_run
 from own_tasks import spec
 from relay.run_folder import attempts
-from relay.run_folder import chain as chains
+from relay.run_folder import run_chain as chains
+from relay.run_folder.attempts import Records
+from relay.run_folder.run_chain import Attempt, RunChain
 from relay.spec.run import Run, changed
 from relay.training.goodput import PARTS, spent
 from relay.training.summary import summarise
@@ -172,7 +175,7 @@ def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Writt
 
 # The time of a run's jobs is split into parts that add up: starts, loading, steps, what was lost, saves, the rest
 
-ENTRY = {"number": 1, "submitted": 40.0, "job_started": 100.0, "started": 110.0, "ended": 200.0, "job": "7"}
+ENTRY = Attempt(number=1, submitted=40.0, job_started=100.0, started=110.0, ended=200.0, job="7")
 
 
 def records(*, ended: bool = True) -> list[dict[str, Any]]:
@@ -198,7 +201,7 @@ def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -
 
 
 def test_the_parts_of_a_job_add_up_to_its_time() -> None:
-    found = spent(ENTRY, records(), 40.0)
+    found = spent(ENTRY, Records(records()), 40.0)
     assert found.parts == {
         "startup": 15.0, "loading": 10.0, "steps": 40.0, "repeated": 0.0, "evaluation": 9.0, "saving": 6.0, "idle": 20.0
     }  # fmt: skip
@@ -208,17 +211,19 @@ def test_the_parts_of_a_job_add_up_to_its_time() -> None:
 
 def test_steps_done_again_are_those_recorded_and_those_that_a_kill_took() -> None:
     """It was killed at 200, 20 seconds after its last record; the next attempt went on from step 10."""
-    found = spent(ENTRY, records(ended=False), 20.0)
+    found = spent(ENTRY, Records(records(ended=False)), 20.0)
     assert (found.parts["steps"], found.parts["repeated"]) == (20.0, 20.0 + 20.0)
     assert (found.parts["saving"], found.last) == (2.0, 20)
     assert found.seconds == pytest.approx(100.0)
 
 
 def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Path) -> None:
-    chain = {"generation": "new", "code": "c", "strategy_source": "s", "attempts": [{"number": 1, "started": 110.0}]}
-    chains.write(tmp_path, chain)
+    first = Attempt(number=1, started=110.0)
+    chain = RunChain(generation="new", code="c", strategy_source="s", attempts=(first,))
+    chain.write(tmp_path)
     assert chains.note_end(tmp_path, "old", 1, 200.0) is None
     assert chains.read(tmp_path) == chain
     noted = chains.note_end(tmp_path, "new", 1, 200.0)
     assert noted == chains.read(tmp_path)
-    assert noted["attempts"] == [{"number": 1, "started": 110.0, "ended": 200.0}]
+    assert noted is not None
+    assert noted.attempts == (replace(first, ended=200.0),)

@@ -8,7 +8,8 @@ import pytest
 
 from chain_runs import short_run
 from own_tasks import spec
-from relay.run_folder import attempts, chain
+from relay.base.files import write_json
+from relay.run_folder import attempts
 from relay.run_folder.places import Places
 from results_tree import Tree, status
 
@@ -39,8 +40,8 @@ def test_records_of_another_run_are_none(tmp_path: Path) -> None:
         path = attempts.attempt_path(tmp_path / folder, 1)
         path.parent.mkdir(parents=True)
         path.write_text(attempts.line_of({"time": 1.0, "run": "run-1", "start": 0, "ranks": []}))
-    assert [line["start"] for line in attempts.read(tmp_path / "run-1", 1)] == [0]
-    assert attempts.read(tmp_path / "run-2", 1) == []
+    assert [line["start"] for line in attempts.read(tmp_path / "run-1", 1).lines] == [0]
+    assert not attempts.read(tmp_path / "run-2", 1)
 
 
 def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +49,7 @@ def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys:
     run.write(places.run / "run.json")
     (places.run / "chain.json").write_text('{"generation": "mine"}')
     places.work.mkdir(parents=True)
-    chain.write(places.work, {"generation": "its", "code": "c", "strategy_source": "s", "attempts": []})
+    write_json(places.work / "chain.json", {"generation": "its", "code": "c", "strategy_source": "s", "attempts": []})
     assert status("summarise", "--run", "run-1", "--results", str(tmp_path)) == 1
     assert f"the records in {places.work} are those of another run, or of an older start" in capsys.readouterr().err
     assert not (places.run / "summary.json").exists()

@@ -17,7 +17,7 @@ from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_torch_relay import LogHandler
 
-from relay.driver import signals, terminal
+from relay.driver import end_jobs, terminal
 from relay.driver.claim import say
 from relay.driver.terminal import Terminal
 from relay.driver.view import View
@@ -103,8 +103,8 @@ def test_in_a_file_there_is_a_line_for_each_event(monkeypatch: pytest.MonkeyPatc
 
 def test_ctrl_c_in_the_midst_of_a_line_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snakemake's handler keeps it to itself."""
-    monkeypatch.setattr(signals, "_received", [])
-    monkeypatch.setattr(terminal.ColorizingTextHandler, "emit", lambda *_: signals._received.append("SIGINT"))
+    monkeypatch.setattr(end_jobs, "_received", [])
+    monkeypatch.setattr(terminal.ColorizingTextHandler, "emit", lambda *_: end_jobs._received.append("SIGINT"))
     record = logger.makeRecord("test", 20, __file__, 1, "a line", (), None)
     with pytest.raises(KeyboardInterrupt):
         Terminal().emit(record)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from chain_runs import DIGITS, short_run
-from relay.run_folder import attempts, chain
+from relay.base.files import write_json
+from relay.run_folder import attempts
 from relay.spot_check.kept import kept_losses
 from relay.training.summary import summarise
 
@@ -29,7 +30,7 @@ def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text("".join(map(attempts.line_of, lines)))
     entry = {"number": 1, "started": 0.0, "ended": 5.0}
-    chain.write(work, {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
+    write_json(work / "chain.json", {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
     return work
 
 

@@ -16,8 +16,9 @@ from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.chain import writers
 from relay.process.ranks import Ranks
-from relay.run_folder import sealed
-from relay.run_folder.trust import LEVELS, keep_others_out
+from relay.run_folder import sound_checkpoints
+from relay.run_folder.results_folder import keep_others_out
+from relay.run_folder.sound_checkpoints import LEVELS, MANIFEST
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
@@ -48,7 +49,12 @@ def link(path: Path) -> None:
 
 OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("file", give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
-    ("manifest", open_to_all, sealed.MANIFEST, "can be written by everyone; chmod o-w it, or give a folder on "),
+    (
+        "manifest",
+        open_to_all,
+        MANIFEST,
+        "can be written by everyone; chmod o-w it, or give a folder on ",
+    ),
     ("file", link, "rng-0.pt", "is a link"),
     ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
 ]
@@ -70,10 +76,10 @@ def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
 ) -> None:
     filled(checkpoints, training, 4)
     place = checkpoints.directory / "step-4"
-    assert sealed.damage(place) is None
+    assert sound_checkpoints.damage(place) is None
     harm(place / name)
     monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
-    assert told in (sealed.damage(place) or "")
+    assert told in (sound_checkpoints.damage(place) or "")
     with pytest.raises(UserError, match="no sound checkpoint"):
         checkpoints.resume(training.strategy, 0, 10)
 
@@ -94,7 +100,7 @@ def test_a_folder_above_into_which_everybody_can_write_is_refused(
     with pytest.raises(UserError, match=re.escape(told)):
         checkpoints.resume(training.strategy, 0, 10)
     with pytest.raises(UserError, match=re.escape(told)):  # nor adopted, nor exported
-        next(sealed.sound(work, 0, 10))
+        next(sound_checkpoints.sound(work, 0, 10))
     (tmp_path / "mine").mkdir(mode=0o755)
     (tmp_path / "mine" / "checkpoints").symlink_to(work.parent)
     assert writers.unsafe_above(tmp_path / "mine" / "checkpoints" / "run-1") == told

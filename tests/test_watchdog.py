@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import _dump_fr_trace
 import preloaded
 from relay.base import ending
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name, faults, watchdog
+from relay.run_folder import alive, faults, watchdog
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +52,7 @@ def hang(ranks: Ranks, folder: str) -> None:
     waiting = dist.all_reduce(torch.ones(7), group=group, async_op=True) if ranks.rank == 0 else None
     while sum(each["retired"] for each in entries()) < 2:
         time.sleep(0.01)  # a collective is noted as over a moment after its waiter goes on
-    (Path(folder) / f"flight-{attempt_name.name()}-2-{ranks.rank}").write_bytes(
-        _dump_fr_trace(includeStackTraces=False)
-    )
+    (Path(folder) / f"flight-{alive.attempt()}-2-{ranks.rank}").write_bytes(_dump_fr_trace(includeStackTraces=False))
     ranks.barrier()
     if waiting is None:
         dist.all_reduce(torch.ones(7), group=group)
@@ -81,7 +79,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def leave(work: Path, flights: dict[int, bytes], waited_seconds: float = TIMEOUT_SECONDS) -> None:
     """Let these be the dumps of this attempt, written after so long a time."""
     for rank, dump in flights.items():
-        path = work / f"flight-{attempt_name.name()}-2-{rank}"
+        path = work / f"flight-{alive.attempt()}-2-{rank}"
         path.write_bytes(dump)
         os.utime(path, (time.time() + waited_seconds,) * 2)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.run_folder.layout import check_layout
+from relay.run_folder.results_folder import check_layout
 from results_tree import rows
 from snakemake_calls import snakemake
 

@@ -25,7 +25,7 @@ from chain_runs import DROPOUT, Bench, Chain, finish
 from hooked import Hook, interpreter
 from living import until, words
 from own_tasks import spec
-from relay.run_folder.measured import read_measured
+from relay.run_folder.run_chain import read_measured
 from relay.spec.tasks import TaskSpec
 
 STEPS = 14
@@ -69,12 +69,12 @@ PHASES: dict[str, Sequence[str]] = {
     "import": ("torch.nn",),
     "join": ("relay.process.ranks:Ranks.join",),
     "load": ("relay.training.checkpoint:Checkpoints.resume",),
-    "step": ("relay.training.records:Recorder.loss",),
+    "step": ("relay.training.recorder:Recorder.loss",),
     "copy": ("relay.training.checkpoint:generators",),
     "write": ("relay.training.checkpoint:Checkpoints._complete", "relay.chain.sealed:seal"),
     "rename": ("relay.chain.sealed:sync", "relay.training.checkpoint:Checkpoints._tidy"),
     "evaluation": ("relay.training.evaluation:Evaluation.measure",),
-    "end": ("relay.training.records:Recorder.end",),
+    "end": ("relay.training.recorder:Recorder.end",),
 }
 OF_RANK_0 = ("seal", "sync", "_tidy")
 REPEATED = ("step", "copy", "write", "rename")  # phases that a training comes through at each step

@@ -25,8 +25,8 @@ import pytest
 from living import LONGEST_SECONDS, words
 from own_tasks import OWN, data_of, spec
 from relay.base.lifeline import DRIVER
-from relay.run_folder.measured import write_measured
 from relay.run_folder.places import Places
+from relay.run_folder.run_chain import write_measured
 from relay.spec.run import Run
 from relay.spec.strategy_files import read
 from relay.spec.tasks import TaskSpec

@@ -21,7 +21,7 @@ from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
 from relay.config.config import load
 from relay.planning.planner import plan
-from relay.run_folder import layout, sealed
+from relay.run_folder import results_folder, sound_checkpoints
 from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ class LocalDriver:
         """The target that trains the run, without its proof, whose verdict is there."""
         found = plan(load(self.config), root=ROOT)
         results, gate = self.folder / "results", found.gate(found.runs[0])
-        write_json(results / "layout.json", {"layout": layout.LAYOUT})
+        write_json(results / "layout.json", {"layout": results_folder.LAYOUT})
         write_json(results / "equivalence" / "gates" / gate / "verdict.json", {"gate": gate, "equivalent": True})
         return f"results/runs/{found.runs[0].id}/summary.json"
 
@@ -105,7 +105,7 @@ class LocalDriver:
 
     def steps(self) -> list[int]:
         """The run's complete checkpoints, newest first."""
-        return sealed.complete(self.work)
+        return sound_checkpoints.complete(self.work)
 
     def logs(self) -> list[Path]:
         """Of the run's segments, and of their earlier attempts."""

@@ -25,8 +25,8 @@ import torch.multiprocessing
 from living import LONGEST_SECONDS
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name, faults
-from relay.run_folder.attempt_name import ATTEMPT
+from relay.run_folder import alive, together
+from relay.run_folder.alive import ATTEMPT
 from relay.spec.run import Specification
 
 ENDING_SECONDS = 30.0  # what the others have to end, when one has failed
@@ -105,7 +105,7 @@ def _told(world_size: int) -> dict[str, str]:
     """What a launcher tells all ranks."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    sizes = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), ATTEMPT: attempt_name.name()}
+    sizes = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), ATTEMPT: alive.attempt()}
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"} | sizes
 
 
@@ -131,4 +131,4 @@ def _role(
 ) -> None:
     _become(rank, told, gpus)
     strategies.__path__.append(str(code / "relay" / "strategies"))  # where one of a further folder has been copied
-    faults.guarded(work, lambda: import_module(f"relay.{role}").main(list(arguments)))
+    together.guarded(work, lambda: import_module(f"relay.{role}").main(list(arguments)))

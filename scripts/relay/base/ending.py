@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relay.base.files import read_json_or, write_json_or_say
+from relay.base import typed
+from relay.base.files import write_json_or_say
 from relay.base.printable import printable
 
 LOG = "TORCH_RELAY_JOB_LOG"  # the job's log; the workflow sets it
@@ -99,7 +100,4 @@ def remedy_of(error: BaseException | None) -> str:
 
 def read(log: Path) -> Ending | None:
     """How the last attempt of the job with this log ended; None where it left no word."""
-    try:
-        return Ending(**read_json_or(beside(log), None))
-    except TypeError:
-        return None
+    return typed.read(Ending, beside(log))

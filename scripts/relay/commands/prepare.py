@@ -15,9 +15,9 @@ from relay.base import ending
 from relay.base.entry import MAIN, ROOT
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.base.typed import built
 from relay.environments import login_node, task_python
 from relay.spec.dataset import DatasetSpec
-from relay.spec.run import built
 from relay.spec.tasks import TaskSpec
 
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.base.options import add
-from relay.run_folder import chain, replaced
+from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
 
 
@@ -29,7 +29,7 @@ def summarise(parser: ArgumentParser, words: list[str]) -> int:
 
     places = Places(given.results, given.run)
     run = Run.read(places.run / "run.json")
-    if problem := chain.of_another_start(places.run, places.work):
+    if problem := run_chain.of_another_start(places.run, places.work):
         raise UserError(f"run {run.id}: {problem}")
     kind = of_script if run.strategy.script else of_task
     summary = kind.summarise(run, places.work)

@@ -22,9 +22,9 @@ from relay.comparison.exports import remove_old, write_whole
 from relay.comparison.request import Request
 from relay.comparison.statistics import CONFIDENCE
 from relay.process import meeting
-from relay.run_folder import proofs
-from relay.run_folder.chain import CHAIN
+from relay.run_folder import proof_notes
 from relay.run_folder.places import Places
+from relay.run_folder.run_chain import CHAIN
 from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
 from relay.spec.labels import flat
@@ -104,7 +104,7 @@ def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     if not (places.run / CHAIN).exists():
         write_json(places.run / CHAIN, {"generation": RECOMMENDED})
     assert answer.best is not None
-    proofs.note(places.run, answer.best.records[0].gate)
+    proof_notes.note(places.run, answer.best.records[0].gate)
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
 
 

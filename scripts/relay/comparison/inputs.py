@@ -12,11 +12,12 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.base.typed import built
 from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
 from relay.equivalence.verdict import of_batch
-from relay.run_folder import attempts, chain, proofs
+from relay.run_folder import attempts, proof_notes, run_chain
 from relay.spec.job import Job
-from relay.spec.run import OwnBatch, Run, Setting, built
+from relay.spec.run import OwnBatch, Run, Setting
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
@@ -170,8 +171,9 @@ def _record(
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     unproven = no_verdict(planned, results)
     summary, error = _summary(run, results, partial, unproven)
-    recorded = summary or chain.read(results / "checkpoints" / identity) or {}
-    source, inherited = recorded.get("strategy_source"), proofs.inherited(results, recorded.get("adopted_from"))
+    chain = None if summary else run_chain.read(results / "checkpoints" / identity)
+    recorded = summary or (chain.as_dict() if chain else {})
+    source, inherited = recorded.get("strategy_source"), proof_notes.inherited(results, recorded.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"

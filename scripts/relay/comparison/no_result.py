@@ -44,10 +44,10 @@ def _without_environment(run: Run, results: Path) -> str:
 def _interrupted(work: Path) -> str:
     """Where the last attempt was interrupted, if it saved and stopped in order; else ''."""
     last = max((int(path.stem.split("-")[1]) for path in work.glob("records/attempt-*.jsonl")), default=0)
-    lines = attempts.read(work, last) if last else []
-    if not lines or not lines[-1].get("stopped"):
+    end = attempts.read(work, last).end
+    if not end.get("stopped"):
         return ""
-    return f"interrupted after step {lines[-1]['end']} ({lines[-1]['stopped']}): the same call again goes on from there"
+    return f"interrupted after step {end['end']} ({end['stopped']}): the same call again goes on from there"
 
 
 def _recorded(work: Path) -> str:

@@ -23,7 +23,7 @@ from relay.base.grouped import gathered
 from relay.comparison.inputs import Record
 from relay.comparison.statistics import t_quantile
 from relay.comparison.wording import listing, number, percent
-from relay.run_folder.proofs import COMPUTING
+from relay.run_folder.proof_notes import COMPUTING
 from relay.spec.labels import options_text
 
 PROVEN = (*COMPUTING, "dataset")

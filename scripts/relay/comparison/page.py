@@ -28,7 +28,7 @@ from relay.comparison.scaling import grids, scaling_rows, shown
 from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp
-from relay.run_folder.largest_model import LargestModel, of_record
+from relay.probe.deepest import LargestModel, of_record
 from relay.slurm.batch_script import BatchScript
 from relay.spec.run import OwnBatch, setting_fields
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.comparison.wording import number
-from relay.run_folder.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.spec.job import Job
 from relay.spec.run import Run
 

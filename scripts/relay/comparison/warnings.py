@@ -12,10 +12,10 @@ from typing import Any
 
 from relay.comparison.candidates import cores
 from relay.comparison.measured import SettingResult
+from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS
 from relay.comparison.request import request
 from relay.comparison.statistics import LEAST_REPEATS, oddest
 from relay.comparison.words import environment
-from relay.run_folder.needed import LEAST_MINUTES, MARGIN, START_SECONDS
 
 
 @dataclass(frozen=True)

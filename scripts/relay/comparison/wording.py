@@ -8,8 +8,8 @@ from typing import Any
 
 from relay.base.clock import duration
 from relay.comparison.columns import speed_in_unit
+from relay.comparison.needed import MEBIBYTE
 from relay.comparison.statistics import Estimate
-from relay.run_folder.needed import MEBIBYTE
 from relay.spec.labels import counted
 
 MISSING = "–"

@@ -26,8 +26,8 @@ from relay.comparison.choice import Compared
 from relay.comparison.quality import quality
 from relay.comparison.request import Request
 from relay.comparison.statistics import MOST_REPEATS, Estimate, against_itself, ratio_of_days, standing
-from relay.run_folder.step_split import COLUMNS
 from relay.spec.labels import counted
+from relay.training.step_split import COLUMNS
 
 MOST = 0.5  # of the difference: a part that takes less of it is not the reason
 WORTH_TELLING = 0.1  # of a step's time

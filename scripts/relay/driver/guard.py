@@ -1,7 +1,7 @@
 """What keeps a driver safe: the process of Snakemake that starts jobs and waits for them.
 
 One driver at a time works on a folder's results (`claim`). A restart waits for the jobs of a killed driver,
-so that nothing is done twice (`orphans`). A signal that ends the driver ends its jobs (`signals`). The Snakefile calls
+so that nothing is done twice (`orphans`). A signal that ends the driver ends its jobs (`end_jobs`). The Snakefile calls
 `guard`, so that all this holds however Snakemake was started.
 """
 
@@ -21,9 +21,9 @@ from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
 from relay.driver import full_disk, patches
 from relay.driver.claim import claim, say
+from relay.driver.end_jobs import EndOnSignals, Jobs, LocalJobs, SlurmJobs, end_before, interrupted
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
 from relay.driver.retries import Retries
-from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, end_before, interrupted
 from relay.driver.terminal import Terminal
 from relay.driver.view import View
 from relay.slurm import commands
@@ -241,7 +241,7 @@ def _take_over(workflow: Any, submitting: bool, prefix: str | None, poll_seconds
         return LocalJobs()
     if not prefix:  # another executor than Slurm's, or jobs that could not be told from others'
         return LocalJobs()
-    wait_for_jobs(folder, prefix, claimed.left_by, poll_seconds=poll_seconds)
+    wait_for_jobs(folder, prefix, claimed.left_by, poll_seconds)
     return SlurmJobs(folder=folder, prefix=prefix)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.planning import handed
 from relay.planning.plan import Plan
-from relay.run_folder.requests import name_of
+from relay.planning.requested import name_of
 from relay.slurm import commands, shapes
 from relay.spec.run import Specification
 from relay.spec.setting import Shape

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from relay.base.errors import UserError
 from relay.base.lifeline import DRIVER
-from relay.driver.claim import say as to_terminal
+from relay.driver.claim import say
 from relay.slurm import commands
 
 POLL_SECONDS = 15.0
@@ -20,17 +21,11 @@ PROGRESS_SECONDS = 60.0
 LOOK_SECONDS = 0.2  # between two looks at the processes of this machine
 
 
-def wait_for_jobs(
-    folder: Path,
-    prefix: str,
-    left_by: str = "",
-    say: Callable[[str], None] = to_terminal,
-    poll_seconds: float = POLL_SECONDS,
-) -> None:
+def wait_for_jobs(folder: Path, prefix: str, left_by: str, poll_seconds: float) -> None:
     """Return once no job of an earlier driver (named `{prefix}_…`, submitted for `folder`) is in the queue.
 
-    `left_by`: the driver that was killed, if one was. What they did is kept, so that the DAG, which is built after
-    this, asks for what is missing only. Raises UserError if the queue cannot be read at the start; later on, a
+    `left_by`: the driver that was killed; '' where none was. What they did is kept, so that the DAG, which is built
+    after this, asks for what is missing only. Raises UserError if the queue cannot be read at the start; later on, a
     controller that does not answer is waited for.
     """
     jobs = commands.jobs_named(prefix, folder)
@@ -44,21 +39,10 @@ def wait_for_jobs(
     for job in jobs:
         say(f"  {job.id} {job.condition} {job.comment}")
     say(f"To cancel them instead: scancel {' '.join(job.id for job in jobs)}")
-    last_said = time.monotonic()
-    while jobs:
-        time.sleep(poll_seconds)
-        try:
-            jobs = commands.jobs_named(prefix, folder)
-            news = f"{len(jobs)} jobs left"
-        except UserError as error:
-            news = str(error)
-        if time.monotonic() - last_said >= PROGRESS_SECONDS:
-            say(f"Waiting: {news}")
-            last_said = time.monotonic()
-    say("They are over; going on with what is missing")
+    _until_over(lambda: commands.jobs_named(prefix, folder), "jobs", poll_seconds)
 
 
-def wait_for_processes(folder: Path, left_by: str, say: Callable[[str], None] = to_terminal) -> None:
+def wait_for_processes(folder: Path, left_by: str) -> None:
     """Return once no process of this machine is left that an earlier driver (`left_by`) started for `folder`.
 
     They were sent SIGTERM when their driver died: what trains saves its state and ends.
@@ -68,12 +52,22 @@ def wait_for_processes(folder: Path, left_by: str, say: Callable[[str], None] = 
         return
     say(f"{len(left)} processes of a driver that was killed ({left_by}) save their work and end; they are waited for.")
     say(f"To end them at once, and lose what they do not save: kill -9 {' '.join(str(p.pid) for p in left)}")
-    last_said = time.monotonic()
-    while left := _processes_of(folder):
-        if time.monotonic() - last_said >= PROGRESS_SECONDS:
-            say(f"Waiting: {len(left)} processes left")
-            last_said = time.monotonic()
-        time.sleep(LOOK_SECONDS)
+    _until_over(lambda: _processes_of(folder), "processes", LOOK_SECONDS)
+
+
+def _until_over(look: Callable[[], Sequence[Any]], what: str, seconds: float) -> None:
+    """Look every so many seconds until nothing is left, and say each minute how much is. A look may fail."""
+    said_at, count = time.monotonic(), -1
+    while count != 0:
+        time.sleep(seconds)
+        try:
+            count = len(look())
+            news = f"{count} {what} left"
+        except UserError as error:
+            news = str(error)
+        if count != 0 and time.monotonic() - said_at >= PROGRESS_SECONDS:
+            say(f"Waiting: {news}")
+            said_at = time.monotonic()
     say("They are over; going on with what is missing")
 
 

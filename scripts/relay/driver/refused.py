@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relay.base.files import read_json_or
 from relay.driver.claim import say
-from relay.run_folder.raised import CANNOT_RUN
+from relay.equivalence.raised import CANNOT_RUN
 from relay.spec.labels import counted
 from relay.spec.script import NOT_PROVEN
 

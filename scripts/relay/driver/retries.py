@@ -1,9 +1,4 @@
-"""Whether a job that failed is tried again, and the one block on the terminal when it is not.
-
-Snakemake counts attempts, whatever they came to. Here a fault that a retry would only repeat ends a job at once; a run
-that came further in its last attempt goes on, however often it was interrupted; and one that did not in two attempts
-ends with the reason.
-"""
+"""What the driver learns of a job that failed, for `relay.run_folder.try_again`; the one block when it is given up."""
 
 from __future__ import annotations
 
@@ -19,16 +14,14 @@ from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
-from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.known_faults import look_up
-from relay.run_folder.progress import saved_step
+from relay.run_folder.sound_checkpoints import saved_step
+from relay.run_folder.try_again import Case, Tried, given_up
 
 RESULTS = Path("results")
-SAVING_ATTEMPTS = 10  # in a row without a newer checkpoint, while a process holds the run; each waits a minute for it
 LAST_LINES = 5
 LOG_BYTES = 2**16  # at its end, that are searched for words of a kill for memory
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
-FOR_MEMORY = "killed for memory"
 LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer processes on a node), or use larger nodes"
 LOOK_AT_LOG = "the log says more; the same call tries again"
 
@@ -68,20 +61,18 @@ class Retries:
     def _again(self, job: Any) -> bool:
         log = Path(job.log[0]) if job.log else None
         end = self._ending(job, log)
-        reason: str | None  # why it is given up, beside what happened; None: it is not
-        if end.status != ending.FAULT and not end.planned and self._for_memory(job, log):
-            end, reason = self._enlarged(job, end)
-        elif end.status == ending.FAULT:
-            reason = ""
-        elif job.rule.name == SEGMENT:
-            reason = self._no_progress(job)
-        else:
-            reason = "" if job.attempt > job.rule.restart_times else None
-        if end.node and reason is None:
+        case, tried = self._case(job, log, end), Tried(number=job.attempt, retries=job.rule.restart_times)
+        if case is Case.FOR_MEMORY:
+            end, spent = self._enlarged(job, end)
+            tried = replace(tried, memory_spent=spent)
+        elif case is not Case.FAULT and job.rule.name == SEGMENT:
+            tried = self._of_training(job, tried)
+        reason = given_up(case, tried)
+        if case is Case.HARDWARE and reason is None:
             if self.leave_out(job, end.node):
                 end = replace(end, what=f"{end.what}; node {end.node} is left out")
             else:
-                reason = f"no other node than {end.node} can take it"
+                reason = given_up(case, replace(tried, node_without_other=end.node))
         if job.rule.restart_times and reason is None:
             logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
             if log:
@@ -96,6 +87,18 @@ class Retries:
             ending.record(end, log)
         return False
 
+    def _case(self, job: Any, log: Path | None, end: Ending) -> Case:
+        """What has ended a job."""
+        if end.status == ending.FAULT:
+            return Case.FAULT
+        if end.planned:
+            return Case.CUT_SHORT
+        # Words of Slurm's or of the kernel's.
+        text = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
+        if look_up(text, "logs"):
+            return Case.FOR_MEMORY
+        return Case.HARDWARE if end.node else Case.UNKNOWN
+
     def _ending(self, job: Any, log: Path | None) -> Ending:
         """What the job said of its end; else what can be found out."""
         if end := log and ending.read(log):
@@ -106,40 +109,31 @@ class Retries:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
         return Ending(ending.INTERRUPTED, "\n".join([said, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
 
-    def _for_memory(self, job: Any, log: Path | None) -> bool:
-        """Whether Slurm or the kernel has killed a job's processes for memory."""
-        text = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
-        return look_up(text, "logs") is not None
-
-    def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str | None]:
-        """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""
+    def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str]:
+        """What is said of a job that was killed for memory and asks for more; and why that is in vain, or ''."""
         had = int(job.resources.get("mem_mb", 0) or 0)
-        asks = self.more_memory(job, had)
-        if asks is None:  # of this machine, or of a partition that gives memory by itself
-            cause = f"{FOR_MEMORY}: it needed more main memory than it could have"
-            again = "twice in a row" if job.jobid in self.enlarged else None  # others may have used it
-            self.enlarged.add(job.jobid)
+        asks, before = self.more_memory(job, had), job.jobid in self.enlarged
+        self.enlarged.add(job.jobid)
+        again = "twice in a row" if before else ""
+        if asks is None:  # of this machine, or of a partition that gives memory by itself: others may have used it
+            cause = f"{Case.FOR_MEMORY}: it needed more main memory than it could have"
             return replace(end, what=cause, remedy=LESS_MEMORY), again
-        cause = f"{FOR_MEMORY} with {had} MB a node"
+        cause = f"{Case.FOR_MEMORY} with {had} MB a node"
         if asks <= had:
             return Ending(end.status, cause, LESS_MEMORY), "no node has more"
-        if job.jobid in self.enlarged:
-            return Ending(end.status, cause, f"the same call tries with {asks} MB; or {LESS_MEMORY}"), "twice in a row"
-        self.enlarged.add(job.jobid)
-        return Ending(end.status, f"{cause}, asks for {asks} MB now"), None
+        if before:
+            return Ending(end.status, cause, f"the same call tries with {asks} MB; or {LESS_MEMORY}"), again
+        return Ending(end.status, f"{cause}, asks for {asks} MB now"), ""
 
-    def _no_progress(self, job: Any) -> str | None:
-        """Why a run is given up; None while it may go on."""
+    def _of_training(self, job: Any, tried: Tried) -> Tried:
+        """The same with what is known of a training: how often in a row it has saved nothing newer."""
         run, first = job.wildcards.run, int(job.params.first)
         # What a killed job has left may still save, on whatever node; and another job may train the run.
-        still_held = lock.held(RESULTS / "checkpoints" / run)
+        held = lock.held(RESULTS / "checkpoints" / run)
         before, now = max(self.reached.get(run, 0), first), _newest(run)
         self.reached[run] = now
-        count = 0 if now > before else self.fruitless.get(job.jobid, 0) + 1
-        self.fruitless[job.jobid] = count
-        if count < (SAVING_ATTEMPTS if still_held else FRUITLESS_ATTEMPTS):
-            return None
-        return f"{count} attempts in a row came no further than step {now}"
+        self.fruitless[job.jobid] = 0 if now > before else self.fruitless.get(job.jobid, 0) + 1
+        return replace(tried, fruitless=self.fruitless[job.jobid], step=now, held=held)
 
 
 def block(where: str, end: Ending, reason: str, log: Path | None) -> str:

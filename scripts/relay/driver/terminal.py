@@ -24,8 +24,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from relay.base.clock import clock, duration
 from relay.driver.claim import say
+from relay.driver.end_jobs import interrupted
 from relay.driver.refused import Refused
-from relay.driver.signals import interrupted
 from relay.driver.view import Job, View, described
 
 SNAKEMAKES = "DefaultStreamHandler"  # its own handler

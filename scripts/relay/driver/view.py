@@ -13,7 +13,7 @@ from rich.text import Text
 
 from relay.base.clock import clock
 from relay.base.errors import UserError
-from relay.run_folder import progress
+from relay.run_folder import attempts
 from relay.run_folder.places import Places
 from relay.spec.run import Run
 from relay.status import page, runs
@@ -86,7 +86,7 @@ def described(job: Job, results: Path = RESULTS) -> str:
         return ""
     try:
         run = Run.read(results / "runs" / job.run / "run.json")
-        newest = progress.pace(results / "checkpoints" / job.run)
+        newest = attempts.pace(results / "checkpoints" / job.run)
     except (OSError, UserError):
         return ""
     if run.strategy.script:  # nobody knows its epochs, nor its end

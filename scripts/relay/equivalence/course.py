@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from relay import strategies
 from relay.chain.generators import generators, restore
+from relay.equivalence import stalled
 from relay.equivalence.dtypes import lowered
 from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
@@ -25,7 +26,6 @@ from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.work import Work
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
-from relay.run_folder import stalled
 from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws

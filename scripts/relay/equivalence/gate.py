@@ -15,7 +15,7 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
-from relay.equivalence import between, judged, own_batch, reference_file, where
+from relay.equivalence import between, judged, own_batch, reference_file, stalled, where
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial, trials
@@ -24,7 +24,6 @@ from relay.process import machine
 from relay.process.cpus import useful_threads
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.run_folder import stalled
 from relay.spec.job import Job
 from relay.spec.run import Gate, Training
 from relay.task.data import verify_on_further_nodes

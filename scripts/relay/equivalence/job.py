@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,12 +15,13 @@ from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, read_json_or, write_json
 from relay.chain.signals import SIGNALS
 from relay.datasets import verified
+from relay.equivalence.raised import CANNOT_RUN, cannot_run, refusing
 from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, all_problems, failed_at
 from relay.launch.launcher import Start, launch, started
 from relay.run_folder import faults
+from relay.run_folder.faults import Fault
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
-from relay.run_folder.raised import CANNOT_RUN, cannot_run, refusing
 from relay.run_folder.snapshot import planned
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
@@ -124,7 +125,7 @@ def run_gate(
         if no_verdict := _not_the_strategys(spec, fault, f"gate {run.id}", status, noted):
             return ending.say(no_verdict)
         if noted.exists() or not fault:
-            why = fault["error"] if fault else WITHOUT_A_WORD
+            why = fault.error if fault else WITHOUT_A_WORD
             problem = f"{CANNOT_RUN}{TWICE if noted.exists() else ''}: {why}"
         else:
             problem = cannot_run(fault, run.task.file)
@@ -134,18 +135,18 @@ def run_gate(
     return _concluded(output, verdict | _source(run, results))
 
 
-def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, status: int, noted: Path) -> Ending | None:
+def _not_the_strategys(spec: Path, fault: Fault | None, what: str, status: int, noted: Path) -> Ending | None:
     """How a gate's job ends whose fault tells nothing of the strategy; None where the strategy is to blame.
 
     What others may have caused is `noted` the first time. A second time there were no others: a hang stays a fault.
     """
     outcome = faults.outcome(fault, what, status)
-    row = faults.row_of(fault) if fault else None
+    row = fault.row if fault else None
     if fault is None:  # on a cluster, Slurm may have ended the processes
         blamed = Job.read(spec) is None and -status not in SIGNALS
     elif row:
         blamed = row.kind in BLAMED
-    elif fault["mistake"]:  # a missing dataset, say
+    elif fault.mistake:  # a missing dataset, say
         blamed = False
     else:
         return None
@@ -156,7 +157,7 @@ def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, stat
     faults.forget(noted.parent)  # else the retry would only repeat it in words
     if noted.exists():
         return None
-    write_json(noted, fault)
+    write_json(noted, asdict(fault) if fault else None)
     return replace(outcome, status=ending.INTERRUPTED)
 
 

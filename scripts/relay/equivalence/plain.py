@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.equivalence import statistics
+from relay.equivalence import stalled, statistics
 from relay.equivalence.statistics import Statistics
 from relay.process.ranks import Ranks
-from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
 from relay.spec.run import Training
 from relay.strategies.base import Strategy

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from relay.base.errors import UserError
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import complete, sound
+from relay.run_folder.sound_checkpoints import complete, sound
 from relay.spec.run import Run
 
 MODEL = "model."  # before the parameters' names in a checkpoint

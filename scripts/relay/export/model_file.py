@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from relay.export.final import final_checkpoint, read_model
-from relay.run_folder import chain
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import manifest
+from relay.run_folder.sound_checkpoints import manifest
 from relay.spec.run import Run
 
 
@@ -32,7 +32,7 @@ def export(run_id: str, results: Path, output: Path) -> dict[str, str]:
         "world_size": str(manifest(place)["world_size"]),
         "precision": run.computation.precision,
         "torch": torch.__version__,
-        "generation": str(chain.declared(places.run)),
+        "generation": str(run_chain.declared(places.run)),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}.partial")

@@ -18,7 +18,7 @@ from relay.environments.node import interpreter, prepare
 from relay.environments.node_folder import node_disk, own_folder
 from relay.launch.command_lines import COMPILED, Meeting, command, is_script, rank_variables
 from relay.process.cpus import BINDING, SHARE, VEILED
-from relay.run_folder import faults
+from relay.run_folder import together
 from relay.spec.identity import fingerprint
 from relay.spec.job import Job
 from relay.spec.run import Specification
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
     if verb == "prepare":
         job = Job.read(Path(specification))
         assert job is not None
-        faults.guarded(Path(program[0]), lambda: prepare(job.environment, node_disk(job.node_disk)))
+        together.guarded(Path(program[0]), lambda: prepare(job.environment, node_disk(job.node_disk)))
         return
 
     def become() -> None:
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
         words, environment = start(Path(specification), program, os.environ)
         os.execvpe(words[0], words, environment)
 
-    faults.guarded(Path(program[1]), become)
+    together.guarded(Path(program[1]), become)
 
 
 if __name__ == "__main__":

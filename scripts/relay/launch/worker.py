@@ -21,7 +21,7 @@ from types import ModuleType
 from relay.base import lifeline
 from relay.launch import fork_server
 from relay.process import cpus
-from relay.run_folder import faults, watchdog
+from relay.run_folder import together, watchdog
 
 # torch imports its compiler when the first optimizer is made. Imported later than all else, its many objects would be
 # looked through for garbage while training, which makes small steps slower by a tenth and more.
@@ -46,7 +46,7 @@ def work(program: list[str]) -> None:
     lifeline.follow_launcher()
     cpus.settle()
     _tell_of_aborts(Path(directory))
-    faults.guarded(Path(directory), lambda: imported(role).main(arguments))
+    together.guarded(Path(directory), lambda: imported(role).main(arguments))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from relay.base.entry import ROOT
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import Start, launch, started
-from relay.run_folder import chain, faults
+from relay.run_folder import faults, run_chain
 from relay.run_folder.places import Places
 
 SOURCES = ROOT / "workflow" / "libtorch"
@@ -43,7 +43,7 @@ def run_libtorch(
     arguments += ["--run", run] if run else []
     status = started(spec, "libtorch.process", results, findings, arguments, start=start)
     if findings.is_file():
-        made_by = {"generation": chain.declared(Places(results, run).run)} if run else {}
+        made_by = {"generation": run_chain.declared(Places(results, run).run)} if run else {}
         write_json(output, read_json(findings) | made_by)
         shutil.rmtree(work, ignore_errors=True)
         return 0

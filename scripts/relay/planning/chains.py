@@ -13,10 +13,10 @@ from rich.text import Text
 from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.segments import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
-from relay.run_folder.segments import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.spec.labels import counted
 from relay.spec.setting import Shape
 

@@ -21,8 +21,10 @@ from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.planning.rounds import begun
-from relay.run_folder import attempts, chain
+from relay.run_folder import run_chain
+from relay.run_folder.attempts import Records
 from relay.run_folder.places import Places
+from relay.run_folder.run_chain import Attempt
 from relay.slurm import shapes
 from relay.spec.price import Price
 from relay.spec.run import Specification
@@ -123,18 +125,15 @@ def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
 
 def _trained_seconds(places: Places) -> float:
     """How long a run's jobs have been under way in all."""
-    if (places.work / chain.CHAIN).exists() and (record := chain.read(places.work)):
-        return sum(_seconds(places.work, entry) for entry in record["attempts"])
+    if (places.work / run_chain.CHAIN).exists() and (chain := run_chain.read(places.work)):
+        return sum(_seconds(attempt, records) for attempt, records in chain.recorded(places.work))
     summary = read_json_or(places.run / "summary.json", None) or {}
     return float(summary.get("allocated_seconds") or 0.0)
 
 
-def _seconds(work: Path, entry: dict[str, float]) -> float:
-    ended = entry.get("ended")
-    if ended is None:  # it runs, or was killed
-        lines = attempts.read(work, int(entry["number"]))
-        ended = lines[-1]["time"] if lines else entry["started"]
-    return float(max(0.0, ended - entry["started"]))
+def _seconds(attempt: Attempt, records: Records) -> float:
+    last = records.last_at if records else attempt.started  # of one that runs, or was killed
+    return float(max(0.0, (attempt.ended or last) - attempt.started))
 
 
 def _benchmark_seconds(path: Path) -> float:

@@ -27,10 +27,9 @@ from relay.chain import writers
 from relay.config.config import Config
 from relay.planning import requests, rounds
 from relay.planning.plan import Plan, specification_place
-from relay.run_folder import proofs
-from relay.run_folder.layout import check_layout
+from relay.run_folder import proof_notes
+from relay.run_folder.results_folder import check_layout, keep_others_out
 from relay.run_folder.snapshot import PLANNED, freeze
-from relay.run_folder.trust import keep_others_out
 from relay.slurm import shapes
 from relay.spec.run import Gate, Run, Specification, Training
 from relay.spec.site import read_from
@@ -77,7 +76,7 @@ def prepare(plan: Plan) -> None:
     freeze_code(results, chain.from_iterable(_written_ahead(plan).values()))
     write(plan)
     for run in plan.runs:
-        proofs.note(results / "runs" / run.id, plan.gate(run))
+        proof_notes.note(results / "runs" / run.id, plan.gate(run))
 
 
 def write(plan: Plan, only: Specification | None = None) -> None:

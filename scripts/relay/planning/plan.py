@@ -16,9 +16,9 @@ from relay.config.blocks import Segment
 from relay.config.config import Config
 from relay.environments import login_node
 from relay.environments.stacks import Stacks
-from relay.run_folder import segments
-from relay.run_folder.earlier import Earlier
-from relay.run_folder.requests import Requests
+from relay.planning import segments
+from relay.planning.earlier import Earlier
+from relay.planning.requested import Requests
 from relay.slurm import shapes
 from relay.slurm.held import Held
 from relay.spec.job import Job

@@ -21,14 +21,13 @@ from relay.datasets.manifest import MANIFEST
 from relay.datasets.public import SOURCES
 from relay.environments import login_node, stacks
 from relay.launch.gpus import ALONE, Sharing, count_gpus, usable
-from relay.planning import cautions, costs, requests, rounds
+from relay.planning import cautions, costs, requests, rounds, segments
 from relay.planning.combinations import Identities, Inputs, as_configured, with_settings
 from relay.planning.plan import SPEEDS, Plan
 from relay.planning.proofs import with_proofs
+from relay.planning.requested import Requests
 from relay.planning.settings import Here
 from relay.process.cpus import granted
-from relay.run_folder import segments
-from relay.run_folder.requests import Requests
 from relay.slurm import shapes
 from relay.slurm.held import Held
 from relay.spec.arithmetic import Arithmetic

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 from relay.base.errors import NoNode, Unavailable, UserError
+from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.requested import Sized
 from relay.run_folder import job_times
-from relay.run_folder.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
-from relay.run_folder.requests import Sized
 from relay.slurm import commands, shapes
 from relay.spec.job import Job
 from relay.spec.labels import counted

@@ -27,7 +27,7 @@ from relay.base.grouped import grouped
 from relay.equivalence.verdict import of_batch
 from relay.planning.combinations import Identities
 from relay.planning.plan import Plan, PlannedSetting, output_place
-from relay.run_folder import chain
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places
 from relay.slurm import shapes
 from relay.spec.labels import comparable, flat, training_of
@@ -112,7 +112,7 @@ def with_anchors(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]
 
 def begun(plan: Plan, run: Run) -> bool:
     """Whether a run has trained."""
-    return chain.begun(Places(plan.results, run.id).run) is not None
+    return run_chain.begun(Places(plan.results, run.id).run) is not None
 
 
 def _recommended(results: Path) -> list[str]:

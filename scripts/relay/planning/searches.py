@@ -17,7 +17,7 @@ from relay.config.comparisons import Comparison
 from relay.config.config import Config
 from relay.config.strategies import unit
 from relay.planning.plan import Plan
-from relay.run_folder.largest_model import LargestModel, of_record
+from relay.probe.deepest import LargestModel, of_record
 from relay.spec import strategy_files
 from relay.spec.identity import fingerprint
 from relay.spec.probe import Limits

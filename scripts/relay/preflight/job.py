@@ -35,7 +35,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     status = _launch(spec, results, folder)
     run, job = specification(spec)
     passing = (Kind.HARDWARE, Kind.BUSY)  # another node, or another time, may do
-    if passed := [fault for fault in faults.of_ranks(folder) if any(faults.is_a(kind, fault) for kind in passing)]:
+    if passed := [fault for fault in faults.of_ranks(folder) if fault.is_a(*passing)]:
         return ending.say(faults.outcome(passed[0], f"preflight {run.id}", status))
     facts = read_json(folder / COLLECTED)
     complete = facts is not None
@@ -85,12 +85,12 @@ def _forget(output: Path) -> None:
 def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
     """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
     recorded = faults.of_ranks(folder)
-    for error in (fault["error"] for fault in recorded):
+    for error in (fault.error for fault in recorded):
         if (row := look_up(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
             return [Finding(row.name, "stop", error, row.remedy)]
     if fault := faults.collect(folder):
-        remedy = "" if fault["mistake"] else "the job's log has the traceback"  # a mistake's line has its own
-        return [Finding("error", "stop", fault["error"], remedy)]
+        remedy = "" if fault.mistake else "the job's log has the traceback"  # a mistake's line has its own
+        return [Finding("error", "stop", fault.error, remedy)]
     ranks = facts["ranks"]
     if not recorded or len(ranks) < world_size or any(rank.get("joined") for rank in ranks):
         return []
@@ -99,7 +99,7 @@ def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[F
         Finding(
             "rendezvous",
             "stop",
-            f"the processes could not join each other at {', '.join(meetings)}: {recorded[0]['error']}",
+            f"the processes could not join each other at {', '.join(meetings)}: {recorded[0].error}",
             "see that the nodes reach each other at that address and port: name the interface between them "
             "(`network_interface` in the site's file), and ask your site about firewalls",
         )

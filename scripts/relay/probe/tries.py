@@ -77,12 +77,12 @@ class Tries:
         if measured:
             return measured
         fault = faults.collect(self.work)
-        if fault is None or faults.again(fault):
+        if fault is None or fault.again():
             raise Interrupted(faults.outcome(fault, f"probe {self.run.id}", status))
-        if fault["kind"] != NoRoom.__name__ and not faults.is_a(Kind.MEMORY, fault):
-            raise UserError(fault["error"])
+        if fault.kind != NoRoom.__name__ and not fault.is_a(Kind.MEMORY):
+            raise UserError(fault.error)
         faults.forget(self.work)
-        self.refusal = fault["error"]
+        self.refusal = fault.error
         return {"peak_memory_bytes": None, "budget_bytes": None, "samples_per_second": None}
 
     def why_none(self, least: int, needed: str) -> str:

@@ -19,7 +19,7 @@ from relay.chain import agreement
 from relay.process import devices as kinds
 from relay.process import meeting
 from relay.process.devices import gpu
-from relay.run_folder import peers
+from relay.run_folder import alive
 
 # Longer than any pause between two collectives of a healthy run, and short enough that a lost peer soon ends the job.
 TIMEOUT = timedelta(minutes=5)
@@ -155,5 +155,5 @@ class Ranks(agreement.Ranks):
         dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()
-        peers.go()
+        alive.go()
         os._exit(code)

@@ -15,6 +15,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from relay.base.errors import UserError
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
 DEADLINE = "deadline"  # why an attempt stopped: the job's time was nearly over
-FRUITLESS_ATTEMPTS = 2  # in a row without a newer checkpoint: a run is then given up
+Line = dict[str, Any]
+TAIL_BYTES = 1 << 18  # more than what a trainer writes at once
 
 
 def attempt_path(work: Path, attempt: int) -> Path:
@@ -43,22 +45,100 @@ def numbers(work: Path) -> list[int]:
     return sorted(int(number) for number in names if number.isdecimal())
 
 
-def read(work: Path, attempt: int) -> list[dict[str, Any]]:
-    """An attempt's lines, but for those that are damaged, were cut off by a kill, or tell the same steps again; none
+@dataclass(frozen=True)
+class Records:
+    """What an attempt has recorded: its lines. False where none are left. Times are in seconds since 1970."""
+
+    lines: Sequence[Line] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    @property
+    def start(self) -> int:
+        """The step from which it went on."""
+        return int(self.lines[0]["start"])
+
+    @property
+    def ranks(self) -> Sequence[Mapping[str, Any]]:
+        """What each rank ran on."""
+        return self.lines[0].get("ranks", ())
+
+    @property
+    def began(self) -> float:
+        """When its processes were ready."""
+        return float(self.lines[0]["time"])
+
+    @property
+    def last_at(self) -> float:
+        """When its last line was written."""
+        return float(self.lines[-1]["time"])
+
+    @property
+    def end(self) -> Line:
+        """The line with which it came to an end; empty where it was killed."""
+        return self.lines[-1] if self.lines and "end" in self.lines[-1] else {}
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """The training losses, each with its step."""
+        pairs, step = [], self.start
+        for line in self.lines:
+            step = line.get("after", step)  # a line before it may be lost
+            for loss in line.get("losses", ()):
+                step += 1
+                pairs.append((step, loss))
+        return pairs
+
+    def all_of(self, name: str) -> list[Any]:
+        """What its lines list by this name: blocks, evaluations."""
+        return [each for line in self.lines for each in line.get(name, ())]
+
+    def paused(self, activity: str) -> float:
+        """The seconds that were not training, but this."""
+        return math.fsum(line.get("paused", {}).get(activity, 0.0) for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What counts of an attempt: no step that a later attempt has trained again."""
+
+    start: int
+    blocks: list[list[float]]
+    losses: list[tuple[int, float]]
+    evaluations: list[dict[str, Any]]
+
+
+def counted(attempts: Sequence[Records]) -> list[Counted]:
+    """What counts of each attempt that has recorded anything.
+
+    Records are flushed with every checkpoint, so that no block straddles one.
+    """
+    found: list[Counted] = []
+    limit = math.inf
+    for records in reversed([each for each in attempts if each]):
+        blocks = [block for block in records.all_of("blocks") if block[1] <= limit]
+        every = records.losses
+        losses = [(step, loss) for step, loss in every if step <= limit]
+        evaluations = [each for each in records.all_of("evaluations") if each["step"] <= limit]
+        found.append(Counted(records.start, blocks, losses, evaluations))
+        if every:  # one that trained nothing has trained nothing again: its segment had been done before
+            limit = min(limit, records.start)
+    return found[::-1]
+
+
+def read(work: Path, attempt: int) -> Records:
+    """An attempt's records, but for lines that are damaged, were cut off by a kill, or tell the same steps again; none
     where its beginning is lost, or is that of another run.
 
     What is missing then shows as steps without a loss.
     """
-    try:
-        lines = attempt_path(work, attempt).read_bytes().splitlines(keepends=True)
-    except OSError:
-        return []
-    records = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
-    begins = bool(records) and isinstance(records[0].get("start"), int) and records[0].get("run") in (None, work.name)
-    return _once(records) if begins else []
+    whole = lines_of(attempt_path(work, attempt))
+    begins = bool(whole) and isinstance(whole[0].get("start"), int) and whole[0].get("run") in (None, work.name)
+    return Records(_once(whole)) if begins else Records()
 
 
-def _once(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _once(lines: list[Line]) -> list[Line]:
     """The lines without those that tell again what was told before, such as a file that was appended to itself."""
     kept, reached = lines[:1], int(lines[0]["start"])
     for line in lines[1:]:
@@ -105,6 +185,15 @@ def record_begin(work: Path, attempt: int, step: int, ranks: Sequence[Mapping[st
     record(work, attempt, run=work.name, start=step, ranks=ranks, **launch)
 
 
+def lines_of(path: Path) -> list[Line]:
+    """The lines of a file, without those that are damaged or were cut off by a kill; none where there is no file."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return []
+    return [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
+
+
 def parsed(line: bytes) -> dict[str, Any] | None:
     """The values of a line; None where it is damaged."""
     try:
@@ -115,6 +204,43 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     if checksum is not None and checksum != f"{zlib.crc32(json.dumps(values).encode()):08x}":
         return None
     return dict(values)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """An attempt that trains: the step and the time at which it started, and those that it has reached.
+
+    Times are in seconds since 1970. `steps_per_second` is of its last records; an evaluation between is not in it.
+    """
+
+    start: int
+    started: float
+    step: int
+    reached: float
+    steps_per_second: float
+
+    def seconds_to(self, last: int) -> float:
+        """Seconds until step `last`, from when the records were written; evaluations and saves are in it."""
+        return (last - self.step) * (self.reached - self.started) / (self.step - self.start)
+
+
+def pace(work: Path) -> Pace | None:
+    """The pace of the newest attempt. None where it has not recorded a step yet. Raises OSError."""
+    newest = max(numbers(work), default=None)
+    if newest is None:
+        return None
+    path = attempt_path(work, newest)
+    with path.open("rb") as stream:
+        first = parsed(stream.readline()) or {}
+        stream.seek(max(stream.tell(), path.stat().st_size - TAIL_BYTES))
+        lines = [line for line in stream.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    for line in reversed(lines):
+        record = parsed(line) or {}  # none where the tail began in the midst of it
+        if "start" in first and (blocks := record.get("blocks")):
+            steps = blocks[-1][1] - blocks[0][0]
+            seconds = sum(block[2] for block in blocks)
+            return Pace(first["start"], first["time"], blocks[-1][1], record["time"], steps / seconds)
+    return None
 
 
 DIVERGED = ": the training diverged; try a smaller `learning_rate`, or precision fp32 where it is a lower one"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from relay.run_folder import attempts, chain
+from relay.run_folder import run_chain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +27,21 @@ class JobTimes:
 def of_run(work: Path) -> list[JobTimes]:
     """The times of each job of a run that has trained and ended. `work` is the run's folder of checkpoints."""
     times = []
-    for entry in (chain.read(work) or {"attempts": ()})["attempts"]:
-        lines = attempts.read(work, entry["number"])
-        trained = [line for line in lines if line.get("blocks")]
-        blocks = [block for line in trained for block in line["blocks"]]
+    for attempt, records in run_chain.recorded(work):
+        blocks = records.all_of("blocks")
         steps = sum(block[1] - block[0] for block in blocks)
-        if not steps or "ended" not in entry:  # it was killed, or has trained nothing
+        if not steps or attempt.ended is None:  # it was killed, or has trained nothing
             continue
         # Of a script, the first step is known only by what it told.
-        began = next((line["first_at"] for line in lines if line.get("first_at")), lines[0]["time"])
-        last, seconds = trained[-1]["time"], sum(block[2] for block in blocks)
+        began = next((line["first_at"] for line in records.lines if line.get("first_at")), records.began)
+        last = [line["time"] for line in records.lines if line.get("blocks")][-1]
+        seconds = sum(block[2] for block in blocks)
         times.append(
             JobTimes(
                 seconds_per_step=seconds / steps,
-                startup_seconds=max(0.0, began - entry["started"]),
+                startup_seconds=max(0.0, began - attempt.started),
                 between_seconds_per_step=max(0.0, last - began - seconds) / steps,
-                saving_seconds=max(0.0, entry["ended"] - last),
+                saving_seconds=max(0.0, attempt.ended - last),
                 jobs=1,
             )
         )

@@ -1,4 +1,4 @@
-"""What an error's text says: of which kind it is, what the user can do, and whether another try is worthwhile.
+"""What an error's text says: of which kind it is, and what the user can do.
 
 The one lookup, in `known_faults.toml`, for Python's processes and their jobs, the probe and preflight, users' commands,
 the C++ program, and jobs' logs.
@@ -19,18 +19,15 @@ from relay.base.errors import UserError
 
 
 class Kind(StrEnum):
-    """What has happened. The comment says whether the job is tried again."""
+    """What has happened; `relay.run_folder.try_again` has what it means for another try."""
 
-    LOST_PEER = "lost peer"  # yes: another process is gone or silent, and it has the reason
-    BUSY = "busy"  # yes: something else was at work there
-    HARDWARE = "hardware"  # yes, on another node
-    DEVICE = "device"  # yes: a GPU has ended the process's work, and another process's fault may have ended it
-    HANG = "hang"  # only where a training came further meanwhile: else each try would cost the group's timeout
-    MEMORY = "memory"  # no; to a probe it says that the size does not fit
-    SETUP = "setup"  # no: a retry would find the same
-
-
-AGAIN = (Kind.LOST_PEER, Kind.BUSY, Kind.HARDWARE, Kind.DEVICE)
+    LOST_PEER = "lost peer"  # another process is gone or silent, and it has the reason
+    BUSY = "busy"  # something else was at work there
+    HARDWARE = "hardware"
+    DEVICE = "device"  # a GPU has ended the process's work, and another process's fault may have ended it
+    HANG = "hang"
+    MEMORY = "memory"  # to a probe it says that the size does not fit
+    SETUP = "setup"
 
 
 @dataclass(frozen=True)

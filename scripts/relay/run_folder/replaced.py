@@ -13,7 +13,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, write_json
 from relay.base.lock import exclusive
 from relay.chain.files import sync
-from relay.run_folder import chain, sealed
+from relay.run_folder import run_chain, sound_checkpoints
 from relay.run_folder.places import Places
 
 FOLDER = "replaced"
@@ -46,10 +46,11 @@ def trained(places: Places) -> str:
     """What there is of a run's training, in words; '' where there is nothing that a new start would replace."""
     if (places.run / "summary.json").exists():
         return "its result and checkpoints"
-    if chain.read(places.work) is not None:  # else nothing, or a checkpoint that it took over and has not gone on from
-        steps = sealed.complete(places.work)
+    # Without a chain there is nothing, or a checkpoint that it took over and has not gone on from.
+    if run_chain.read(places.work) is not None:
+        steps = sound_checkpoints.complete(places.work)
         return f"its checkpoints up to step {steps[0]}" if steps else "its records"
-    return "its state files" if chain.begun(places.run) else ""
+    return "its state files" if run_chain.begun(places.run) else ""
 
 
 def put_aside(places: Places) -> str:
@@ -68,9 +69,10 @@ def put_aside(places: Places) -> str:
                 return f"{training} are deleted, and the result from before stays in {old.run}"
             if _holds(places.work):
                 _move(places.work, old.work)
-            if not (places.run / chain.CHAIN).exists():  # Snakemake removes it before a forced start
-                generation = (chain.read(old.work) or {}).get("generation") or chain.begun(places.run)
-                write_json(places.run / chain.CHAIN, {"generation": generation})
+            if not (places.run / run_chain.CHAIN).exists():  # Snakemake removes it before a forced start
+                chain = run_chain.read(old.work)
+                generation = chain.generation if chain else run_chain.begun(places.run)
+                write_json(places.run / run_chain.CHAIN, {"generation": generation})
             _move(places.run, old.run)
             for name in KEPT:
                 if (old.run / name).exists():

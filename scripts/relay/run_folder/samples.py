@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from relay.run_folder.attempts import parsed
+from relay.run_folder.attempts import lines_of
 
 FOLDER = "usage"  # beside the records
 # What one look at a GPU gives, in this order. Fractions are from 0 to 1. `utilisation` is the part of the time in which
@@ -78,11 +78,7 @@ def read(work: Path, attempt: int) -> list[Node]:
 
 
 def _node(path: Path, work: Path) -> Node | None:
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return None
-    first, *others = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))] or [{}]
+    first, *others = lines_of(path) or [{}]
     if first.get("run") != work.name or "cpus" not in first:
         return None
     looks = [Look(*row) for line in others for row in line.get("looks", ())]

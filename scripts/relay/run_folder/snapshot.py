@@ -44,7 +44,14 @@ def _sources(strategy_file: Path | None, task_file: str, script: Script | None) 
     So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
     folder. A user's task comes with what it imports and declares of its folder, a script with its files.
     """
-    files = _package_and_strategy(strategy_file)
+    own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.glob("run_folder/*.toml")])
+    files = {str(path.relative_to(PACKAGE)): path for path in own}
+    if strategy_file:
+        paths = [*declared_files(strategy_file)]
+        if strategy_file.resolve().parent != PACKAGE / "strategies":
+            helpers = strategy_file.parent.glob("_*.py")
+            paths += [strategy_file, *(helper for helper in helpers if helper.name != "__init__.py")]
+        files |= {f"strategies/{path.relative_to(strategy_file.parent)}": path for path in paths}
     if task_file:
         files |= {f"{OWN_TASK}/{name}": path for name, path in own_files(Path(task_file)).items()}
     if script:
@@ -55,19 +62,6 @@ def _sources(strategy_file: Path | None, task_file: str, script: Script | None) 
 def own_files(task: Path) -> dict[str, Path]:
     """What jobs have of the folder of a user's task, by relative name: its file, what it imports, what it declares."""
     return {str(path.relative_to(task.parent)): path for path in sorted({*beside(task), *data_beside(task)})}
-
-
-def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
-    own = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.glob("run_folder/*.toml")])
-    files = {str(path.relative_to(PACKAGE)): path for path in own}
-    if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
-        helpers = (path for path in sorted(strategy_file.parent.glob("_*.py")) if path.name != "__init__.py")
-        files |= {f"strategies/{path.name}": path for path in (strategy_file, *helpers)}
-    if strategy_file is None:
-        return files
-    for path in declared_files(strategy_file):
-        files[f"strategies/{path.relative_to(strategy_file.parent)}"] = path
-    return files
 
 
 def freeze(strategy_file: Path | None, task_file: str = "", script: Script | None = None, *, folder: Path) -> Path:

@@ -10,12 +10,13 @@ import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from relay.base.files import read_json, remove, write_json
+from relay.base import typed
+from relay.base.files import remove, write_json
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
-from relay.run_folder.sealed import complete, remove_leftovers
+from relay.run_folder.sound_checkpoints import complete, remove_leftovers
 from relay.spec.spot_checks import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]
@@ -81,35 +82,7 @@ class Spots:
     @classmethod
     def read(cls, work: Path) -> Spots | None:
         """What was written; None where there is nothing, or something damaged: it is then drawn again."""
-        try:
-            content = read_json(work / FOLDER / FILE)
-            return None if content is None else cls._of(content)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-    @classmethod
-    def _of(cls, content: dict[str, Any]) -> Spots:
-        return cls(
-            spots=[Spot(spot["kind"], int(spot["first"]), int(spot["last"])) for spot in content["spots"]],
-            seen={
-                int(step): Seen([_integers(sizes) for sizes in seen["parts"]], _counts(seen["bytes_sent"]))
-                for step, seen in content["seen"].items()
-            },
-            replicas=[(int(index), bool(reports)) for index, reports in content["replicas"]],
-            layers=[list(map(str, names)) for names in content["layers"]],
-            early_bytes=_counts(content["early_bytes"]),
-            missed=list(map(str, content["missed"])),
-            seconds=float(content["seconds"]),
-        )
-
-
-def _integers(values: Iterable[Any]) -> list[int]:
-    """Raises ValueError or TypeError for what is none."""
-    return [int(value) for value in values]
-
-
-def _counts(values: Iterable[Any] | None) -> list[int] | None:
-    return None if values is None else _integers(values)
+        return typed.read(cls, work / FOLDER / FILE)
 
 
 def draw(checks: SpotChecks, first: int, last: int, total: int) -> Spots:

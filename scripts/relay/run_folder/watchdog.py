@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import end_of
-from relay.run_folder import attempt_name
+from relay.run_folder import alive
 from relay.spec.versions import installed, release
 
 ENTRIES = "2000"  # collectives that are kept of each rank; torch's own default from 2.10 on
@@ -47,7 +47,7 @@ def prepare(work: Path) -> None:
 
 def _beginning(work: Path) -> Path:
     """How the paths of this attempt's dumps begin. The number of ranks follows, and torch adds the rank."""
-    return work.absolute() / f"flight-{attempt_name.name()}-"
+    return work.absolute() / f"flight-{alive.attempt()}-"
 
 
 class _Plain(pickle.Unpickler):

@@ -7,28 +7,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from relay.run_folder.attempts import Line, Records
 from relay.spec.run import Run
-from relay.training.summary import described, quantiles, recorded, remarks, thinned
-
-Lines = list[dict[str, Any]]
+from relay.training.summary import Recorded, described, quantiles, recorded_of, remarks, thinned
 
 
 def summarise(run: Run, work: Path) -> dict[str, Any]:
     """The summary of a command that has ended. Raises UserError where its records are gone."""
-    chain, lines = recorded(run, work)
-    counted = _counted(run, lines)
+    chain, recorded = recorded_of(run, work)
+    trained_by = [records for _, records in recorded if records]
+    counted = _counted(run, trained_by)
     measured = [block for start, blocks in counted for block in _after_warm_up(run, start, blocks)]
     seconds = math.fsum(b[2] for b in measured)
     steps = int(sum(b[1] - b[0] for b in measured)) if of_steps(run) else 0
     trained = [math.fsum(block[2] for block in blocks) for _, blocks in counted]
-    losses, accuracies = _values(lines, "loss"), _values(lines, "accuracy")
+    losses, accuracies = _values(trained_by, "loss"), _values(trained_by, "accuracy")
     wrong = next((value for _, value in losses if not math.isfinite(value)), None)
     refused = "" if wrong is None else f"the loss that the command printed is {wrong}: the training diverged"
-    figures = described(run, work, chain, _from_first_step(lines), trained)
+    figures = described(run, work, chain, _from_first_step(recorded), trained)
     return {
         **figures,
         "status": "failed" if refused else "done",
-        "reason": refused or remarks(run, len(measured), chain, lines),
+        "reason": refused or remarks(run, len(measured), chain, recorded),
         "samples_per_second": math.fsum(b[4] for b in measured) / seconds if seconds else None,
         "measured_steps": steps,
         **quantiles(measured if of_steps(run) else []),
@@ -40,7 +40,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         "evaluations": [],
         "losses": thinned([pair for pair in losses if math.isfinite(pair[1])]),
         **({"peak_memory_bytes": figures.get("peak_gpu_memory_bytes")} if run.shape.device == "cuda" else {}),
-        "steps_reached": max((line.get("step", 0) for attempt in lines for line in attempt), default=0),
+        "steps_reached": max((line.get("step", 0) for records in trained_by for line in records.lines), default=0),
     }
 
 
@@ -50,24 +50,24 @@ def of_steps(run: Run) -> bool:
     return script is not None and script.counts != "runs" and "samples_per_second" not in script.read
 
 
-def _counted(run: Run, lines: list[Lines]) -> list[tuple[int, list[list[float]]]]:
+def _counted(run: Run, trained_by: list[Records]) -> list[tuple[int, list[list[float]]]]:
     """The first step and the blocks of each attempt that left records, without the steps that a later one did again."""
     counted: list[tuple[int, list[list[float]]]] = []
     again = of_steps(run)  # else nobody knows which steps were done again
     limit = math.inf
-    for attempt in reversed([each for each in lines if each]):
-        blocks = [block for line in attempt for block in line.get("blocks", ())]
+    for records in reversed(trained_by):
+        blocks = records.all_of("blocks")
         start = int(blocks[0][0]) if blocks else 0
         counted.append((start, [block for block in blocks if block[1] <= limit]))
         limit = min(limit, start) if blocks and again else limit
     if counted and run.strategy.script and run.strategy.script.counts == "runs":
-        _add_attempts(counted[0][1], [each for each in lines if each])
+        _add_attempts(counted[0][1], trained_by[:-1])
     return counted[::-1]
 
 
-def _add_attempts(last: list[list[float]], lines: list[Lines]) -> None:
+def _add_attempts(last: list[list[float]], earlier: list[Records]) -> None:
     """Add to the time of a whole run that of its earlier attempts which have asked to be started again."""
-    more = math.fsum(attempt[-1].get("seconds", 0.0) for attempt in lines[:-1] if attempt[-1].get("asks_again"))
+    more = math.fsum(each.end.get("seconds", 0.0) for each in earlier if each.end.get("asks_again"))
     if last:
         last[-1] = [*last[-1][:2], last[-1][2] + more, *last[-1][3:]]
 
@@ -79,22 +79,24 @@ def _after_warm_up(run: Run, start: int, blocks: list[list[float]]) -> list[list
     return [block for block in blocks if block[0] >= start + run.length.warmup_steps]
 
 
-def _values(lines: list[Lines], name: str) -> list[tuple[int, float]]:
+def _values(trained_by: list[Records], name: str) -> list[tuple[int, float]]:
     """What a pattern has found, each with the step at which it was written down, or its number."""
-    pairs = [(int(line.get("step") or 0), value) for attempt in lines for line in attempt for value in _of(line, name)]
+    lines = [line for records in trained_by for line in records.lines]
+    pairs = [(int(line.get("step") or 0), value) for line in lines for value in _of(line, name)]
     rising = all(one[0] < other[0] for one, other in pairwise(pairs))
     return pairs if rising else [(number, value) for number, (_, value) in enumerate(pairs, 1)]
 
 
-def _of(line: dict[str, Any], name: str) -> list[float]:
+def _of(line: Line, name: str) -> list[float]:
     values: list[float] = (line.get("read") or {}).get(name, [])
     return values
 
 
-def _from_first_step(lines: list[Lines]) -> list[Lines]:
-    """The lines, whose first one is told at the first step: what comes before that is loading."""
+def _from_first_step(recorded: Recorded) -> Recorded:
+    """The same, where the first line is told at the first step: what comes before that is loading."""
     moved = []
-    for attempt in lines:
-        first_at = next((line["first_at"] for line in attempt if line.get("first_at")), None)
-        moved.append([attempt[0] | {"time": first_at}, *attempt[1:]] if attempt and first_at else attempt)
+    for attempt, records in recorded:
+        first_at = next((line["first_at"] for line in records.lines if line.get("first_at")), None)
+        lines = [records.lines[0] | {"time": first_at}, *records.lines[1:]] if first_at else records.lines
+        moved.append((attempt, Records(lines)))
     return moved

@@ -12,10 +12,10 @@ from relay.base.files import read_json_or
 from relay.equivalence.verdict import ALONG, all_problems
 from relay.preflight.findings import recorded
 from relay.preflight.page import FAILED, state
-from relay.run_folder.step_split import COLUMNS
 from relay.selftest.parts import FAULTS
 from relay.spec.labels import counted
 from relay.spec.run import Gate, Preflight, Run, Training
+from relay.training.step_split import COLUMNS
 
 Outcome = Literal["worked", "failed", "not run", "skipped"]
 Told = tuple[Outcome, str]  # what came of it, and the figures or the reason

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.base.typed import built
 from relay.spec.dataset import DatasetSpec
-from relay.spec.run import built
 from relay.spec.tasks import TaskSpec
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
+from relay.base.typed import built
 from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
@@ -255,30 +254,3 @@ def _unread(path: Path, error: OSError) -> str:
 # What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.
 WRITTEN_AHEAD = (Run.kind, Gate.kind, Reference.kind, SpotCheck.kind)
 KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, LibTorch, Preflight, TaskLook)
-
-
-def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
-    """A dataclass, with the dataclasses nested in it, from the JSON of its `asdict`. Lists become tuples again.
-
-    Raises KeyError for an unknown name, and TypeError for a missing one.
-    """
-    types = _types(kind)  # type: ignore[arg-type]  # a class is hashable
-    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    if unknown := sorted(set(values) - names):
-        raise KeyError(f"unknown: {', '.join(unknown)}")
-
-    def of(declared: Any, value: Any) -> Any:
-        if isinstance(declared, UnionType) and value is not None:
-            declared = next(each for each in get_args(declared) if each is not NoneType)
-        if is_dataclass(declared) and isinstance(declared, type):
-            return built(declared, value)
-        if get_origin(declared) is tuple and isinstance(value, list):
-            return tuple(of(get_args(declared)[0], item) for item in value)
-        return value
-
-    return kind(**{name: of(types[name], value) for name, value in values.items()})
-
-
-@cache  # a comparison reads thousands of runs, and Python looks up the hints anew each time
-def _types(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from relay.run_folder import attempts, chain
+from relay.run_folder import run_chain
+from relay.run_folder.attempts import Line, counted
 
 
 def kept_losses(work: Path) -> dict[int, float]:
     """The training loss of each step that was kept, over all attempts."""
-    losses: dict[int, float] = {}
-    for lines in kept_lines(work):
-        step = lines[0]["start"]
-        if any(line.get("losses") for line in lines):
-            losses = {earlier: loss for earlier, loss in losses.items() if earlier <= step}
-        for line in lines:
-            step = line.get("after", step)  # a line before it may be lost
-            for loss in line.get("losses", []):
-                step += 1
-                losses[step] = loss
-    return losses
+    return {
+        step: loss
+        for each in counted([records for _, records in run_chain.recorded(work)])
+        for step, loss in each.losses
+    }
 
 
-def kept_lines(work: Path) -> list[list[dict[str, Any]]]:
-    """The lines of each attempt of the chain that has left records."""
-    state = chain.read(work) or {"attempts": []}
-    return list(filter(None, (attempts.read(work, attempt["number"]) for attempt in state["attempts"])))
+def kept_lines(work: Path) -> list[Line]:
+    """The lines of all attempts of the chain."""
+    return [line for _, records in run_chain.recorded(work) for line in records.lines]

@@ -24,9 +24,9 @@ from relay.equivalence.plain import Plain, State, ways
 from relay.process import cpus, machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.run_folder import chain
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places, dataset_folder
-from relay.run_folder.sealed import damage
+from relay.run_folder.sound_checkpoints import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run
 from relay.spot_check.evaluated import Evaluation, last_of
@@ -72,7 +72,8 @@ class Check:
         began = time.monotonic()
         if self.run.shape.device == "cpu":
             machine.compute_in(min(self.run.shape.cpus_per_node, len(cpus.granted())))
-        self.findings.generation = (chain.read(self.places.work) or {}).get("generation")
+        chain = run_chain.read(self.places.work)
+        self.findings.generation = chain.generation if chain else None
         spots = Spots.read(self.places.work)
         if spots is None or not spots.replicas:
             self.findings.unchecked.append(f"{self.folder} is gone, or damaged, or nothing was kept there")
@@ -91,7 +92,7 @@ class Check:
     def _check(self, spots: Spots) -> None:
         self.findings.saving_seconds = spots.seconds
         self.findings.unchecked += spots.missed
-        if (trained := chain.dataset(self.places.work)) not in (None, here := digest(self.dataset)):
+        if (trained := run_chain.dataset(self.places.work)) not in (None, here := digest(self.dataset)):
             self.findings.unchecked.append(f"its dataset was made anew with other content (then {trained}, now {here})")
             return
         losses = kept_losses(self.places.work)
@@ -227,7 +228,7 @@ class Check:
 
     def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
-        recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
+        recorded = last_of(kept_lines(self.places.work), spot.last)
         if recorded is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import read_json, read_json_or
-from relay.run_folder import attempts, chain, replaced
+from relay.run_folder import attempts, replaced, run_chain
 from relay.run_folder.places import Places
 from relay.spec.dataset import DatasetSpec
 from relay.status import compared
@@ -43,8 +43,8 @@ HANDED_ON = (
 
 def start(run: Path) -> str:
     """`chain.json`, which declares a start of a run. `run` is the folder of its run.json."""
-    why, _ = _looked_at(run / chain.CHAIN, run=run.name)
-    return why or ("" if chain.declared_there(run) else "names no start")
+    why, _ = _looked_at(run / run_chain.CHAIN, run=run.name)
+    return why or ("" if run_chain.declared_there(run) else "names no start")
 
 
 def segment(places: Places, end: int) -> str:
@@ -86,7 +86,7 @@ def spot_check(file: Path, runs: Collection[Places]) -> str:
     for places in runs:
         if places.run_id not in checked:
             return f"says nothing of run {places.run_id}"
-        begins_anew = chain.declared(places.run) is None and not (places.run / "summary.json").exists()
+        begins_anew = run_chain.declared(places.run) is None and not (places.run / "summary.json").exists()
         if why := OLDER_START if begins_anew else _of_start(checked[places.run_id], places.run):
             return why
     return ""
@@ -196,7 +196,7 @@ def _of_start(content: Mapping[str, Any], run: Path, *, noted: bool = False) -> 
     """'' where a result is of the start that its run has declared. Older versions noted none: with `noted`, it has to
     be.
     """
-    generation, declared = content.get("generation"), chain.declared(run)
+    generation, declared = content.get("generation"), run_chain.declared(run)
     if noted and generation is None:
         return "does not say of which start of the run it is"
     return OLDER_START if None not in (generation, declared) and generation != declared else ""

@@ -11,7 +11,7 @@ from typing import Literal
 from relay.base import lock
 from relay.base.clock import clock, duration
 from relay.base.files import read_json_or
-from relay.run_folder import chain, faults, progress, sealed
+from relay.run_folder import attempts, faults, run_chain, sound_checkpoints
 from relay.run_folder.places import Places
 from relay.slurm.commands import QueuedJob, waits
 from relay.spec.run import Run
@@ -85,9 +85,9 @@ def silent(places: Places) -> str:
     return f"has printed nothing for {duration(seconds)}" if seconds > SILENT_SECONDS else ""
 
 
-def _trained(places: Places, newest: progress.Pace | None) -> int:
+def _trained(places: Places, newest: attempts.Pace | None) -> int:
     """The step that is trained: what the newest attempt has recorded, else the checkpoint from which it goes on."""
-    return newest.step if newest else max(sealed.complete(places.work), default=0)
+    return newest.step if newest else max(sound_checkpoints.complete(places.work), default=0)
 
 
 def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> tuple[State, str]:
@@ -101,8 +101,8 @@ def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> t
     elif job := next((job for what, job in queue.items() if f"_{run.id}_" in what), None):
         return ("queued", _why_queued(job)) if waits(job.state) else ("running", "")
     if fault := faults.recorded(places.work):
-        return "failed", fault["error"]
-    return ("begun" if chain.begun(places.run) else "to do"), ""
+        return "failed", fault.error
+    return ("begun" if run_chain.begun(places.run) else "to do"), ""
 
 
 def _why_queued(job: QueuedJob) -> str:
@@ -111,9 +111,9 @@ def _why_queued(job: QueuedJob) -> str:
     return reason + (f", expected to start about {clock(job.starts_at)}" if job.starts_at else "")
 
 
-def _pace(places: Places) -> progress.Pace | None:
+def _pace(places: Places) -> attempts.Pace | None:
     try:
-        return progress.pace(places.work)
+        return attempts.pace(places.work)
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError):  # damaged: then nothing is known
         return None
 

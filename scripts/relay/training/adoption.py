@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from relay.base.errors import UserError
 from relay.base.files import remove, write_json
@@ -18,9 +18,9 @@ from relay.base.lock import exclusive
 from relay.chain.files import sync
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
-from relay.run_folder import attempts, chain, proofs
+from relay.run_folder import proof_notes, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import MANIFEST, damage, manifest, sound
+from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest, sound
 from relay.spec.run import Run
 
 ADOPTED = "adopted.json"
@@ -42,7 +42,8 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     places, source_places = Places(results, run_id), Places(results, source_id)
     run, source = _declared(places), _declared(source_places)
     _check_same(source, run)
-    if (places.work / chain.CHAIN).exists() or (chain.begun(places.run) or "") == chain.declared(places.run):
+    begun, declared = run_chain.begun(places.run), run_chain.declared(places.run)
+    if (places.work / run_chain.CHAIN).exists() or (begun or "") == declared:
         raise UserError(
             f"run {run.id}: it has begun, and goes on from its own checkpoints; "
             f"delete {places.run} and {places.work} to let it go on from another run's"
@@ -70,7 +71,7 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
 def against(results: Path, source_id: str, step: int) -> list[str]:
     """What is found against a run, and the runs that it went on from: who adopts its checkpoint inherits that."""
     source_places = Places(results, source_id)
-    return proofs.inherited(results, _origin(_declared(source_places), source_places, step))
+    return proof_notes.inherited(results, _origin(_declared(source_places), source_places, step))
 
 
 def _declared(places: Places) -> Run:
@@ -87,24 +88,21 @@ def _check_same(source: Run, run: Run) -> None:
     """Raises UserError where the two train different things, or parameters of different types."""
     if source.id == run.id:
         raise UserError(f"run {run.id}: it goes on from its own checkpoints by itself; name two runs")
+
+    def refuse(differs: str, allowed: str) -> NoReturn:
+        raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: {allowed}")
+
     for name, of in SHARED.items():
         given, wanted = of(source), of(run)
         if given != wanted:
-            differs = _difference(name, given, wanted)
-            raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: the same in both")
-    if (kind := run.task.schedule["kind"]) in (
-        "cosine",
-        "scheduler",
-    ) and source.length.total_steps != run.length.total_steps:
-        raise UserError(
-            f"run {run.id}: total_steps is {run.length.total_steps}, {source.length.total_steps} in run {source.id}; "
-            f"allowed: the same in both, because the learning rate of a step follows from them ({kind})"
-        )
-    if (source.computation.precision == "fp64") != (run.computation.precision == "fp64"):
-        raise UserError(
-            f"run {run.id}: precision is {run.computation.precision}, {source.computation.precision} in run "
-            f"{source.id}; allowed: fp64 in both, or in none"
-        )
+            refuse(_difference(name, given, wanted), "the same in both")
+    kind, steps, theirs = run.task.schedule["kind"], run.length.total_steps, source.length.total_steps
+    if kind in ("cosine", "scheduler") and steps != theirs:
+        why = f"the same in both, because the learning rate of a step follows from them ({kind})"
+        refuse(f"total_steps is {steps}, {theirs}", why)
+    one, other = run.computation.precision, source.computation.precision
+    if (one == "fp64") != (other == "fp64"):
+        refuse(f"precision is {one}, {other}", "fp64 in both, or in none")
 
 
 def _difference(name: str, given: Any, wanted: Any) -> str:
@@ -137,15 +135,18 @@ def _take(source_places: Places, places: Places, step: int) -> None:
 
 def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
-    source_chain = chain.read(source_places.work) or {}
-    origin = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
-    recorded = [attempts.read(source_places.work, entry["number"]) for entry in source_chain.get("attempts", ())]
-    facts: dict[str, Any] = next((lines[0]["ranks"][0] for lines in reversed(recorded) if lines), {})
-    return origin | {
+    chain = run_chain.read(source_places.work)
+    recorded = chain.recorded(source_places.work) if chain else []
+    facts = next((records.ranks[0] for _, records in reversed(recorded) if records), {})
+    return {
+        "run": source.id,
+        "step": step,
+        "strategy": source.strategy.name,
+        "world_size": source.shape.world_size,
         "setting": source.setting_id,
-        **proofs.origin(source_places.run, source_chain, facts),
+        **proof_notes.origin(source_places.run, chain, facts),
         "precision": source.computation.precision,
-        "code": source_chain.get("code"),
-        "adopted_from": source_chain.get("adopted_from"),
+        "code": chain.code if chain else None,
+        "adopted_from": chain.adopted_from if chain else None,
         "time": time.time(),
     }

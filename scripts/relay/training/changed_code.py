@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.run_folder import chain
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.progress import saved_step
 from relay.run_folder.replaced import how_anew
-from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import freeze, name_of_today, noted, planned
+from relay.run_folder.sound_checkpoints import complete, saved_step
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run, Training
 from relay.spec.script import Script
@@ -25,25 +22,18 @@ from relay.spec.script import Script
 NAMED = 5  # of more runs a message names the strategy alone
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A run with code of its own: it is finished, or goes on with that code from `step`."""
-
-    run: Run
-    finished: bool
-    step: int = 0
-
-
 def warnings(runs: Iterable[Run], results: Path) -> list[str]:
     """A line for each strategy whose runs keep older code: what becomes of them, and how to train them anew."""
     today: dict[str, str | None] = {}
-    groups: dict[tuple[str, bool], list[Kept]] = {}
+    groups: dict[tuple[str, bool], list[Places]] = {}
     for run in runs:
-        if run.strategy.name not in today:
-            today[run.strategy.name] = source_today(run)
-        if kept := _kept(run, Places(results, run.id), today[run.strategy.name]):
-            groups.setdefault((run.strategy.name, kept.finished), []).append(kept)
-    return [_line(strategy, finished, group) for (strategy, finished), group in groups.items()]
+        name, places = run.strategy.name, Places(results, run.id)
+        if name not in today:
+            today[name] = source_today(run)
+        then, finished = _trained_with(run, places)
+        if _differs(then, today[name]):
+            groups.setdefault((name, finished), []).append(places)
+    return [_line(name, finished, group) for (name, finished), group in groups.items()]
 
 
 def sources(run: Training) -> str:
@@ -95,14 +85,14 @@ def code_of_today(run: Training, folder: Path) -> dict[str, str]:
 
 def edited_since(run: Run, places: Places) -> str:
     """What was edited since the run began, and what to do about it; '' where nothing was, or nothing is known."""
-    then = chain.read(places.work) or {}
+    then = run_chain.read(places.work)
     now: dict[str, str | None] = {**planned(places.code, run)}
     if not now:
         now["strategy_source"] = source_today(run)
         with suppress(UserError):  # it cannot be read now
             now["training_source"] = training_source(run)
     words = {"strategy_source": "its strategy's code", "training_source": "the code that trains"}
-    edited = [phrase for name, phrase in words.items() if now.get(name) and then.get(name) not in (None, now[name])]
+    edited = [phrase for name, phrase in words.items() if _differs(getattr(then, name, None), now.get(name))]
     if not edited:
         return ""
     return (
@@ -119,27 +109,28 @@ def may_change(run: Run, work: Path) -> bool:
     return run.strategy.script is None and not complete(work)
 
 
-def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
-    """The run, where its code is not today's; None where it is, or will be."""
+def _trained_with(run: Run, places: Places) -> tuple[str | None, bool]:
+    """The digest of the strategy's code that a run keeps, and whether it is finished; None where it keeps none."""
     summary = read_json_or(places.run / "summary.json", None)
     if summary and isinstance(summary, dict):  # the report tells of a damaged one
-        return Kept(run, finished=True) if _differs(summary, today) else None
-    declared, run_chain = chain.declared(places.run), chain.read(places.work)
-    begun = run_chain and run_chain["generation"] == declared and not may_change(run, places.work)
-    return Kept(run, finished=False, step=saved_step(places.work)) if begun and _differs(run_chain, today) else None
+        return summary.get("strategy_source"), True
+    chain = run_chain.read(places.work)
+    if chain is None or chain.generation != run_chain.declared(places.run) or may_change(run, places.work):
+        return None, False
+    return chain.strategy_source, False
 
 
-def _differs(record: dict[str, Any] | None, today: str | None) -> bool:
-    return today is not None and record is not None and record.get("strategy_source") not in (None, today)
+def _differs(then: str | None, today: str | None) -> bool:
+    return None not in (then, today) and then != today
 
 
-def _line(strategy: str, finished: bool, group: list[Kept]) -> str:
-    whose = f"run {group[0].run.id}" if len(group) == 1 else f"{len(group)} runs of it"
+def _line(strategy: str, finished: bool, group: list[Places]) -> str:
+    whose = f"run {group[0].run_id}" if len(group) == 1 else f"{len(group)} runs of it"
     if finished:
         becomes = f"{whose}, finished before, will not be trained again, and the report strikes out what it measured"
     elif len(group) == 1:
-        becomes = f"{whose} goes on from step {group[0].step} with the code that it began with"
+        becomes = f"{whose} goes on from step {saved_step(group[0].work)} with the code that it began with"
     else:
         becomes = f"{whose} go on from their checkpoints with the code that they began with"
-    anew = how_anew(*(kept.run.id for kept in group) if len(group) <= NAMED else [strategy])
+    anew = how_anew(*(places.run_id for places in group) if len(group) <= NAMED else [strategy])
     return f"strategy {strategy}: its code has changed. {becomes}. To train with today's code from the start: {anew}"

@@ -25,8 +25,8 @@ from relay.chain.files import all_described, described, disk_refusal, sync
 from relay.chain.generators import generators, restore
 from relay.chain.sealed import publish, superseded, wait_for
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name, attempts, chain
-from relay.run_folder.sealed import MANIFEST, complete, manifest, remove_leftovers, sound
+from relay.run_folder import alive, attempts, run_chain
+from relay.run_folder.sound_checkpoints import MANIFEST, complete, manifest, remove_leftovers, sound
 from relay.strategies.base import Strategy
 
 
@@ -44,22 +44,23 @@ class Checkpoints(Background[float]):
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
     owner were found to be those of the run.
-    `chain_of` is the run's folder, where `directory` is another one.
+    `rolling`: of a folder of states that all stay, those of the same run that do not.
     """
 
     ranks: Ranks
 
-    def __init__(self, directory: Path, ranks: Ranks, *, chain_of: Path | None = None) -> None:
+    def __init__(self, directory: Path, ranks: Ranks, *, rolling: Checkpoints | None = None) -> None:
         super().__init__(ranks)
-        self.directory, self.ranks = directory, ranks
-        self._chain = chain.read(chain_of or directory) if ranks.rank == 0 else None
+        self.directory, self.ranks, self._all_stay = directory, ranks, rolling is not None
+        work = rolling.directory if rolling else directory
+        self._chain = run_chain.read(work) if ranks.rank == 0 else None
 
     def begin(self, strategy: Strategy, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
         began, state = time.monotonic(), generators()
         # Processes of an earlier attempt may still be writing theirs.
-        partial = self.directory / f"partial-{attempt_name.name()}-{step}"
+        partial = self.directory / f"partial-{alive.attempt()}-{step}"
         try:
             partial.mkdir(mode=0o755, exist_ok=True)
         except FileNotFoundError:
@@ -89,16 +90,13 @@ class Checkpoints(Background[float]):
             for file in files:
                 sync(partial / file)  # most of the time that a save takes
             longest = max(self.longest_save_seconds, time.monotonic() - began)
-            whose = {"run": self.directory.name, "chain": self._chain, "world_size": self.ranks.world_size}
+            chain = self._chain.as_dict() if self._chain else None
+            whose = {"run": self.directory.name, "chain": chain, "world_size": self.ranks.world_size}
             facts = {**whose, "save_seconds": round(float(longest), 3)}
             publish(partial, self.directory / f"step-{step}", step, files, facts, MANIFEST)
-            self._tidy(step)
+            for old in () if self._all_stay else superseded(self.directory, step, MANIFEST):
+                remove(old)
         return time.monotonic() - began
-
-    def _tidy(self, step: int) -> None:
-        """Keep the newest of this training."""
-        for old in superseded(self.directory, step, MANIFEST):
-            remove(old)
 
     def _written(self, saving: Saving[float]) -> None:
         """The checkpoint is complete."""
@@ -154,10 +152,10 @@ class Checkpoints(Background[float]):
         """On rank 0: the step to go on from, that of another run's checkpoint, the seconds that saving has taken, and
         why nothing may be loaded."""
         remove_leftovers(self.directory)
-        run_chain = self._chain or {}
-        adopted = (run_chain.get("adopted_from") or {}).get("step")
+        chain = self._chain
+        adopted = chain.adopted_step if chain and chain.adopted_from else None
         try:
-            newest = next(sound(self.directory, first, last, generation=run_chain.get("generation")), None)
+            newest = next(sound(self.directory, first, last, generation=chain.generation if chain else None), None)
         except UserError as error:  # other users could have written what is there
             return None, None, 0.0, str(error)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):

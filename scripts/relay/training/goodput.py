@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
-Line = Mapping[str, Any]
+from relay.run_folder.attempts import Records
+from relay.run_folder.run_chain import Attempt
+
 PARTS = ("startup", "loading", "steps", "repeated", "evaluation", "saving", "idle")
 # Their names in a summary, and so in the tables. That of `steps` is `train_seconds`.
 COLUMNS = {part: f"{part}_seconds" for part in PARTS if part != "steps"}
@@ -21,13 +23,12 @@ COLUMNS = {part: f"{part}_seconds" for part in PARTS if part != "steps"}
 
 @dataclass(frozen=True)
 class Spent:
-    """An attempt's time: when its job began (seconds since 1970), the wait before that, and seconds of each part.
+    """An attempt's time: the seconds that its job waited before it began, and the seconds of each part.
 
-    `queued` is None where no scheduler told it.
+    `queued` is None where no scheduler told it. `last` is the last step of which the records tell.
     """
 
-    entry: Mapping[str, Any]
-    began: float
+    attempt: Attempt
     queued: float | None
     last: int | None
     parts: Mapping[str, float]
@@ -38,44 +39,36 @@ class Spent:
         return fsum(self.parts.values())
 
 
-def spent(entry: Mapping[str, Any], lines: Sequence[Line], counted: float) -> Spent:
-    """The time of an attempt. `entry` is the chain's, `lines` are its records.
+def spent(attempt: Attempt, records: Records, counted: float) -> Spent:
+    """The time of an attempt.
 
     `counted` are the seconds of its steps that count. Of a job that was killed whole, its time ends with its last sign
     of life. No less is held than was trained: a clock that was set back says less.
     """
-    began = min(entry.get("job_started", entry["started"]), entry["started"])
-    ended = max(entry.get("ended") or (lines[-1]["time"] if lines else entry["started"]), began)
-    trained = fsum(block[2] for line in lines for block in line.get("blocks", ()))
-    paused = {part: _paused(lines, part) for part in ("evaluation", "saving")}
-    first = lines[0]["time"] if lines else ended
-    launched = lines[0].get("launched", entry["started"]) if lines else entry["started"]
+    began = min(attempt.job_started or attempt.started, attempt.started)
+    ended = max(attempt.ended or (records.last_at if records else attempt.started), began)
+    trained = fsum(block[2] for block in records.all_of("blocks"))
+    first = records.began if records else ended
+    launched = records.lines[0].get("launched", attempt.started) if records else attempt.started
+    # Between the last record of one that was killed and its end there are steps of which no record tells.
+    lost = max(0.0, ended - records.last_at) if records and not records.end else 0.0
     parts = {
         "startup": max(0.0, launched - began),
         "loading": max(0.0, first - launched),
         "steps": counted,
-        "repeated": max(0.0, trained - counted) + _lost(lines, ended),
-        **paused,
+        "repeated": max(0.0, trained - counted) + lost,
+        "evaluation": records.paused("evaluation"),
+        "saving": records.paused("saving"),
     }
     parts["idle"] = max(0.0, ended - began - fsum(parts.values()))
-    queued = began - entry["submitted"] if "submitted" in entry and "job_started" in entry else None
-    return Spent(entry, began, None if queued is None else max(0.0, queued), _reached(lines), parts)
+    submitted = attempt.submitted if attempt.job_started is not None else None
+    queued = None if submitted is None else max(0.0, began - submitted)
+    return Spent(attempt, queued, _reached(records), parts)
 
 
-def _paused(lines: Sequence[Line], part: str) -> float:
-    return fsum(line.get("paused", {}).get(part, 0.0) for line in lines)
-
-
-def _lost(lines: Sequence[Line], ended: float) -> float:
-    """Seconds between the last record of an attempt that was killed and its end: steps of which no record tells."""
-    return max(0.0, ended - lines[-1]["time"]) if lines and "end" not in lines[-1] else 0.0
-
-
-def _reached(lines: Sequence[Line]) -> int | None:
+def _reached(records: Records) -> int | None:
     """The last step of which the records tell."""
-    if not lines:
-        return None
-    return int(lines[-1].get("end", lines[0]["start"] + sum(len(line.get("losses", ())) for line in lines)))
+    return int(records.end.get("end", records.start + len(records.losses))) if records else None
 
 
 def split(attempts: Sequence[Spent]) -> dict[str, Any]:
@@ -84,8 +77,8 @@ def split(attempts: Sequence[Spent]) -> dict[str, Any]:
     totals = {name: round(fsum(each.parts[part] for each in attempts), 6) for part, name in COLUMNS.items()}
     jobs = [
         {
-            "attempt": each.entry["number"],
-            "job": each.entry.get("job"),
+            "attempt": each.attempt.number,
+            "job": each.attempt.job,
             "last": each.last,
             "queued": each.queued,
             "parts": {part: round(each.parts[part], 3) for part in PARTS},

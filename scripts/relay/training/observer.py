@@ -19,12 +19,12 @@ from relay.process.gpus import uuids
 from relay.process.ranks import Ranks
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.samples import samples_path
-from relay.run_folder.step_split import FILE, StepSplit
 from relay.spec.recipe import Length
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.training.observed_cpu import OnCpu, ThreadClock
 from relay.training.observed_gpu import OnGpu
+from relay.training.step_split import FILE, StepSplit
 from relay.training.timing import Stopwatch
 
 LEAST_STEPS = 5  # fewer would say little
@@ -83,17 +83,14 @@ class Observer:
         elif self._observed:
             seen, self._observed = self._observed, None
             steps = self.last - self.first
-            by_rank = self.ranks.gather({part: seconds / steps for part, seconds in _ended(seen).items()})
+            try:
+                parts = seen.end()
+            except Exception:  # of a profiler: the run does not depend on it
+                traceback.print_exc()
+                parts = {}
+            by_rank = self.ranks.gather({part: seconds / steps for part, seconds in parts.items()})
             if self.ranks.rank == 0 and all(by_rank):
                 StepSplit(self.attempt, self.first, self.last, seen.method, by_rank).write(self.work)
-
-
-def _ended(seen: OnCpu | OnGpu) -> dict[str, float]:
-    try:
-        return seen.end()
-    except Exception:  # of a profiler: the run does not depend on it
-        traceback.print_exc()
-        return {}
 
 
 def monitored(run: Training, ranks: Ranks, work: Path, attempt: int) -> AbstractContextManager[None]:

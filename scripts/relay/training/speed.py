@@ -29,7 +29,7 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
     probe = changed(run, id=f"speed-{run.setting_id}", evaluate_every_steps=run.length.total_steps)
     places = Places(results, probe.id)
     if attempt > 1 and (fault := faults.recorded(places.work)):
-        raise UserError(f"setting {run.setting_id}: failed before, not tried again: {fault['error']}")
+        raise UserError(f"setting {run.setting_id}: failed before, not tried again: {fault.error}")
     for left in (places.work, places.run):  # by a measurement that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:

@@ -26,20 +26,20 @@ from relay.process import machine
 from relay.process.generators import seed_generators
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.run_folder import chain
+from relay.run_folder import run_chain
 from relay.run_folder.attempts import DEADLINE
-from relay.run_folder.measured import read_measured, write_measured
+from relay.run_folder.run_chain import read_measured, write_measured
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
 from relay.task import finite
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.observer import Observer, monitored
-from relay.training.records import Recorder
-from relay.training.spots import Keeper, NotedTask
+from relay.training.ranks_agree import Agreement
+from relay.training.recorder import Recorder
+from relay.training.spot_keeper import Keeper, NotedTask
 from relay.training.timing import Stopwatch
 
 
@@ -134,7 +134,7 @@ class Trainer:
         resumed = self.checkpoints.resume(self.strategy, first, last)
         if resumed is None and first > 0:
             raise UserError(no_sound_checkpoint(self.run.id, first, last))
-        if resumed and (earlier := chain.dataset(self.work)) not in (None, self.dataset):
+        if resumed and (earlier := run_chain.dataset(self.work)) not in (None, self.dataset):
             raise UserError(
                 f"run {self.run.id}: its dataset was made anew with other content since its last job (then {earlier}, "
                 f"now {self.dataset}); put the older one back, or delete results/runs/{self.run.id} to train it from "

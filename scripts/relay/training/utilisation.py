@@ -7,7 +7,7 @@ last one. Needs no torch.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.run_folder import samples
+from relay.run_folder.attempts import Records
 from relay.run_folder.samples import READINGS, Look, Node, mean
 
 KEPT_LOOKS = 200  # points of each course: enough for a plot
@@ -30,117 +31,112 @@ Point = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """An attempt that was looked at: its nodes, from when to when it trained, and how many steps."""
+class Use:
+    """The looks at a node, and from when to when an attempt trained there."""
 
-    nodes: Sequence[Node]
+    node: Node
     began: float
     ended: float
-    steps: int
 
     @property
     def seconds(self) -> float:
         return self.ended - self.began
 
-    def looks(self, node: Node) -> list[Look]:
-        """The looks at a node while it trained; of a shorter training the one after it."""
-        later = [look for look in node.looks if look.time > self.began]
+    @property
+    def looks(self) -> list[Look]:
+        """Those while it trained; of a shorter training the one after it."""
+        later = [look for look in self.node.looks if look.time > self.began]
         return [look for look in later if look.time <= self.ended] or later[:1]
 
-    def grown(self, node: Node, counter: Callable[[Look], float | None]) -> float | None:
+    def grown(self, counter: Callable[[Look], float | None]) -> float | None:
         """How much a counter has grown while it trained; None where it was not told."""
-        series = [(look.time, value) for look in node.looks if (value := counter(look)) is not None]
+        series = [(look.time, value) for look in self.node.looks if (value := counter(look)) is not None]
         return _at(series, self.ended) - _at(series, self.began) if series else None
 
-    def joules(self) -> float | None:
-        """The energy of all GPUs: by their own counters, or else by their power. None where neither is told."""
-        energies = [
-            joules
-            for node in self.nodes
-            for place in range(len(node.looks[0].gpus))
-            if (joules := self._joules(node, place)) is not None
-        ]
-        return fsum(energies) if energies else None
+    @property
+    def cpu_seconds(self) -> float:
+        return self.grown(lambda look: look.cpu_seconds) or 0.0
 
-    def _joules(self, node: Node, place: int) -> float | None:
-        counted = self.grown(node, lambda look: look.gpus[place][READINGS.index("energy_joules")])
+    def joules(self) -> list[float]:
+        """The energy of each GPU that tells it: by its own counter, or else by its power."""
+        each = (self._joules(place) for place in range(len(self.node.looks[0].gpus)))
+        return [joules for joules in each if joules is not None]
+
+    def _joules(self, place: int) -> float | None:
+        counted = self.grown(lambda look: look.gpus[place][READINGS.index("energy_joules")])
         if counted is not None:
             return counted
-        watts = [look.gpus[place][READINGS.index("power_watts")] for look in self.looks(node)]
+        watts = [look.gpus[place][READINGS.index("power_watts")] for look in self.looks]
         power = mean([each for each in watts if each is not None])
         return None if power is None else power * self.seconds
 
 
-def used(
-    work: Path, attempts: Sequence[tuple[int, Sequence[Mapping[str, Any]]]], steps_per_epoch: int
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Seen:
+    """An attempt that was looked at: its nodes, and how many steps it trained."""
+
+    uses: Sequence[Use]
+    steps: int
+
+
+def used(work: Path, attempts: Sequence[tuple[int, Records]], steps_per_epoch: int) -> dict[str, Any]:
     """The figures of a summary, and the `course`; empty where nothing was looked at.
 
     `attempts` are their numbers and records.
     """
-    observed = [attempt for number, lines in attempts if (attempt := _attempt(work, number, lines))]
-    if not observed:
+    seen = []
+    for number, records in attempts:
+        nodes = [node for node in samples.read(work, number) if node.looks] if records else []
+        if nodes:
+            seen.append(Seen([Use(node, records.began, records.last_at) for node in nodes], len(records.losses)))
+    if not seen:
         return {}
-    looks = [look for each in observed for node in each.nodes for look in node.looks]
+    uses = [use for each in seen for use in each.uses]
+    had = fsum(use.node.cpus * use.seconds for use in uses)
     figures = {
-        "cpu_utilisation": _cpu_utilisation(observed),
-        "other_cpus": _other_cpus(observed),
-        "peak_node_memory_bytes": max(look.resident_bytes for look in looks),
-        **_of_gpus(observed, steps_per_epoch),
+        "cpu_utilisation": fsum(use.cpu_seconds for use in uses) / had if had > 0 else None,
+        "other_cpus": _other_cpus(uses),
+        "peak_node_memory_bytes": max(look.resident_bytes for use in uses for look in use.node.looks),
+        **_of_gpus(seen, uses, steps_per_epoch),
     }
-    return {name: value for name, value in figures.items() if value is not None} | {"course": _course(observed)}
+    return {name: value for name, value in figures.items() if value is not None} | {"course": _course(seen)}
 
 
-def _attempt(work: Path, number: int, lines: Sequence[Mapping[str, Any]]) -> Attempt | None:
-    nodes = [node for node in samples.read(work, number) if node.looks]
-    if not lines or not nodes:
-        return None
-    steps = sum(len(line.get("losses", ())) for line in lines)
-    return Attempt(nodes, lines[0]["time"], lines[-1]["time"], steps)
-
-
-def _cpu_utilisation(attempts: Sequence[Attempt]) -> float | None:
-    pairs = [(each, node) for each in attempts for node in each.nodes]
-    spent = fsum(each.grown(node, lambda look: look.cpu_seconds) or 0.0 for each, node in pairs)
-    had = fsum(node.cpus * each.seconds for each, node in pairs)
-    return spent / had if had > 0 else None
-
-
-def _other_cpus(attempts: Sequence[Attempt]) -> float | None:
+def _other_cpus(uses: Sequence[Use]) -> float | None:
     """The CPUs that other programs used while it trained, on the node where they used most."""
     counts = [
-        (everything - (each.grown(node, lambda look: look.cpu_seconds) or 0.0)) / each.seconds
-        for each in attempts
-        for node in each.nodes
-        if each.seconds > 0 and (everything := each.grown(node, lambda look: look.node_cpu_seconds)) is not None
+        (everything - use.cpu_seconds) / use.seconds
+        for use in uses
+        if use.seconds > 0 and (everything := use.grown(lambda look: look.node_cpu_seconds)) is not None
     ]
     return max(0.0, *counts) if counts else None
 
 
-def _of_gpus(attempts: Sequence[Attempt], steps_per_epoch: int) -> dict[str, float | None]:
+def _of_gpus(seen: Sequence[Seen], uses: Sequence[Use], steps_per_epoch: int) -> dict[str, float | None]:
     """Figures of all GPUs together; None for what no look has told."""
-    looks = [look for each in attempts for node in each.nodes for look in each.looks(node)]
+    looks = [look for use in uses for look in use.looks]
     figures = {name: mean([value for look in looks for value in look.readings(of)]) for name, of in MEANS.items()}
-    memory = [value for look in looks for value in look.readings("memory_bytes")]
-    figures["peak_gpu_memory_bytes"] = max(memory, default=None)
-    energies = [(each, joules) for each in attempts if (joules := each.joules()) is not None]
-    seconds, steps = fsum(each.seconds for each, _ in energies), sum(each.steps for each, _ in energies)
-    if energies:
-        joules = fsum(joules for _, joules in energies)
-        figures["gpu_energy_joules"] = joules
-        figures["gpu_power_watts"] = joules / seconds if seconds > 0 else None
-        figures["gpu_energy_joules_per_epoch"] = joules * steps_per_epoch / steps if steps else None
+    figures["peak_gpu_memory_bytes"] = max(
+        (each for look in looks for each in look.readings("memory_bytes")), default=None
+    )
+    told = [(each, joules) for each in seen if (joules := [one for use in each.uses for one in use.joules()])]
+    seconds, steps = fsum(each.uses[0].seconds for each, _ in told), sum(each.steps for each, _ in told)
+    if told:
+        energy = fsum(one for _, joules in told for one in joules)
+        figures["gpu_energy_joules"] = energy
+        figures["gpu_power_watts"] = energy / seconds if seconds > 0 else None
+        figures["gpu_energy_joules_per_epoch"] = energy * steps_per_epoch / steps if steps else None
     return figures
 
 
-def _course(attempts: Sequence[Attempt]) -> dict[str, list[float | None]]:
+def _course(seen: Sequence[Seen]) -> dict[str, list[float | None]]:
     """What all nodes used together, over the seconds since the first look: at most KEPT_LOOKS points, and a gap (None)
     between two attempts."""
-    started = min(node.looks[0].time for node in attempts[0].nodes)
+    started = min(use.node.looks[0].time for use in seen[0].uses)
     points: list[Point | None] = []
-    for each in attempts:
+    for each in seen:
         points += [None] * bool(points)
-        of_nodes = zip(*(list(_points(node)) for node in each.nodes), strict=False)
+        of_nodes = zip(*(list(_points(use.node)) for use in each.uses), strict=False)
         points += [_together(at_once, started) for at_once in of_nodes]
     stride = -(-len(points) // KEPT_LOOKS) or 1
     kept = [_middle(points[place : place + stride]) for place in range(0, len(points), stride)]

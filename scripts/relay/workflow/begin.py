@@ -20,7 +20,7 @@ from relay.driver import first_look, full_disk
 from relay.launch import gpus
 from relay.planning import handed, planner, searches, table
 from relay.planning.plan import Plan
-from relay.run_folder import layout
+from relay.run_folder import results_folder
 from relay.slurm.held import Held
 from relay.spec import user_limits
 from relay.spec.arithmetic import Arithmetic
@@ -95,7 +95,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
     given = reading.given_config(workflow, _defaults(workflow))
     config = shrink.applied(load(given))
     site = _site(config, workflow, root)
-    layout.refuse_other(RESULTS)
+    results_folder.refuse_other(RESULTS)
     count, alone = cache(gpus.count_gpus), chosen and not site and config.device != "cpu"
     planned = partial(
         planner.plan,

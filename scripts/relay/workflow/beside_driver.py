@@ -13,7 +13,7 @@ from typing import Any
 from relay.base.files import write_json
 from relay.environments import locks, login_node
 from relay.equivalence.verdict import of_scripts
-from relay.run_folder import chain, replaced
+from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
 from relay.spec.script import NOT_PROVEN
 from relay.workflow.call import RESULTS, Call
@@ -90,7 +90,8 @@ class BesideDriver:
         """By run, the start whose training has begun, where the file that says so is lost: it is written again."""
         runs = self.call.plan.runs if self.call.drives else []
         folders = {run.id: RESULTS / "runs" / run.id for run in runs}
-        return {id: chain.begun(folder) for id, folder in folders.items() if chain.declared_there(folder) is None}
+        undeclared = {id: folder for id, folder in folders.items() if run_chain.declared_there(folder) is None}
+        return {id: run_chain.begun(folder) for id, folder in undeclared.items()}
 
     def start(self, job: Any) -> str:
         """The command that names a start of a run, after it has put aside what an older one has trained."""

@@ -14,7 +14,7 @@ from relay.base.files import read_json
 from relay.card.looks import Looks
 from relay.card.words import all_in_words
 from relay.config.expansion import task_options
-from relay.driver import claim, guard, refused, signals
+from relay.driver import claim, end_jobs, guard, refused
 from relay.driver.view import View
 from relay.libtorch import record
 from relay.planning import chains, handed, requests, searches, table
@@ -146,7 +146,7 @@ class Shown(guard.Shows):
         """Something is missing, for good or because the call was interrupted: the comparison is made of the others."""
         if self.call.had_jobs_of("selftest"):  # of an interrupted call, too
             self.selftest()
-        if signals.interrupted():  # the next call goes on, and makes it
+        if end_jobs.interrupted():  # the next call goes on, and makes it
             return
         if self.call.had_jobs_of("comparison"):
             self.driver.write_plan("results/plan.json")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.files import read_json_or, write_json_over
+from relay.run_folder.run_chain import RunChain
 
 PROOF = "proof.json"  # beside run.json: which gate proves the run
 COMPUTING = ("torch", "cuda", "nccl")  # what decides what is computed; Python's own version does not
@@ -18,12 +19,12 @@ def note(folder: Path, gate: str) -> None:
         write_json_over(folder / PROOF, {"gate": gate})
 
 
-def origin(folder: Path, chain: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def origin(folder: Path, chain: RunChain | None, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be known later of a run that another one goes on from: its gate, and what it was trained with.
 
     `folder` is that of its run.json, `facts` are what a process of its last attempt recorded.
     """
-    sources = {name: chain.get(name) for name in ("generation", "strategy_source", "training_source")}
+    sources = {name: getattr(chain, name, None) for name in ("generation", "strategy_source", "training_source")}
     proof = read_json_or(folder / PROOF, None)
     gate = proof.get("gate") if isinstance(proof, dict) else None  # none where it is damaged: then nothing is proven
     return {**sources, "gate": gate, "versions": facts.get("versions"), "dataset": facts.get("dataset")}

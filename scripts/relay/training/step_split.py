@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json_or, write_json_over
+from relay.base import typed
+from relay.base.files import write_json_over
 
 FILE = "step_split.json"
 # The parts of a step. It waits for data; computes; waits for other processes, or for what is sent, without computing;
@@ -40,11 +41,7 @@ class StepSplit:
     @classmethod
     def read(cls, work: Path) -> StepSplit | None:
         """What was kept; None where there is nothing, or something damaged."""
-        content = read_json_or(work / FILE, None)
-        try:
-            return cls(**content) if content else None
-        except TypeError:
-            return None
+        return typed.read(cls, work / FILE)
 
     def within(self, attempt: int, block: Sequence[float]) -> bool:
         """Whether a block of steps, [first, last, …], is one of those that were observed."""

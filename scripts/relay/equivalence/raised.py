@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from relay.run_folder.faults import Fault
 from relay.run_folder.snapshot import OWN_TASK
 
 CANNOT_RUN = "it cannot run this training"
@@ -25,22 +25,21 @@ HELPS = (
 )
 
 
-def cannot_run(fault: Mapping[str, Any], task: str) -> str:
+def cannot_run(fault: Fault, task: str) -> str:
     """The problem of a strategy that left this fault: the line, torch's words, and what helps.
 
     The line is the last one of the user's that led to it, in the folder of the `task`'s file or a job's copy of it;
     that of torch's own where none did.
     """
-    error = str(fault["error"])
-    frames = list(FRAME.finditer(str(fault.get("traceback", ""))))
+    frames = list(FRAME.finditer(fault.traceback))
     own = [frame for frame in frames if _beside(Path(frame["file"]), task)]
     place = ""
     if last := (own or frames)[-1:]:
         place = f" {last[0]['file'] if own else Path(last[0]['file']).name}:{last[0]['line']}"
         place += f" ({last[0]['code']})" if last[0]["code"] and not last[0]["code"].startswith("raise ") else ""
         place += ":"
-    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, error)), "")
-    return f"{CANNOT_RUN}:{place} {error}{helps}"
+    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, fault.error)), "")
+    return f"{CANNOT_RUN}:{place} {fault.error}{helps}"
 
 
 def _beside(file: Path, task: str) -> bool:

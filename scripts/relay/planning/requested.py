@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from relay.base.files import read_json_or, write_json_over
+from relay.base import typed
+from relay.base.files import write_json_over
 from relay.spec.job import Job
 from relay.spec.run import WRITTEN_AHEAD, Run, Specification
 
@@ -52,19 +53,12 @@ class Requests:
     @classmethod
     def read(cls, results: Path) -> Requests:
         """What the driver has written down; nothing where it has not, or where the file is damaged."""
-        content = read_json_or(results / FILE, None)
-        try:
-            measured = {name: Sized(**values) for name, values in content["measured"].items()}
-            return cls(measured, {name: int(memory_mb) for name, memory_mb in content["raised"].items()})
-        except (TypeError, KeyError, ValueError, AttributeError):
-            return cls()
+        return typed.read(cls, results / FILE) or cls()
 
     def write(self, results: Path) -> None:
         """Write it down for later calls. Raises OSError."""
-        measured = {name: asdict(sized) for name, sized in self.measured.items()}
-        content = {"measured": measured, "raised": dict(self.raised)}
-        if read_json_or(results / FILE, None) != content:
-            write_json_over(results / FILE, content)
+        if self != typed.read(type(self), results / FILE):
+            write_json_over(results / FILE, asdict(self))
 
 
 def name_of(specification: Specification) -> str:

@@ -8,16 +8,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import remove
+from relay.base.errors import UserError
+from relay.base.files import read_json_or, remove
 from relay.chain import sealed, writers
-from relay.run_folder.trust import refuse_others
 
 MANIFEST = "complete.json"
+REACHED = "reached.json"  # the newest step that a script has saved, as it tells
+LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it that are the project's
+
+
+def refuse_others(work: Path) -> None:
+    """Raises UserError where another user could put something into a run's folder."""
+    if problem := writers.unsafe_above(work, LEVELS):
+        raise UserError(problem)
 
 
 def complete(directory: Path) -> list[int]:
     """Steps of which a checkpoint `step-{n}/` is there, newest first."""
     return sealed.complete(directory, MANIFEST)
+
+
+def saved_step(work: Path) -> int:
+    """The step of the newest checkpoint, a script's own included; 0 where there is none."""
+    step = read_json_or(work / REACHED, {}).get("step")
+    return max([*complete(work), step if isinstance(step, int) else 0])
 
 
 def remove_leftovers(directory: Path) -> None:

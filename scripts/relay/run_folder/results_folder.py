@@ -1,13 +1,22 @@
-"""Which layout a folder of results has: results of two layouts are never mixed."""
+"""What a folder of results has to be before a call works there: of this version's layout, and its user's alone.
+
+Results of two layouts are never mixed. Nobody but the user puts something where jobs run or load it: a call closes its
+folders, and looks at those above.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
+from relay.chain import writers
+from relay.run_folder.sound_checkpoints import refuse_others
 from relay.spec.run import Training
 
 # 1: flat fields in run.json, modules of the frozen code in one folder. 2: groups of fields, packages.
@@ -18,6 +27,8 @@ FILE = "layout.json"
 # What no later version could go on with; wheelhouses and environments are good for all.
 OF_A_LAYOUT = ("runs", "checkpoints", "equivalence", "code", "speeds", "probe")
 SPECIFICATIONS = ("runs/*/run.json", "equivalence/gates/*/gate.json", "equivalence/references/*/reference.json")
+# What jobs run, load, or are told to run: its folders, down to this depth.
+OF_JOBS = {"code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 FOLDERS = (*OF_A_LAYOUT, "datasets", "logs", "benchmarks", "environments")
 
 
@@ -64,3 +75,31 @@ def check_layout(results: Path) -> None:
     """Note this version's layout in a folder of results that has none. Raises UserError for one of another layout."""
     if not refuse_other(results):
         write_json(results / FILE, {"layout": LAYOUT})
+
+
+def keep_others_out(results: Path, sources: Sequence[Path] = ()) -> None:
+    """Close the folders of what jobs run or load, and warn where a group could write there, or above.
+
+    Raises UserError where another user could put something into one, or change one of the `sources`: files and folders
+    that are the program. Whose these are does not matter.
+    """
+    os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
+    state = results.parent / ".snakemake"  # with environments
+    program = [path for source in sources for path in (source, *source.rglob("*"))]
+    for place in (state, *(path for path in program if path.name == "__pycache__")):  # before, by this process
+        if place.is_dir() and not place.is_symlink() and place.stat().st_mode & 0o022:
+            writers.keep_to_owner(place)
+    own, around = [results, *([state] if state.is_dir() else [])], dict.fromkeys(writers.above(results))
+    for name, depth in OF_JOBS.items():
+        writers.make_own(results / name)
+        refuse_others(results / name / "any")
+        around |= dict.fromkeys(writers.above(results / name))
+        own.append(results / name)
+        own += (folder for level in range(1, depth + 1) for folder in (results / name).glob("*/" * level))
+    program = [path for path in program if not path.is_symlink()]  # nobody can write to a link
+    for path, folder in (*((path.resolve(), False) for path in own), *((path, True) for path in program)):
+        with suppress(FileNotFoundError):  # such as bytecode that Python has just renamed
+            if problem := writers.unsafe(path, folder=folder):
+                raise UserError(problem)
+    if line := writers.warning((*own, *around, *program), results, owners=False):
+        print(line, file=sys.stderr)

@@ -15,7 +15,7 @@ from relay.base.files import remove
 from relay.chain.agreement import DONE
 from relay.process import system
 from relay.process.ranks import Ranks
-from relay.run_folder import attempt_name
+from relay.run_folder import alive
 from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
@@ -38,16 +38,6 @@ class NotedTask(BoundTask):
         return super().loss(outputs, batch)
 
 
-class _States(Checkpoints):
-    """Checkpoints that stay: all of them are needed until the run is checked."""
-
-    def __init__(self, directory: Path, rolling: Checkpoints) -> None:
-        super().__init__(directory, rolling.ranks, chain_of=rolling.directory)
-
-    def _tidy(self, step: int) -> None:
-        """Keep all."""
-
-
 class Keeper:
     """Keeps a run's states around its spots. All methods are collective, and return at once away from the spots.
 
@@ -58,7 +48,7 @@ class Keeper:
     def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: Checkpoints) -> None:
         self.checks, self.total = run.spot_checks, run.length.total_steps
         self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
-        self.states = _States(states_folder(work), rolling)
+        self.states = Checkpoints(states_folder(work), ranks, rolling=rolling)
         self.spots = Spots([])
         self._last, self._steps = 0, set[int]()
         self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them
@@ -136,7 +126,7 @@ class Keeper:
         began = time.monotonic()
         if self.ranks.rank == 0:
             place = states_folder(self.work)
-            partial, final = place / f"partial-{attempt_name.name()}-{step}", place / f"step-{step}"
+            partial, final = place / f"partial-{alive.attempt()}-{step}", place / f"step-{step}"
             shutil.copytree(self.work / f"step-{step}", partial, copy_function=_linked, dirs_exist_ok=True)
             remove(final)
             partial.rename(final)

@@ -1,0 +1,113 @@
+"""The chain that a segment goes on with: that of the run's declared start, or a new one where that start has none."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.base.lock import exclusive
+from relay.chain.writers import make_own
+from relay.run_folder import replaced, run_chain
+from relay.run_folder.places import Places
+from relay.run_folder.run_chain import RunChain
+from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
+from relay.spec.run import Run
+from relay.training.adoption import ADOPTED
+from relay.training.changed_code import code_of_today, files, may_change, sources
+
+
+def declared(places: Places) -> tuple[Run, str]:
+    """The run, and the start (its generation) that the workflow has declared. Raises UserError where one is missing."""
+    path, generation = places.run / "run.json", run_chain.declared(places.run)
+    if not path.is_file():
+        raise UserError(f"run {places.run_id}: {path} is missing; start the run through the workflow first")
+    run = Run.read(path)
+    if run.id != places.run_id:
+        raise UserError(f"{path}: is that of run {run.id}; start the same call again, which writes it anew")
+    if generation is None:
+        path = places.run / run_chain.CHAIN
+        raise UserError(
+            f"run {run.id}: {path} is missing or damaged; delete it, and start the run through the workflow"
+        )
+    return run, generation
+
+
+def continued(places: Places, run: Run, generation: str, first: int) -> RunChain:
+    """The chain to which a segment from step `first` on belongs, written down, with code that is as it was frozen.
+
+    Raises UserError where it should be there and is not, or where its code was changed.
+    """
+    chain = run_chain.read(places.work)
+    if chain is None or chain.generation != generation:
+        chain = _new(places, run, generation, first, nothing_there=chain is None)
+        chain.write(places.work)
+    elif first == 0 and may_change(run, places.work):  # the user may have mended what failed
+        chain = replace(chain, **_code(places, run))
+        chain.write(places.work)
+    run_chain.note_begun(places.run, generation)
+    problem = changed_since(places.code / chain.code)
+    if problem and not _made_again(places, run, chain.code):
+        raise UserError(
+            f"run {run.id}: the snapshot {places.code / chain.code} of its code {problem}; "
+            f"delete {places.run} to train it from the start with the code of today"
+        )
+    if _is_edited(run, chain):
+        print(
+            f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
+            f"`{replaced.how_anew(places.run_id)}` lets it start anew with today's",
+            file=sys.stderr,
+        )
+    return chain
+
+
+def _new(places: Places, run: Run, generation: str, first: int, *, nothing_there: bool) -> RunChain:
+    """The chain of a start that has none yet. What an older start has left is put aside."""
+    if first > 0 or run_chain.begun(places.run) == generation:
+        raise UserError(
+            f"run {run.id}: the checkpoints in {places.work} do not belong to this chain, or are gone; "
+            f"put them back, or delete {places.run} to train it from the start"
+        )
+    adopted = _adopted(places) if nothing_there else None
+    if adopted is None:
+        with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
+            replaced.put_work_aside(places)
+        make_own(places.work)
+    return RunChain(generation=generation, adopted_from=adopted, **_code(places, run))
+
+
+def _adopted(places: Places) -> dict[str, Any] | None:
+    """From where the run goes on with another one's checkpoint; None where it does not. Raises UserError."""
+    path = places.work / ADOPTED
+    try:
+        adopted: dict[str, Any] | None = read_json(path)
+        if adopted is not None:
+            int(adopted["step"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UserError(f"{path}: is damaged; delete {places.work}, and adopt the checkpoint again") from None
+    return adopted
+
+
+def _code(places: Places, run: Run) -> dict[str, Any]:
+    """What a run that begins is trained by: the plan's code, or today's where it is started by hand."""
+    return planned(places.code, run) or code_of_today(run, places.code)
+
+
+def _made_again(places: Places, run: Run, code: str) -> bool:
+    """Whether today's code is what a lost or changed snapshot was made of: it is then made again."""
+    try:
+        return freeze(*files(run), folder=places.code).name == code
+    except (OSError, UserError):
+        return False
+
+
+def _is_edited(run: Run, chain: RunChain) -> bool:
+    """Whether the strategy computes otherwise today than the run's code: any other file may have changed."""
+    if run.strategy.script:
+        return False
+    with suppress(UserError):  # the run does not need today's files
+        return name_of_today(*files(run)) != chain.code and sources(run) != chain.strategy_source
+    return False

@@ -1,0 +1,57 @@
+"""What is read from JSON is the dataclass that was written, or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from relay.base import typed
+
+
+@dataclass(frozen=True)
+class Inner:
+    kind: Literal["a", "b"]
+    counts: dict[int, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    inner: tuple[Inner, ...] = ()
+    pair: tuple[int, bool] = (0, False)
+    seconds: float | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+WHOLE = Outer("x", (Inner("a", {3: [1, 2.5]}), Inner("b")), (2, True), 1, {"any": [1]})
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(json.dumps(asdict(WHOLE)))
+    assert typed.read(Outer, tmp_path / "x") == WHOLE
+    assert typed.read(Outer, tmp_path / "y") is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"name": 3},
+        {"inner": [{"kind": "c"}]},
+        {"inner": [{}]},
+        {"inner": {}},
+        {"inner": [{"kind": "a", "counts": {"x": []}}]},
+        {"pair": [1]},
+        {"pair": [True, True]},
+        {"seconds": "1"},
+        {"more": []},
+        {"unknown": 1},
+    ],
+)
+def test_what_is_of_another_type_is_nothing(damage: dict[str, Any]) -> None:
+    assert typed.typed_or_none(Outer, asdict(WHOLE) | damage) is None
+    assert typed.typed_or_none(Outer, [damage]) is None
