@@ -49,9 +49,20 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
         {"pair": [True, True]},
         {"seconds": "1"},
         {"more": []},
-        {"unknown": 1},
     ],
 )
 def test_what_is_of_another_type_is_nothing(damage: dict[str, Any]) -> None:
     assert typed.typed_or_none(Outer, asdict(WHOLE) | damage) is None
     assert typed.typed_or_none(Outer, [damage]) is None
+
+
+def test_what_another_version_has_more_is_passed_over_but_in_a_specification() -> None:
+    newer = asdict(WHOLE) | {
+        "unknown": 1,
+        "inner": [{"kind": "a", "counts": {"3": [1, 2.5]}, "more": 2}, {"kind": "b"}],
+    }
+    assert typed.typed_or_none(Outer, newer) == WHOLE
+    with pytest.raises(KeyError, match="unknown: unknown"):
+        typed.built(Outer, newer)
+    with pytest.raises(TypeError, match="seconds: 'x' is not of type float"):
+        typed.built(Outer, asdict(WHOLE) | {"seconds": "x"})

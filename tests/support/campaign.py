@@ -72,11 +72,11 @@ PHASES: dict[str, Sequence[str]] = {
     "step": ("relay.training.recorder:Recorder.loss",),
     "copy": ("relay.training.checkpoint:generators",),
     "write": ("relay.training.checkpoint:Checkpoints._complete", "relay.chain.sealed:seal"),
-    "rename": ("relay.chain.sealed:sync", "relay.training.checkpoint:Checkpoints._tidy"),
+    "rename": ("relay.chain.sealed:sync", "relay.training.checkpoint:superseded"),
     "evaluation": ("relay.training.evaluation:Evaluation.measure",),
     "end": ("relay.training.recorder:Recorder.end",),
 }
-OF_RANK_0 = ("seal", "sync", "_tidy")
+OF_RANK_0 = ("seal", "sync", "superseded")
 REPEATED = ("step", "copy", "write", "rename")  # phases that a training comes through at each step
 ANY_TIME = "any time"
 VICTIMS = ("one rank", "launcher", "job", "all")

@@ -20,56 +20,67 @@ def read(kind: type[Value], path: Path) -> Value | None:
 
 
 def typed_or_none(kind: type[Value], content: Any) -> Value | None:
-    """The dataclass of a file's content; None where it is none."""
+    """The dataclass of a file's content; None where it is none.
+
+    Names that it does not have are passed over: a job and the code that its run has frozen may be of two versions.
+    """
     try:
-        return built(kind, content)
+        return built(kind, content, passing_over=True)
     except (TypeError, KeyError, ValueError):
         return None
 
 
-def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
+def built(kind: type[Value], values: Mapping[str, Any], *, passing_over: bool = False) -> Value:
     """A dataclass, with all that is nested in it, from the JSON of its `asdict`.
 
     Lists become tuples again, and texts the numbers that dictionaries have as keys. Raises KeyError for an unknown
-    name, and TypeError for a missing one and for a value of another type.
+    name, unless these are passed over, and TypeError for a missing one and for a value of another type.
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{kind.__name__}: {values!r:.40} is no dictionary")
     types = _types(kind)  # type: ignore[arg-type]  # a class is hashable
-    if unknown := sorted(set(values) - types.keys()):
+    if (unknown := sorted(set(values) - types.keys())) and not passing_over:
         raise KeyError(f"unknown: {', '.join(unknown)}")
-    return kind(**{name: _of(types[name], value) for name, value in values.items()})
+    members = {}
+    for name in types.keys() & values.keys():
+        try:
+            members[name] = _of(types[name], values[name], passing_over)
+        except (TypeError, KeyError, ValueError) as error:
+            raise type(error)(f"{name}: {error.args[0]}") from None
+    return kind(**members)
 
 
-def _of(declared: Any, value: Any) -> Any:
+def _of(declared: Any, value: Any, passing_over: bool) -> Any:
     """The value, as it is declared. Raises TypeError where it is something else."""
     origin, args = get_origin(declared), get_args(declared)
     if origin in (Union, UnionType):
-        return None if value is None and type(None) in args else _of_one(args, value)
+        return None if value is None and type(None) in args else _of_one(args, value, passing_over)
     if declared is Any or (origin is Literal and value in args):
         return value
     if is_dataclass(declared) and isinstance(declared, type):
-        return built(declared, value)
+        return built(declared, value, passing_over=passing_over)
     if origin in (tuple, list, Sequence) and isinstance(value, list | tuple):
         each = args if origin is tuple and args[-1] is not ... else args[:1] * len(value)
-        items = [_of(kind, item) for kind, item in zip(each, value, strict=True)]
+        items = [_of(kind, item, passing_over) for kind, item in zip(each, value, strict=True)]
         return items if origin is list else tuple(items)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
-        return {args[0](key): _of(args[1], item) for key, item in value.items()}
+        return {args[0](key): _of(args[1], item, passing_over) for key, item in value.items()}
     wanted = {float: int | float, tuple: list | tuple}.get(declared, origin or declared)
     if not isinstance(value, wanted) or (isinstance(value, bool) and declared in (int, float)):
-        raise TypeError(f"{value!r:.40} is not of type {declared}")
+        raise TypeError(f"{value!r:.40} is not of type {getattr(declared, '__name__', declared)}")
     return value
 
 
-def _of_one(kinds: Sequence[Any], value: Any) -> Any:
-    """The value as the first of these types that it can be of."""
+def _of_one(kinds: Sequence[Any], value: Any, passing_over: bool) -> Any:
+    """The value as the first of these types that it can be of. Raises what the first says."""
+    first: Exception | None = None
     for kind in kinds:
         try:
-            return _of(kind, value)
-        except (TypeError, KeyError, ValueError):
-            continue
-    raise TypeError(f"{value!r:.40} is of none of the types {', '.join(map(str, kinds))}")
+            return _of(kind, value, passing_over)
+        except (TypeError, KeyError, ValueError) as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 @cache  # a comparison reads thousands of runs, and Python looks up the hints anew each time

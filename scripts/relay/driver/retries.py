@@ -68,11 +68,11 @@ class Retries:
         elif case is not Case.FAULT and job.rule.name == SEGMENT:
             tried = self._of_training(job, tried)
         reason = given_up(case, tried)
-        if case is Case.HARDWARE and reason is None:
+        if end.node and reason is None:  # its hardware has failed, whatever else was said
             if self.leave_out(job, end.node):
                 end = replace(end, what=f"{end.what}; node {end.node} is left out")
             else:
-                reason = given_up(case, replace(tried, node_without_other=end.node))
+                reason = given_up(Case.HARDWARE, replace(tried, node_without_other=end.node))
         if job.rule.restart_times and reason is None:
             logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
             if log:

@@ -21,8 +21,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.planning.rounds import begun
-from relay.run_folder import run_chain
-from relay.run_folder.attempts import Records
+from relay.run_folder import attempts, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.run_chain import Attempt
 from relay.slurm import shapes
@@ -126,14 +125,18 @@ def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
 def _trained_seconds(places: Places) -> float:
     """How long a run's jobs have been under way in all."""
     if (places.work / run_chain.CHAIN).exists() and (chain := run_chain.read(places.work)):
-        return sum(_seconds(attempt, records) for attempt, records in chain.recorded(places.work))
+        return sum(_seconds(attempt, places.work) for attempt in chain.attempts)
     summary = read_json_or(places.run / "summary.json", None) or {}
     return float(summary.get("allocated_seconds") or 0.0)
 
 
-def _seconds(attempt: Attempt, records: Records) -> float:
-    last = records.last_at if records else attempt.started  # of one that runs, or was killed
-    return float(max(0.0, (attempt.ended or last) - attempt.started))
+def _seconds(attempt: Attempt, work: Path) -> float:
+    """How long an attempt was under way. Only one that runs, or was killed, has to be looked up in its records."""
+    ended = attempt.ended
+    if ended is None:
+        records = attempts.read(work, attempt.number)
+        ended = records.last_at if records else attempt.started
+    return max(0.0, ended - attempt.started)
 
 
 def _benchmark_seconds(path: Path) -> float:

@@ -142,8 +142,8 @@ def dataset(work: Path) -> str | None:
     chain = read(work)
     if chain is None:
         return None
-    for _, records in reversed(chain.recorded(work)):
-        if records:
+    for attempt in reversed(chain.attempts):
+        if records := attempts.read(work, attempt.number):
             return next((rank.get("dataset") for rank in records.ranks), None)
     return (chain.adopted_from or {}).get("dataset")
 

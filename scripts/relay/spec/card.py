@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 ROUNDING = 1e-9
 LOOKED_AT = 256  # samples of each set, spread over it, at most
@@ -75,7 +76,7 @@ class Card:
     channels_last: bool | None = None
     outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
-    optimizer_options: Mapping[str, float] = field(default_factory=dict)
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     grouped_by_place: bool = False
     optimizer_scope: str = "element"
     scheduler: bool = False

@@ -25,7 +25,6 @@ from relay.spec.setting import Computation, Feeding, Place, Shape, StrategySpec
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
-Value = TypeVar("Value")
 AnySetting = TypeVar("AnySetting", bound="Setting")
 
 
