@@ -9,8 +9,7 @@ import pytest
 
 from chain_runs import DIGITS, short_run
 from relay.run_folder import attempts, chain
-from relay.spot_check.kept import kept_losses
-from relay.training.summary import summarise
+from relay.training.summary import kept_losses, summarise
 
 FACTS = {"host": "a", "device_name": "b", "cpus": 2, "versions": {}, "threads": 1}
 LINES: list[dict[str, Any]] = [

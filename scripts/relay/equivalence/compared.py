@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from relay.equivalence.course import AFTER, BEFORE, Seen
+from relay.equivalence.course import Seen
 from relay.equivalence.figures import apart, difference, most, scaled, scales, size
+from relay.equivalence.journey import Objects
 from relay.equivalence.plain import State, Tensors
 from relay.equivalence.repeated import Repeated
-from relay.equivalence.trials import EXACT
+from relay.equivalence.trials import AFTER, BEFORE, EXACT
 from relay.equivalence.verdict import Compared, Part, TrialName, Verdict
 from relay.task.draws import Drawn
-
-Objects = Sequence[tuple[Seen, Seen]]  # of each rank: what it saw of the first object, and of the second one
 
 
 def compare(

@@ -10,17 +10,17 @@ import math
 
 import torch
 
-from relay.equivalence.course import AFTER, BEFORE, PREDICTED, AsTrained
+from relay.equivalence.course import AsTrained
 from relay.equivalence.figures import leaves_of
-from relay.equivalence.plain import Plain, State, one_unit
-from relay.equivalence.statistics import Statistics
+from relay.equivalence.plain import Plain, State, Statistics, one_unit
 from relay.equivalence.trial_task import TrialData
-from relay.equivalence.work import Work
+from relay.equivalence.trials import AFTER, BEFORE, PREDICTED
 from relay.spec.requirements import Requirements
 from relay.spec.run import Training
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.draws import Drawn
+from relay.task.modes import Work
 
 
 class Repeated:

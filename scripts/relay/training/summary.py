@@ -74,6 +74,17 @@ def recorded(run: Run, work: Path) -> tuple[dict[str, Any], list[list[dict[str, 
     return chain, lines
 
 
+def counted_of(work: Path) -> list[dict[str, Any]]:
+    """For each attempt that has left records what counts of it: its losses, by step, and its evaluations."""
+    chain = chains.read(work) or {"attempts": []}
+    return _counted([attempts.read(work, entry["number"]) for entry in chain["attempts"]])
+
+
+def kept_losses(work: Path) -> dict[int, float]:
+    """The training loss of each step that counts, over all attempts."""
+    return {step: loss for attempt in counted_of(work) for step, loss in attempt["losses"]}
+
+
 def described(
     run: Run, work: Path, chain: dict[str, Any], lines: list[list[dict[str, Any]]], trained: list[float]
 ) -> dict[str, Any]:

@@ -13,15 +13,14 @@ import torch
 from torch import nn
 
 from relay.base.grouped import gathered
-from relay.equivalence import statistics
-from relay.equivalence.plain import Plain, State
-from relay.equivalence.statistics import Statistics
+from relay.equivalence.plain import Plain, State, Statistics, copies
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
+from relay.spot_check import batch_norm
 from relay.spot_check.streams import WHOLE, Streams
 from relay.task import batches
 from relay.task.batches import Batch
@@ -143,7 +142,7 @@ class Loop:
     def statistics(self, step: int, plain: Plain) -> list[Statistics]:
         """Each replica's own, as saved with the state after that step, from which `plain` was read."""
         ranks_of, world_size = self.division.ranks_of, self.run.shape.world_size
-        return statistics.saved(self.state(step), plain.model, ranks_of, world_size, self.ranks.saving)
+        return batch_norm.saved(self.state(step), plain.model, ranks_of, world_size, self.ranks.saving)
 
     def compute(
         self,
@@ -173,7 +172,7 @@ class Loop:
         if division.replicas > 1:
             plain.statistics = self.statistics(spot.first, plain)
         layers, losses = [name for name, _ in model.named_children()], []
-        began, further = statistics.copies(plain.statistics), replace(spot, last=spot.last + following)
+        began, further = copies(plain.statistics), replace(spot, last=spot.last + following)
         for step, slices in zip(range(spot.first, further.last), self._slices(further), strict=True):
             owners = [
                 division.owners(replica, layers) or {WHOLE: division.reporting[replica]}
