@@ -58,9 +58,7 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
             "module of the model may have the loss's, and the model then returns its loss",
         )
     if left:
-        seen.warnings.append(
-            f"{place(kind, 'optimizer')}: optimizer() leaves out {several(left)}, which are never trained then"
-        )
+        seen.warn("optimizer", f"optimizer() leaves out {several(left)}, which are never trained then")
     if any("initial_lr" in group for group in optimizer.param_groups):  # where torch's schedulers keep the first rate
         raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
     _see_scheduler(bound, seen)
@@ -73,7 +71,7 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
     other = OTHER.format(place(kind, "optimizer"))
     seen.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
     if scope in READS:
-        seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
+        seen.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
 
 
 def step(task: Computable) -> None:
@@ -129,10 +127,11 @@ def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[
     options = _options(whole)
     seen.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
     if seen.card["grouped_by_place"]:
-        seen.warnings.append(
-            f"{place(type(bound.own), 'optimizer')}: optimizer() groups parameters by their place in the list, and "
-            "each stage of a pipeline has a list of its own: pipeline, pipeline_ddp and model_parallel are skipped; "
-            "group parameters by what they are, such as their number of dimensions"
+        seen.warn(
+            "optimizer",
+            "optimizer() groups parameters by their place in the list, and each stage of a pipeline has a list of its "
+            "own: pipeline, pipeline_ddp and model_parallel are skipped; group parameters by what they are, such as "
+            "their number of dimensions",
         )
 
 

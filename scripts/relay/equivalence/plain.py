@@ -7,6 +7,7 @@ for all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -198,6 +199,12 @@ class Plain:
             "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
             "optimizer": sum(t.nbytes for t in state),
         }
+
+
+def declared_parts(run: Training, requirements: Requirements) -> int:
+    """In how many parts, one after the other, a rank of this strategy works through its slice."""
+    options = {**requirements.options, **run.strategy.options}
+    return math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
 
 
 def ways(run: Training, replicas: int) -> tuple[bool, ...]:

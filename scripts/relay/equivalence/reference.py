@@ -37,7 +37,7 @@ from relay.process.ranks import Ranks
 from relay.spec import arithmetic
 from relay.spec.run import Reference, Training
 from relay.spec.setting import TF32
-from relay.task import batches, finite
+from relay.task import batches
 from relay.task.mean_loss import LIMITS, Dependent, NotFinite, check_gradients, mean_over_samples
 from relay.task.places import mistake
 
@@ -95,7 +95,7 @@ def unprovable(data: TrialData) -> str | None:
     except Dependent as error:
         return str(error)
     except NotFinite as error:
-        why = finite.reason(batch.data, batch.ids, task.split("train")) or "; allowed: a finite number"
+        why = task.split("train").not_finite(batch.data, batch.ids) or "; allowed: a finite number"
         raise mistake(type(task.own), "loss", f"{error}{why}") from None
     what = f"a batch is {figure:.1e} away from the weighted mean of its parts' losses"
     if figure == math.inf:

@@ -6,13 +6,11 @@ BatchNorm is by definition.
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from relay.equivalence.course import AsTrained
 from relay.equivalence.figures import leaves_of
-from relay.equivalence.plain import Plain, State, Statistics, one_unit
+from relay.equivalence.plain import Plain, State, Statistics, declared_parts, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import AFTER, BEFORE, PREDICTED
 from relay.spec.requirements import Requirements
@@ -49,8 +47,7 @@ class Repeated:
     ) -> None:
         self.run, self.data, self.task, self.replicas = run, data, task, replicas
         self.requirements = requirements
-        options = {**requirements.options, **run.strategy.options}
-        self.parts = math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
+        self.parts = declared_parts(run, requirements)
         if requirements.copies_model:
             self.parts *= run.shape.devices_per_process
         self.plain = Plain.of(task, data.device, replicas)

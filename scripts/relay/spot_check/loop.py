@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from relay.base.grouped import gathered
-from relay.equivalence.plain import Plain, State, Statistics, copies
+from relay.equivalence.plain import Plain, State, Statistics, copies, declared_parts
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
@@ -59,9 +58,7 @@ class Division:
         self.run, self.spots = run, spots
         file = Path(run.strategy.file)
         needs = strategy_files.read(file) if file.is_file() else Requirements()
-        options = {**needs.options, **run.strategy.options}
-        self.copies = needs.copies_model
-        self.declared = math.prod(int(options[name]) for name in needs.whole_batches if name in options)
+        self.copies, self.declared = needs.copies_model, declared_parts(run, needs)
         ranks_of = gathered((index, rank) for rank, (index, _) in enumerate(spots.replicas))
         self.ranks_of = [ranks_of[index] for index in sorted(ranks_of)]
         self.reporting = [next(rank for rank in ranks if spots.replicas[rank][1]) for ranks in self.ranks_of]

@@ -13,6 +13,7 @@ import torch
 from relay.equivalence.figures import by_kind, distance, most, norm, share
 from relay.equivalence.plain import State, Tensors
 from relay.equivalence.trials import EXACT, GRADIENT_LIMITS, LOSS_LIMITS
+from relay.equivalence.verdict import Limited
 from relay.spot_check.loop import Computed
 
 # How much further than the plain loop's own rounding moves it a run may be from it.
@@ -35,8 +36,8 @@ OF_EVALUATIONS = "test "  # what the names of their figures begin with
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One comparison of a spot. It passes where its figure is at most its limit; no number never passes.
+class Figure(Limited):
+    """One comparison of a spot.
 
     `rounding` is how far rounding, or other masks of dropout, move the plain loop itself; 0 where it was not measured.
     `where` names a tensor.
@@ -47,11 +48,6 @@ class Figure:
     limit: float
     rounding: float
     where: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether the run is near enough."""
-        return self.figure <= self.limit
 
     @property
     def problem(self) -> str:
