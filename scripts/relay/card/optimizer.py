@@ -113,7 +113,7 @@ def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
         return
     tried = replace(bound, total_steps=STEPS)
     with calling(kind, "scheduler", f"a run of {STEPS} steps"):
-        (group,) = tried.scheduler.optimizer.param_groups
+        (group,) = tried.learning_rate.scheduler.optimizer.param_groups
         seen_at = [(tried.learning_rate(step), group["momentum"]) for step in range(STEPS + 1)]
     if len({momentum for _, momentum in seen_at}) > 1:
         problem = "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False"

@@ -6,7 +6,7 @@ Rank 0 judges what all of them tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -95,6 +95,7 @@ class Course:
         options = {**spec.options, **exact}
         with self.task.in_float64():  # it may compute with the model
             self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
+        self.train_steps: Callable[[Iterator[Any]], Generator[torch.Tensor, None, None]] = self.strategy.train_steps
         self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
         seed_generators(self.run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
         return self.strategy
@@ -107,7 +108,7 @@ class Course:
         strategy, task, seen, work = self.strategy, self.task, self.seen, Work()
         strategy.set_learning_rate(task.learning_rate(first))
         given = self.data.batches(task, last, seen.replica.index, seen.replica.count, first)
-        with closing(strategy.train_steps(given)) as losses:
+        with closing(self.train_steps(given)) as losses:
             for step in range(first, last):
                 stalled.further()
                 self._drop_records(work)

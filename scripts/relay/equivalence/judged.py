@@ -180,19 +180,15 @@ class Unseen(TrialTask):
 def _train_replayed(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> tuple[Course, str]:
     """Train as a run does whose steps are captured; and why none was replayed, '' where some were. Collective."""
     course = Course(run, data, ranks, data.of_kind(Unseen, trial))
-    strategy = course.build()
-    captured = Captured(strategy, lambda batch: batch)
+    captured = Captured(course.build(), lambda batch: batch)
     if not captured.why and course.task.stilled.draws:
         captured.why = "the gate's own draws of random numbers are not"
     if captured.why:
         return course, captured.why
     ranks.barrier()
-    strategy.set_learning_rate(course.task.learning_rate(0))
-    given = data.batches(course.task, trial.steps, strategy.replica.index, strategy.replica.count)
-    with course.task.computing(), closing(captured.train_steps(given)) as losses:
-        for step, loss in enumerate(losses, 1):
-            course.losses.append(loss)
-            strategy.set_learning_rate(course.task.learning_rate(step))
+    course.train_steps = captured.train_steps
+    for _ in course.steps(0, trial.steps):
+        pass
     return course, captured.why or ("" if captured.replayed else f"{trial.steps} steps are too few")
 
 

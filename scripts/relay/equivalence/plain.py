@@ -24,7 +24,8 @@ from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.batches import Batch
-from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
+from relay.task.bound import FIRST_SCALE, BoundTask
+from relay.task.learning_rate import set_learning_rate
 from relay.task.recompute import StatisticsKept
 
 Tensors = dict[str, torch.Tensor]

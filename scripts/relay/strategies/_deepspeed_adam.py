@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from relay.task.bound import FACTOR, BoundTask
+from relay.task.bound import BoundTask
+from relay.task.learning_rate import FACTOR
 
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 TAKEN = ("params", "lr", "betas", "eps", "weight_decay", FACTOR)  # of a group, by DeepSpeed's Adams
