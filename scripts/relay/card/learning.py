@@ -20,8 +20,8 @@ from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen
 from relay.card.watch import LossCalls
-from relay.card.words import several
 from relay.process.generators import drawn_from
+from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask

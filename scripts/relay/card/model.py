@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from relay.card.seen import Seen
 from relay.card.watch import Watch
-from relay.card.words import several
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from, start_drawing
+from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask

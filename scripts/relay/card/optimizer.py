@@ -14,8 +14,8 @@ from torch import nn
 
 from relay.card.model import Computable
 from relay.card.seen import Seen
-from relay.card.words import several
 from relay.process.generators import drawn_from
+from relay.spec.labels import several
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
 from relay.task.user import Task

@@ -33,8 +33,7 @@ class LearningRate:
                 scheduler.step()
                 self._rates.append(float(scheduler.get_last_lr()[0]))
             return self._rates[step]
-        # The steps in which the learning rate rises; the schedule begins after them.
-        warmup = round(schedule.get("warmup_epochs", 0) * self.steps_per_epoch)
+        warmup = self.warmup_steps
         begun = step - warmup
         if begun < 0:
             factor = (step + 1) / warmup
@@ -44,6 +43,11 @@ class LearningRate:
             left = max(1, self.total_steps - warmup)  # a warm-up may take all of a run
             factor = (1 + math.cos(math.pi * begun / left)) / 2
         return self.spec.learning_rate * factor
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps in which the learning rate rises; the schedule begins after them."""
+        return round(self.spec.schedule.get("warmup_epochs", 0) * self.steps_per_epoch)
 
     @cached_property
     def scheduler(self) -> LRScheduler:
