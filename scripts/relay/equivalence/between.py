@@ -25,7 +25,6 @@ from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import AS_TRAINED, BEFORE, EXACT, MOST_ROUNDING, SLOWDOWNS
 from relay.equivalence.verdict import Compared, Part, Verdict
 from relay.process.ranks import Ranks
-from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
 # Where rounding moves it even so, so many times as much is allowed. Beyond the largest limit nothing would be seen:
@@ -34,7 +33,7 @@ ROUNDING_MARGIN, MOST_LIMIT = 100, 1e-4
 ALIKE = 0.98  # slices whose operations are less alike have samples that differ, such as padded texts
 
 
-def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
+def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
     """Train as a run does, and compare all of it with a plain training. Collective; rank 0 judges.
 
     It is done in float64, and in the run's own precision, where `slowdown` divides the learning rate.
@@ -45,9 +44,9 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
         folder.mkdir(parents=True)
     ranks.barrier()
     try:
-        _as_trained(verdict, run, data, folder, ranks)
-        if run.computation.precision != "fp64":
-            precision.judge(verdict, run, data, folder / "own", ranks, slowdown=slowdown)
+        _as_trained(verdict, data, folder, ranks)
+        if data.run.computation.precision != "fp64":
+            precision.judge(verdict, data, folder / "own", ranks, slowdown=slowdown)
     except EndedEarlyError as ended:
         verdict.problems.append(f"as trained: {ended}")
     finally:
@@ -55,12 +54,12 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_trained(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks) -> None:
+def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -> None:
     """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic."""
-    wrong = Verdict(run.id)  # what a further try at a smaller learning rate cannot excuse
+    wrong = Verdict(data.run.id)  # what a further try at a smaller learning rate cannot excuse
     for slowdown in SLOWDOWNS:
-        tried = Tried(Verdict(run.id))
-        tried.train(run, data, folder / f"{slowdown}", ranks, slowdown)
+        tried = Tried(Verdict(data.run.id))
+        tried.train(data, folder / f"{slowdown}", ranks, slowdown)
         ranks.wait_for_files()  # rank 0 repeats it alone, up to three times
         if not ranks.gather(bool(tried.chaotic))[0] or slowdown == SLOWDOWNS[-1]:
             break
@@ -94,10 +93,10 @@ class Tried:
         """What differs and should not."""
         return [part for part in self.verdict.parts if not part.passed and part.compared not in self.chaotic]
 
-    def train(self, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:
+    def train(self, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:
         """Train, and compare. Collective."""
-        verdict, task = self.verdict, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
-        first, second = (Course(run, data, ranks, task, counted=True) for _ in range(2))
+        verdict, run, task = self.verdict, data.run, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
+        first, second = (Course(data, ranks, task, counted=True) for _ in range(2))
         journey = travel(first, second, folder / "middle")
         second.strategy.save(folder / "end").result()
         ranks.barrier()
@@ -105,7 +104,7 @@ class Tried:
         observed = journey.observed(verdict, ranks)
         if ranks.rank != 0:
             return
-        repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in observed]))
+        repeated = _repeated(data, task, first.strategy, curve([seen for seen, _ in observed]))
         compare(verdict, repeated, observed, journey.trained, journey.loaded.model, alone)
         if failed := sorted({part.compared for part in verdict.parts if not part.passed}):
             rounding, self.moved = apart_by_rounding(repeated), moved_by_training(repeated)
@@ -142,11 +141,11 @@ class Tried:
             verdict.add(part)
 
 
-def _repeated(run: Training, data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
+def _repeated(data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
     """The plain repetition, the nearer one where there are two ways."""
     replicas, tried = strategy.replica.count, []
-    for alike in ways(run, replicas):
-        tried.append(Repeated(run, data, task, replicas, type(strategy).requirements, alike=alike))
+    for alike in ways(data.run, replicas):
+        tried.append(Repeated(data, task, replicas, type(strategy).requirements, alike=alike))
         tried[-1].train()
     return min(tried, key=lambda each: difference(losses, torch.tensor(each.losses, dtype=torch.float64)))
 

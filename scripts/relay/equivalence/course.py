@@ -22,7 +22,6 @@ from relay.equivalence.trials import PREDICTED
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import stalled
-from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws
 from relay.task.modes import Work, optimizers_outside
@@ -76,7 +75,6 @@ class Course:
     Everything here is collective.
     """
 
-    run: Training
     data: TrialData
     ranks: Ranks
     task: TrialTask
@@ -88,16 +86,17 @@ class Course:
 
         Exact options are in the place of lossy ones, unless the course is `lossy`.
         """
-        if self.run.computation.compile:
+        run = self.data.run
+        if run.computation.compile:
             torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
-        spec, kind = self.run.strategy, strategies.load(self.run.strategy.name)
+        spec, kind = run.strategy, strategies.load(run.strategy.name)
         exact = {} if self.lossy else {name: kind.requirements.options[name] for name in spec.lossy}
         options = {**spec.options, **exact}
         with self.task.in_float64():  # it may compute with the model
-            self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
+            self.strategy = kind(self.task, self.ranks, run.batch.global_batch_size, options, measured)
         self.train_steps: Callable[[Iterator[Any]], Generator[torch.Tensor, None, None]] = self.strategy.train_steps
         self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
-        seed_generators(self.run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
+        seed_generators(run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
         return self.strategy
 
     def steps(self, first: int, last: int) -> Generator[int, None, None]:

@@ -39,18 +39,13 @@ NO_STATE = 0.05
 
 
 def divided(
-    verdict: Verdict,
-    run: Training,
-    trial: Trial,
-    observed: Sequence[Seen],
-    data: TrialData,
-    footprint: dict[str, int],
+    verdict: Verdict, trial: Trial, observed: Sequence[Seen], data: TrialData, footprint: dict[str, int]
 ) -> None:
     """Check that the work is divided as the strategy says: samples, bytes held, bytes sent.
 
     `footprint` is what one process holds.
     """
-    replicas = observed[0].replica.count
+    run, replicas = data.run, observed[0].replica.count
     reporting = [seen for seen in observed if seen.replica.reports]
     if sorted(seen.replica.index for seen in reporting) != list(range(replicas)):
         verdict.problems.append("division of work: not exactly one process reports for each replica")

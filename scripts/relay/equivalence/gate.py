@@ -86,14 +86,14 @@ def _at_proof_batch(
     _use_threads(run)
     run_trials = trials(run, lossy=bool(run.strategy.lossy))
     for trial in run_trials:
-        changes = judged.judge(verdict, run, trial, data, known[trial.name], ranks)
+        changes = judged.judge(verdict, trial, data, known[trial.name], ranks)
         verdict.notes += changes if trial.name == "algorithm" else []
     captures = strategies.load(run.strategy.name).capture_after
     if run.computation.cuda_graph and captures and "own precision" in known:
-        judged.judge_replayed(verdict, run, run_trials, data, known["own precision"], ranks)
+        judged.judge_replayed(verdict, run_trials, data, known["own precision"], ranks)
     slowdown = known.get("own precision", {}).get("slowdown", 1)
-    between.judge(verdict, run, data, checkpoints, ranks, slowdown=slowdown)
-    judged.find_parting(verdict, run, [trial.as_far_as(known[trial.name]) for trial in run_trials], data, ranks)
+    between.judge(verdict, data, checkpoints, ranks, slowdown=slowdown)
+    judged.find_parting(verdict, [trial.as_far_as(known[trial.name]) for trial in run_trials], data, ranks)
 
 
 def _at_own_batch(verdict: Verdict, gate: Gate, own: OwnBatch, data: TrialData, ranks: Ranks) -> None:
@@ -102,12 +102,12 @@ def _at_own_batch(verdict: Verdict, gate: Gate, own: OwnBatch, data: TrialData, 
     _use_threads(run)
     its_data, its_trials = data.of(run), []
     for trial in own_batch_trials(run):
-        plain = reference.of_own_batch(run, trial, its_data, ranks)
+        plain = reference.of_own_batch(trial, its_data, ranks)
         counted = trial.name == "algorithm" and not run.computation.compile
         per_sample = ranks.gather(verdict.per_sample)[0] if counted else ()
-        judged.judge(verdict.of_batch(own), run, trial, its_data, plain, ranks, per_sample)
+        judged.judge(verdict.of_batch(own), trial, its_data, plain, ranks, per_sample)
         its_trials.append(trial.as_far_as(plain))
-    judged.find_parting(verdict.of_batch(own), run, its_trials, its_data, ranks)
+    judged.find_parting(verdict.of_batch(own), its_trials, its_data, ranks)
 
 
 def _use_threads(run: Training) -> None:
@@ -124,18 +124,18 @@ def _of_processes(verdict: Verdict, run: Gate, data: TrialData, ranks: Ranks) ->
         f"threads: rank {rank} computes in {count}, declared are {run.shape.threads}" for rank, count in more[:1]
     ]
     if ranks.backend == "nccl" and ranks.world_size > 1:
-        silent = [rank for rank, operations in enumerate(_communicated(run, data, ranks)) if operations == 0]
+        silent = [rank for rank, operations in enumerate(_communicated(data, ranks)) if operations == 0]
         verdict.problems += [f"division of work: rank {rank} used NCCL in no step" for rank in silent[:1]]
 
 
-def _communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
+def _communicated(data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
     """NCCL's operations in a step that the profiler sees on each rank: their bytes do not pass the TCP counters.
 
     Collective. What is sent while the strategy is built is not among them.
     """
     profiler = torch.profiler.profile()
     trial = Trial(name="communication", precision="fp32", steps=steps)
-    judged.train(run, trial, data, ranks, watched=profiler)
+    judged.train(trial, data, ranks, watched=profiler)
     return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
 
 

@@ -37,7 +37,6 @@ REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false`
 
 def judge(
     verdict: Verdict,
-    run: Training,
     trial: Trial,
     data: TrialData,
     reference: dict[str, Any],
@@ -52,7 +51,7 @@ def judge(
     """
     verdict.notes += trial.weakened_by(reference)
     trial = trial.as_far_as(reference)
-    course = train(run, trial, data, ranks, counted=bool(per_sample))
+    course = train(trial, data, ranks, counted=bool(per_sample))
     whole = cloned(course.strategy)
     if trial.name == "algorithm":
         course.predict(trial.steps, step=0)
@@ -61,16 +60,15 @@ def judge(
         _compare(verdict, trial, observed, whole, reference)
         if trial.name == "algorithm":
             _evaluated(verdict, observed, reference)
-            divided(verdict, run, trial, observed, data, reference["footprint"])
+            divided(verdict, trial, observed, data, reference["footprint"])
     if observed and per_sample:
-        total, forward = (each * run.batch.global_batch_size for each in per_sample)
-        computed(verdict, run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
-    _print(verdict, trial, run)
+        total, forward = (each * data.run.batch.global_batch_size for each in per_sample)
+        computed(verdict, data.run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
+    _print(verdict, trial, data.run)
     return course.task.notes
 
 
 def train(
-    run: Training,
     trial: Trial,
     data: TrialData,
     ranks: Ranks,
@@ -83,7 +81,7 @@ def train(
     `watched` is entered for the steps alone, when all is built. With `counted`, operations are.
     """
     idle = _held_before(ranks.devices)
-    course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
+    course = Course(data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
     course.build()
     ranks.barrier()
     before = sent.by_socket()
@@ -153,19 +151,19 @@ def _print(verdict: Verdict, trial: Trial, run: Training) -> None:
 
 
 def judge_replayed(
-    verdict: Verdict, run: Training, trials: Sequence[Trial], data: TrialData, reference: dict[str, Any], ranks: Ranks
+    verdict: Verdict, trials: Sequence[Trial], data: TrialData, reference: dict[str, Any], ranks: Ranks
 ) -> None:
     """Train with captured steps, as the run does, and compare. Where none is captured, a note says why. Collective."""
     (own,) = (trial for trial in trials if trial.name == "own precision")
     trial = replace(own, name="replayed", what=f"{own.what}, {REPLAYED}").as_far_as(reference)
-    course, why = _train_replayed(run, trial, data, ranks)
+    course, why = _train_replayed(trial, data, ranks)
     if why := next(filter(None, ranks.gather(why)), ""):
         verdict.notes.append(f"steps are not captured as a CUDA graph, because {why}")
         return
     whole, observed = cloned(course.strategy), ranks.collect(course.observed())
     if observed:
         _compare(verdict, trial, observed, whole, reference)
-        _print(verdict, trial, run)
+        _print(verdict, trial, data.run)
 
 
 @dataclass
@@ -177,9 +175,9 @@ class Unseen(TrialTask):
         return BoundTask.loss(self, outputs, batch.data)
 
 
-def _train_replayed(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> tuple[Course, str]:
+def _train_replayed(trial: Trial, data: TrialData, ranks: Ranks) -> tuple[Course, str]:
     """Train as a run does whose steps are captured; and why none was replayed, '' where some were. Collective."""
-    course = Course(run, data, ranks, data.of_kind(Unseen, trial))
+    course = Course(data, ranks, data.of_kind(Unseen, trial))
     captured = Captured(course.build(), lambda batch: batch)
     if not captured.why and course.task.stilled.draws:
         captured.why = "the gate's own draws of random numbers are not"
@@ -195,19 +193,19 @@ def _train_replayed(run: Training, trial: Trial, data: TrialData, ranks: Ranks) 
 # Where a training that failed a comparison parts from the plain one
 
 
-def find_parting(verdict: Verdict, run: Training, trials: Sequence[Trial], data: TrialData, ranks: Ranks) -> None:
+def find_parting(verdict: Verdict, trials: Sequence[Trial], data: TrialData, ranks: Ranks) -> None:
     """Say in the verdict at which step, and in what, the first of these trials that failed parts from the plain
     training. Collective."""
     failed = [part.trial for part in verdict.parts if not part.passed and part.compared in ("losses", "parameters")]
     names = ranks.gather(failed)[0]  # only rank 0's verdict is complete
     trial = next((trial for trial in trials if trial.name in names), None)
     if trial is not None:
-        verdict.where = _parting(run, trial, data, ranks) or verdict.where
+        verdict.where = _parting(trial, data, ranks) or verdict.where
 
 
-def _parting(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> str | None:
+def _parting(trial: Trial, data: TrialData, ranks: Ranks) -> str | None:
     """The first step and tensor that differ, in a phrase; None where no step shows it again. Collective."""
-    course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy)
+    course = Course(data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy)
     course.build()
     unscaled = data.task(trial)
     plain = Plain.of(unscaled, data.device) if ranks.rank == 0 else None

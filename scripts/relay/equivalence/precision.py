@@ -20,7 +20,6 @@ from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import AS_TRAINED, BEFORE, EXACT, LOSS_LIMITS, PREDICTED, SLOWDOWNS
 from relay.equivalence.verdict import Part, Verdict
 from relay.process.ranks import Ranks
-from relay.spec.run import Training
 from relay.spec.setting import TF32
 from relay.task import batches
 
@@ -32,18 +31,18 @@ OUTPUT_LIMITS = {"fp32": 1e-4, **dict.fromkeys(TF32, 1e-2), "fp16": 2e-2, "bf16"
 OUTPUTS_MARGIN, MOST_OF_OUTPUTS = 10, 0.3
 
 
-def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int) -> None:
+def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int) -> None:
     """Train as a run does between its steps, and compare the two objects with each other, and their predictions with
     those of a plain training. Collective; rank 0 judges. `slowdown` divides the learning rate.
     """
-    precision = run.computation.precision
+    run, precision = data.run, data.run.computation.precision
     for divisor in SLOWDOWNS:  # the first at which the plain training is finite
         task = data.task(replace(AS_TRAINED, name="own precision", precision=precision, slowdown=slowdown * divisor))
         expected = _plainly(data, task) if ranks.rank == 0 else []
         finite = ranks.gather(all(bool(leaf.isfinite().all()) for leaf in expected))[0]
         if finite:
             break
-    first, second = (Course(run, data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
+    first, second = (Course(data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
     journey = travel(first, second, folder)
     lost_of_ranks = ranks.collect(_lost(journey.saved, journey.loaded))
     observed = journey.observed(verdict, ranks)
@@ -56,7 +55,7 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
         reporting.sort(key=lambda objects: objects[0].replica.index)
         _resumed(verdict, precision, journey, [figure for _, figure in lost_of_ranks], reporting)
         outputs = batches.joined([first_seen.outputs[BEFORE] for first_seen, _ in reporting])
-        _predicted(verdict, run, data, task, expected, outputs)
+        _predicted(verdict, data, task, expected, outputs)
     ranks.wait_for_files()
 
 
@@ -95,22 +94,17 @@ def _resumed(
 
 
 def _predicted(
-    verdict: Verdict,
-    run: Training,
-    data: TrialData,
-    task: TrialTask,
-    expected: list[torch.Tensor],
-    outputs: list[torch.Tensor],
+    verdict: Verdict, data: TrialData, task: TrialTask, expected: list[torch.Tensor], outputs: list[torch.Tensor]
 ) -> None:
     """Compare a prediction with the plain training's, in the same precision."""
-    precision = run.computation.precision
+    precision, lossy = data.run.computation.precision, data.run.strategy.lossy
     lower = [(mine, its) for mine, its in zip(outputs, expected, strict=False) if fewer_bits(mine.dtype, its.dtype)]
     for mine, its in lower[:1]:
         verdict.problems.append(
             f"low precision: in {precision} it predicts in {short(mine.dtype)}; expected is {short(its.dtype)}"
         )
     figure = _relative(outputs, expected)
-    limit = max(OUTPUT_LIMITS[precision], sum(run.strategy.lossy.values()))
+    limit = max(OUTPUT_LIMITS[precision], sum(lossy.values()))
     if not figure <= limit:  # measured only where it matters: trainings that are as right
         halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, moved=True)
         rounding = most((_relative(halves, expected), _relative(moved, expected)))

@@ -35,7 +35,7 @@ from relay.process.devices import gpu
 from relay.process.generators import drawn_from
 from relay.process.ranks import Ranks
 from relay.spec import arithmetic
-from relay.spec.run import Reference, Training
+from relay.spec.run import Reference
 from relay.spec.setting import TF32
 from relay.task import batches
 from relay.task.mean_loss import LIMITS, Dependent, NotFinite, check_gradients, mean_over_samples
@@ -127,13 +127,14 @@ def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int
     return {**best.result(), "slowdown": best.trial.slowdown}
 
 
-def of_own_batch(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
+def of_own_batch(trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
     """What `train` returns, of a trial at an own batch, which rank 0 trains: so all batch sizes share one reference.
 
     Collective. The other ranks only learn how many steps are compared, and at which learning rate. The batch is
     computed in as many parts as the strategy has devices for it, so that it needs no more memory at once. Rounding is
     measured in halves of a part, and as the strategy works through its slice.
     """
+    run = data.run
     parts = run.shape.devices if "samples" in run.strategy.divides else 1
     worked_through = strategies.load(run.strategy.name).requirements.whole_batches
     pieces = math.lcm(*(run.strategy.options.get(name, 1) for name in worked_through))

@@ -14,7 +14,6 @@ from relay.equivalence.plain import Plain, State, Statistics, declared_parts, on
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import AFTER, BEFORE, PREDICTED
 from relay.spec.requirements import Requirements
-from relay.spec.run import Training
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.draws import Drawn
@@ -37,7 +36,6 @@ class Repeated:
 
     def __init__(
         self,
-        run: Training,
         data: TrialData,
         task: AsTrained,
         replicas: int,
@@ -45,11 +43,11 @@ class Repeated:
         *,
         alike: bool = False,
     ) -> None:
-        self.run, self.data, self.task, self.replicas = run, data, task, replicas
+        self.data, self.task, self.replicas = data, task, replicas
         self.requirements = requirements
-        self.parts = declared_parts(run, requirements)
+        self.parts = declared_parts(data.run, requirements)
         if requirements.copies_model:
-            self.parts *= run.shape.devices_per_process
+            self.parts *= data.run.shape.devices_per_process
         self.plain = Plain.of(task, data.device, replicas)
         self.plain.copies, self.plain.alike = requirements.copies_model, alike
         self.losses: list[float] = []
@@ -61,8 +59,8 @@ class Repeated:
     def moved(self) -> Repeated:
         """Another one, whose parameters begin one unit in the last place away: what is then apart is rounding."""
         alike = self.plain.alike
-        other = Repeated(self.run, self.data, self.task, self.replicas, self.requirements, alike=alike)
-        other.plain.move(self.run.seed, one_unit)
+        other = Repeated(self.data, self.task, self.replicas, self.requirements, alike=alike)
+        other.plain.move(self.data.run.seed, one_unit)
         return other
 
     def train(self) -> None:
