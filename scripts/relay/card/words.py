@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from jinja2.environment import TemplateModule
+from typing import Any
 
 from relay.base.entry import ROOT
 from relay.spec.card import LOOKED_AT
@@ -43,7 +41,9 @@ def _parts(looked: Looked) -> dict[str, list[str]]:
 
 
 @cache
-def _template() -> TemplateModule:
+def _template() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # a call that tells no card does without
+
     folder = FileSystemLoader(ROOT / "workflow" / "report")
     # What is told is text for a terminal.
     environment = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

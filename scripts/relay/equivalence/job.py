@@ -49,8 +49,8 @@ def run_reference(
 ) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
-    `beside` are gates of one process that are compared with it: as `run_gate` has it. The
-    reference stands once it is written, whatever ends its process after it.
+    `beside` are gates of one process that are compared with it: as `run_gate` has it. The reference stands once it is
+    written, whatever ends its process after it.
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
@@ -242,13 +242,10 @@ def _unjudged(
     if attempt > 1:
         return {}
     open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
-    datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in open_}
+    known = {spec: file for spec, file in open_.items() if file == own_reference or file.is_file()}
+    datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in known}
     whole = {folder for folder in {*datasets.values()} if _is_whole(folder)}
-    return {
-        spec: file
-        for spec, file in open_.items()
-        if (file == own_reference or file.is_file()) and datasets[spec] in whole
-    }
+    return {spec: file for spec, file in known.items() if datasets[spec] in whole}
 
 
 def _is_whole(dataset: Path) -> bool:
