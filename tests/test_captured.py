@@ -24,13 +24,13 @@ from relay.chain.signals import Interruption
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
-from relay.spot_check.kept import kept_losses
 from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
 from relay.training.checkpoint import Checkpoints
 from relay.training.ranks_agree import Agreement
+from relay.training.summary import kept_losses
 from sharded import Given
 from sharded import bound as in_short
 from spot_checked import verdict

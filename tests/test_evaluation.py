@@ -18,8 +18,9 @@ from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.task.bound import BoundTask, set_learning_rate
+from relay.task.bound import BoundTask
 from relay.task.data import Resident, Streamed
+from relay.task.learning_rate import set_learning_rate
 from relay.task.split import chosen
 from relay.training.evaluation import Evaluation
 

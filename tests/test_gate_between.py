@@ -10,7 +10,7 @@ import pytest
 
 from gate_parts import Asked, verdicts
 from gate_runs import Gates
-from relay.equivalence.work import Shares, undivided
+from relay.equivalence.division import Shares, undivided
 from relay.strategies.base import Replica
 
 FP16 = {"precision": "fp16"}

@@ -12,7 +12,7 @@ from torch import nn
 from gate_runs import planned
 from own_tasks import OWN, bound, spec
 from relay.base.errors import UserError
-from relay.equivalence import float32
+from relay.equivalence.reference import check_float32
 from relay.equivalence.trials import OWN_OPTIMIZER, trials
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
@@ -90,7 +90,7 @@ def test_plain_sgd_needs_no_second_twin() -> None:
 
 
 def test_float32_that_is_float32_passes() -> None:
-    float32.check("fp32", CPU)
+    check_float32("fp32", CPU)
 
 
 def test_float32_that_is_lowered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +103,6 @@ def test_float32_that_is_lowered_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(torch.nn.functional, "conv2d", lowered)
     with pytest.raises(UserError, match="away from those in float64; allowed is 1e-05"):
-        float32.check("fp32", CPU)
+        check_float32("fp32", CPU)
     for no_float32 in ("fp64", "tf32"):
-        float32.check(no_float32, CPU)
+        check_float32(no_float32, CPU)

@@ -91,8 +91,8 @@ def test_the_learning_rates_are_those_of_torchs_schedulers(kind: str, warmup_epo
     schedule |= {"every_epochs": 2, "gamma": 0.5} if kind == "step" else {}
     mine = BoundTask(replace(shipped("lenet-digits").task, schedule=schedule), 5, "fp32", per_epoch, total)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], mine.spec.learning_rate)
-    theirs = of_torch(kind, optimizer, per_epoch, total, mine.warmup_steps)
-    assert mine.warmup_steps == warmup_epochs * per_epoch
+    theirs = of_torch(kind, optimizer, per_epoch, total, mine.learning_rate.warmup_steps)
+    assert mine.learning_rate.warmup_steps == warmup_epochs * per_epoch
     for step in range(total):
         assert mine.learning_rate(step) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12), step
         theirs.step()

@@ -10,7 +10,7 @@ import torch
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
 from relay.base.errors import UserError
-from relay.equivalence import reference_file
+from relay.equivalence import reference as plain_reference
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -39,13 +39,13 @@ def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:
     """torch reads a changed number as it stands: every right strategy would be struck out."""
     path = tmp_path / "reference.pt"
     known = {"algorithm": {"losses": torch.arange(1000.0)}, "made_with": {"versions": {"torch": "2.13.0"}}}
-    reference_file.write(path, known)
-    assert torch.equal(reference_file.read(path)["algorithm"]["losses"], known["algorithm"]["losses"])
+    plain_reference.write(path, known)
+    assert torch.equal(plain_reference.read(path)["algorithm"]["losses"], known["algorithm"]["losses"])
     content = path.read_bytes()
     place = content.index(known["algorithm"]["losses"][500:502].numpy().tobytes())
     path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     with pytest.raises(UserError, match=r"reference.pt: is damaged \(its bytes were changed\); remove it"):
-        reference_file.read(path)
+        plain_reference.read(path)
 
 
 @pytest.mark.slow
@@ -53,11 +53,11 @@ def test_a_reference_made_with_another_torch_proves_nothing(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, reference = planned("cpu")
-    known = reference_file.read(gates.reference(shortened(reference, FEW_STEPS)))
+    known = plain_reference.read(gates.reference(shortened(reference, FEW_STEPS)))
     known["made_with"]["versions"]["torch"] = "2.12.0"
     older = tmp_path / "references" / "older" / "reference.pt"
     older.parent.mkdir(parents=True)
-    reference_file.write(older, known)
+    plain_reference.write(older, known)
     found = judged(gates, own_strategy(tmp_path / "strategies", "right"), trained=older)
     assert (found.status, found.verdict) == (1, None)
     told = f"{older}: was made with torch 2.12.0, here it is {torch.__version__}; `rm -r {older.parent}`"

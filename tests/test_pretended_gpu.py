@@ -27,10 +27,10 @@ from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder.run_chain import read_measured
 from relay.spec.probe import Limits
-from relay.spot_check.kept import kept_losses
 from relay.task import batches
 from relay.task.data import Mapped, Resident, Streamed
 from relay.task.split import Chosen
+from relay.training.summary import kept_losses
 from relay.training.timing import Stopwatch
 from spot_checked import verdict
 

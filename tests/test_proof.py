@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gate_runs import planned
-from relay.proof.campaign import ended_after, markdown, row
+from relay.equivalence.campaign import ended_after, markdown, row
 from results_tree import rows
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ import torch
 import spot_checked
 from chain_runs import Bench, Chain
 from relay.run_folder.spots import states_folder
-from relay.spot_check import figures
+from relay.spot_check import stretch
 from spot_checked import kept, states, verdict
 
 pytest_plugins = ["chain_runs"]
@@ -30,8 +30,8 @@ def trained(bench: Bench, count: int = 1) -> list[Chain]:
 
 def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() -> None:
     plain = {"momentum_buffer of first.weight": torch.ones(2)}
-    assert figures._optimizer({}, plain) == math.inf
-    assert figures._optimizer(plain | {"step of first.weight": torch.ones(1)}, plain) == 0
+    assert stretch._optimizer({}, plain) == math.inf
+    assert stretch._optimizer(plain | {"step of first.weight": torch.ones(1)}, plain) == 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from chain_runs import Bench, Chain
 from own_tasks import spec
 from relay.run_folder.spots import Spot
-from relay.spot_check.findings import Findings
+from relay.spot_check.stretch import Findings
 from spot_checked import figures, verdict
 from test_spot_check import NORMALISED, of
 from test_spots import planned as begun

@@ -10,8 +10,7 @@ import pytest
 from chain_runs import DIGITS, short_run
 from relay.base.files import write_json
 from relay.run_folder import attempts
-from relay.spot_check.kept import kept_losses
-from relay.training.summary import summarise
+from relay.training.summary import kept_losses, summarise
 
 FACTS = {"host": "a", "device_name": "b", "cpus": 2, "versions": {}, "threads": 1}
 LINES: list[dict[str, Any]] = [

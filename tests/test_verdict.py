@@ -57,14 +57,14 @@ def test_something_is_infinitely_more_than_nothing() -> None:
 
 def test_replicas_send_about_as_much_as_their_gradients_hold() -> None:
     run, trial = planned("ddp")[0], Trial(name="algorithm", precision="fp64", steps=1)
-    data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
+    data: Any = SimpleNamespace(run=run, indices=lambda _step: torch.arange(4))
     for sent_bytes, problems in ((1000, 0), (999, 1)):
         held = {"gradients": 10_000}
         told = [
             Seen(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], bytes_sent=sent_bytes, footprint=held) for n in (0, 1)
         ]
         verdict = Verdict("gate")
-        divided(verdict, run, trial, told, data, held)
+        divided(verdict, trial, told, data, held)
         assert len(verdict.problems) == problems, verdict.problems
 
 
@@ -100,8 +100,8 @@ def _receive(connection: socket.socket, count: int) -> None:
 def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], problems: list[int]) -> None:
     """On recorded bytes: no GPU is needed to judge them."""
     trial = Trial(name="algorithm", precision="fp64", steps=1)
-    data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
+    data: Any = SimpleNamespace(run=planned("cpu")[0], indices=lambda _step: torch.arange(4))
     seen = Seen(Replica(0, 1), samples=[[0, 1, 2, 3]], used_bytes=used)
-    verdict, run = Verdict("gate"), planned("cpu")[0]
-    divided(verdict, run, trial, [seen], data, {})
+    verdict = Verdict("gate")
+    divided(verdict, trial, [seen], data, {})
     assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]

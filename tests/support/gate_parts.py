@@ -46,7 +46,7 @@ def _judge(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path]], place: Path) -
     strategies.__path__.append(str(FOLDER))
     for name, gate, dataset in asked:
         verdict, data = Verdict(name), TrialData(gate, dataset, ranks.device)
-        between.judge(verdict, gate, data, place / "checkpoints", ranks, slowdown=SLOWDOWN)
+        between.judge(verdict, data, place / "checkpoints", ranks, slowdown=SLOWDOWN)
         assert not (place / "checkpoints").exists() or ranks.rank
         if ranks.rank == 0:
             (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from preloaded import spawned
-from relay.equivalence import gate, reference, reference_file
+from relay.equivalence import gate, reference
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import trials
@@ -80,12 +80,12 @@ def reference_of(run: Gate, folder: Path, place: Path) -> Path:
     """The file of a gate's reference, trained here."""
     deterministic()
     data, file = TrialData(run, folder, CPU), place / "reference.pt"
-    trained: dict[str, Any] = {"made_with": reference_file.made_with(folder, CPU)}
+    trained: dict[str, Any] = {"made_with": reference.made_with(folder, CPU)}
     if reason := reference.unprovable(data):
         trained["unprovable"] = reason
     else:
         trained |= {trial.name: reference.train(trial, data) for trial in trials(run, lossy=True)}
-    reference_file.write(file, trained)
+    reference.write(file, trained)
     return file
 
 

@@ -48,7 +48,7 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
         seen.card["sample_bytes"] = sum(leaf.nbytes // len(positions) for leaf in batches.leaves(stored))
     batch = _transformed(bound, train, stored, seen)
     if mixing := _mixing(train, positions, stored, batch):
-        seen.warnings.append(str(mistake(kind, mixing, f"{MIXES.format(mixing)}; is that meant?")))
+        seen.warn(mixing, f"{MIXES.format(mixing)}; is that meant?")
         seen.mixes = f"{MIXES.format(mixing)} ({place(kind, mixing)})"
     seen.card["batch"] = tuple(
         Leaf(place=where, shape=tuple(leaf.shape[1:]), dtype=str(leaf.dtype).removeprefix("torch."))
@@ -94,7 +94,7 @@ def _shapes_of_all(split: Split, seen: Seen) -> Shapes | None:
             break
     kind = type(split.task)
     if with_nan:
-        seen.warnings.append(str(mistake(kind, "datasets", f"nan is in {split.numbered(with_nan)}; is that meant?")))
+        seen.warn("datasets", f"nan is in {split.numbered(with_nan)}; is that meant?")
     odd = split.odd(shapes_of_samples)
     if odd and split.task.collate_fn is None:
         joins = "allowed: one shape for all, or a method collate_fn(self, samples) that joins them"
@@ -206,7 +206,7 @@ def _transformed(bound: BoundTask, split: Split, stored: Batch, seen: Seen) -> B
         )
     _check_leaves(kind, "transform", batch, count)
     if problem := _left_behind(bound, stored):
-        seen.warnings.append(str(mistake(kind, "transform", problem)))
+        seen.warn("transform", problem)
     return batch
 
 

@@ -1,15 +1,24 @@
-"""What of a task's model can be divided: the units that its user names, stages, matrices, and experts."""
+"""What of a task can be divided: a model's units that its user names, stages, matrices and experts; and its outputs, by
+the dimension of each tensor that counts the samples.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 
+from relay.card.model import Computable
 from relay.card.seen import Seen
+from relay.process.generators import drawn_from
 from relay.strategies import _experts
 from relay.strategies._cut import cuttable
 from relay.strategies._tensor_plan import Unseen, plan_of
-from relay.task.batches import Batch
+from relay.task import batches
+from relay.task.batches import OUTPUTS, Along, Batch
 from relay.task.bound import BoundTask
+from relay.task.calls import copied
 from relay.task.places import calling
 
 
@@ -29,3 +38,34 @@ def see(bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> None:
         except Unseen:
             return
     seen.card |= {"matrices": plan.share, "divisible": plan.divisible}
+
+
+def see_outputs(task: Computable, seen: Seen) -> None:
+    """Look at the outputs of two batches, the second of which has a sample more."""
+    seen.card["outputs_along"] = _along(task, training=False)
+    seen.card["training_outputs_along"] = _along(task, training=True)
+
+
+def _along(task: Computable, *, training: bool) -> Along:
+    """The tensors whose samples the first dimension does not count; none where a model takes no other batch."""
+    samples = batches.count(task.batch)
+    longer = batches.taken(task.batch, torch.arange(samples + 1) % samples)
+    try:
+        model = copied(task.model).train(training)  # a state that it keeps fits the first batch alone
+        with drawn_from(0), torch.set_grad_enabled(training):
+            placed = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
+        one, other = map(dict, placed)
+        along = {place: _counting(part, other[place], samples) for place, part in one.items() if place in other}
+    except Exception:  # the model keeps something of the batch before, or its outputs cannot be opened
+        return {}
+    return {place: dimension for place, dimension in along.items() if dimension != 0}
+
+
+def _counting(part: Any, longer: Any, samples: int) -> int | None:
+    """The dimension that counts the samples, of which `longer` has one more; None where the shape stays as it is."""
+    if not (isinstance(part, torch.Tensor) and isinstance(longer, torch.Tensor) and part.dim() == longer.dim() > 0):
+        return 0
+    grown = [place for place in range(part.dim()) if part.shape[place] != longer.shape[place]]
+    # Samples may have several rows each. What grows otherwise may be padded to the longest sample.
+    in_step = [place for place in grown if part.shape[place] * (samples + 1) == longer.shape[place] * samples]
+    return next(iter([*in_step, *grown]), None)

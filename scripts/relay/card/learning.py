@@ -20,9 +20,9 @@ from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen
 from relay.card.watch import LossCalls
-from relay.card.words import several
 from relay.process.generators import drawn_from
-from relay.task import batches, finite
+from relay.spec.labels import several
+from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.draws import Draws
@@ -53,7 +53,7 @@ def _see(task: Computable, seen: Seen) -> None:
         loss = bound.loss(outputs, batch)
     seen.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
-        why = finite.reason(batch, task.samples, bound.split("train"))
+        why = bound.split("train").not_finite(batch, task.samples)
         problem = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
         raise mistake(kind, "loss", problem)
     _gradients(task, loss, seen)
@@ -63,7 +63,7 @@ def _see(task: Computable, seen: Seen) -> None:
     if seen.card["mean_difference"] and calls.broadcast:
         n = calls.broadcast
         problem = f"loss() joins tensors of the shapes [{n}, 1] and [{n}], which torch broadcasts to [{n}, {n}]"
-        seen.warnings.append(f"{place(kind, 'loss')}: {problem}; give them one shape, such as by squeeze(1)")
+        seen.warn("loss", f"{problem}; give them one shape, such as by squeeze(1)")
 
 
 def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
@@ -97,9 +97,7 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
         raise mistake(kind, "loss", f"{problem}; allowed: {allowed}")
     seen.card["without_gradient"] = tuple(left)
     if left:
-        seen.warnings.append(
-            f"{place(kind, 'model')}: {several(left)} got no gradient in the first step; is that meant?"
-        )
+        seen.warn("model", f"{several(left)} got no gradient in the first step; is that meant?")
 
 
 @torch.no_grad()
@@ -158,10 +156,8 @@ def _check_means(task: Computable, seen: Seen, whole: Mapping[str, float]) -> No
         )
         if not _weighted(lambda *which: values(*which)[name], samples):  # noqa: B023  # called at once
             raise mistake(type(bound.own), "metrics", f"{problem}allowed: {helps}")
-        seen.warnings.append(
-            f"{place(type(bound.own), 'metrics')}: {problem}a mean over something else, such as tokens, is another "
-            f"one where a batch is divided otherwise; exact are {helps}"
-        )
+        other = "a mean over something else, such as tokens, is another one where a batch is divided otherwise"
+        seen.warn("metrics", f"{problem}{other}; exact are {helps}")
 
 
 def _weighted(value: Callable[..., float], samples: int) -> bool:
@@ -215,11 +211,8 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
             if of_machine(error):
                 raise
             why = error
-    kind = type(task.bound.own)
-    seen.warnings.append(
-        f"{place(kind, 'loss')}: whether the loss is a mean over samples cannot be seen: "
-        f"{in_one_line(why, Path(inspect.getfile(kind)))}"
-    )
+    reason = in_one_line(why, Path(inspect.getfile(seen.kind)))
+    seen.warn("loss", f"whether the loss is a mean over samples cannot be seen: {reason}")
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.card import channels_last, data, declared, divided, learning, model, optimizer, outputs
+from relay.card import channels_last, data, declared, divided, learning, model, optimizer
 from relay.card.seen import Seen
 from relay.datasets.manifest import MANIFEST
 from relay.process.devices import gpu
@@ -77,7 +77,7 @@ def _look(name: str, file: str, options: Mapping[str, Any], where: Data, device:
 
 
 def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) -> Looked:
-    spec, seen = _specification(own, name, file), Seen(device=device)
+    spec, seen = _specification(own, name, file), Seen(type(own), device)
     seen.card["no_options"] = declared.no_options(own)
     dataset = DatasetSpec(name=own.data or name, version=version_of(own), train_count=0, test_count=0)
     with _folder(own, spec, dataset, where) as folder:
@@ -91,7 +91,7 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
         if computable is not None:
             learning.see(computable, seen)
             channels_last.see(computable, seen)
-            outputs.see(computable, seen)
+            divided.see_outputs(computable, seen)
             optimizer.step(computable)
     return Looked(
         task=replace(spec, card=Card(**seen.card), optimizer=seen.optimizer, metrics=seen.metrics),
@@ -134,7 +134,7 @@ def _units_per_sample(own: Task, seen: Seen) -> int:
     if seen.card["equal_shapes"] and inputs.dtype.startswith("int") and len(inputs.shape) == 1:
         return int(inputs.shape[0])
     warned = "speed counts tokens, and a sample counts as 1 token; set units_per_sample to the number of its tokens"
-    seen.warnings.append(str(mistake(type(own), "unit", warned)))
+    seen.warn("unit", warned)
     return 1
 
 

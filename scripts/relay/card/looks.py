@@ -155,15 +155,8 @@ class Looks:
         config = self.config
         print(f"Looking at the task {config.task}", file=sys.stderr, flush=True)
         python = self._python()
-        words = entry.words(python, self.root, "card", f"--task={config.task}")
-        words += [
-            "--options",
-            json.dumps(dict(options)),
-            "--output",
-            str(output),
-            "--datasets",
-            str(self.results / "datasets"),
-        ]
+        words = entry.words(python, self.root, "card", f"--task={config.task}", f"--output={output}")
+        words += [f"--options={json.dumps(dict(options))}", f"--datasets={self.results / 'datasets'}"]
         words += ["--prepare"] if self.prepare else []
         words += [f"--root={Path(config.dataset_root).expanduser()}"] if config.dataset_root else []
         words += [f"--mirror={config.dataset_mirror}"] if config.dataset_mirror else []

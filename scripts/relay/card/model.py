@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from relay.card.seen import Seen
 from relay.card.watch import Watch
-from relay.card.words import several
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from, start_drawing
+from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
@@ -59,7 +59,7 @@ def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computab
     meta = _on_meta(bound)
     model = meta if meta is not None else _built(bound, seen.device)
     if bound.unwrapped:
-        seen.warnings.append(f"{place(type(bound.own), 'model')}: {UNWRAPPED}")
+        seen.warn("model", UNWRAPPED)
     elements = sum(parameter.numel() for parameter in model.parameters())
     seen.card |= {"parameters": elements, "tied": _tied(model)}
     seen.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))

@@ -14,8 +14,8 @@ from torch import nn
 
 from relay.card.model import Computable
 from relay.card.seen import Seen
-from relay.card.words import several
 from relay.process.generators import drawn_from
+from relay.spec.labels import several
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
 from relay.task.user import Task
@@ -58,9 +58,7 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
             "module of the model may have the loss's, and the model then returns its loss",
         )
     if left:
-        seen.warnings.append(
-            f"{place(kind, 'optimizer')}: optimizer() leaves out {several(left)}, which are never trained then"
-        )
+        seen.warn("optimizer", f"optimizer() leaves out {several(left)}, which are never trained then")
     if any("initial_lr" in group for group in optimizer.param_groups):  # where torch's schedulers keep the first rate
         raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
     _see_scheduler(bound, seen)
@@ -73,7 +71,7 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
     other = OTHER.format(place(kind, "optimizer"))
     seen.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
     if scope in READS:
-        seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
+        seen.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
 
 
 def step(task: Computable) -> None:
@@ -115,7 +113,7 @@ def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
         return
     tried = replace(bound, total_steps=STEPS)
     with calling(kind, "scheduler", f"a run of {STEPS} steps"):
-        (group,) = tried.scheduler.optimizer.param_groups
+        (group,) = tried.learning_rate.scheduler.optimizer.param_groups
         seen_at = [(tried.learning_rate(step), group["momentum"]) for step in range(STEPS + 1)]
     if len({momentum for _, momentum in seen_at}) > 1:
         problem = "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False"
@@ -129,10 +127,11 @@ def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[
     options = _options(whole)
     seen.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
     if seen.card["grouped_by_place"]:
-        seen.warnings.append(
-            f"{place(type(bound.own), 'optimizer')}: optimizer() groups parameters by their place in the list, and "
-            "each stage of a pipeline has a list of its own: pipeline, pipeline_ddp and model_parallel are skipped; "
-            "group parameters by what they are, such as their number of dimensions"
+        seen.warn(
+            "optimizer",
+            "optimizer() groups parameters by their place in the list, and each stage of a pipeline has a list of its "
+            "own: pipeline, pipeline_ddp and model_parallel are skipped; group parameters by what they are, such as "
+            "their number of dimensions",
         )
 
 

@@ -30,7 +30,6 @@ def card(parser: ArgumentParser, words: list[str]) -> int:
     import torch
 
     from relay.card.look import Data, Unprepared, look
-    from relay.card.words import in_words
     from relay.task.places import needs_gpu
 
     torch.set_num_threads(1)  # on a busy login node threads wait for each other longer than they compute
@@ -47,6 +46,8 @@ def card(parser: ArgumentParser, words: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return lacking
     if given.output is None:
+        from relay.card.words import in_words
+
         print(in_words(seen))
     else:
         given.output.parent.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,11 @@ from relay.config import config
 from relay.config.reading import read_config
 from relay.environments import overlay
 from relay.environments.locks import lock_of
+from relay.equivalence.campaign import Proof, markdown
 from relay.equivalence.raised import refusing
 from relay.launch import gpus
 from relay.launch.gpus import count_gpus
 from relay.planning.planner import check, plan
-from relay.proof.campaign import Proof, markdown
 from relay.spec.messages import unknown
 
 

@@ -6,7 +6,6 @@ The strategy trains first. Then one process repeats it without ever stopping, an
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,37 +15,28 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.equivalence import precision
 from relay.equivalence.compared import apart_by_rounding, compare, compared_draws, curve, moved_by_training
-from relay.equivalence.course import AFTER, BEFORE, AsTrained, Course, EndedEarlyError, Journey, Seen, travel
+from relay.equivalence.course import AsTrained, Course, EndedEarlyError
 from relay.equivalence.division import computed
 from relay.equivalence.figures import difference
+from relay.equivalence.journey import travel
 from relay.equivalence.plain import Plain, State, ways
 from relay.equivalence.repeated import Repeated
-from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.trials import EXACT, MOST_ROUNDING, SLOWDOWNS, Trial
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import AS_TRAINED, BEFORE, EXACT, MOST_ROUNDING, SLOWDOWNS
 from relay.equivalence.verdict import Compared, Part, Verdict
 from relay.process.ranks import Ranks
-from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
-AS_TRAINED = Trial(
-    name="as trained",
-    what="in float64, with dropout and BatchNorm at work",
-    precision="fp64",
-    steps=BEFORE + AFTER,
-    limit=EXACT,
-    compares=("losses", "parameters", "outputs"),
-)
 # Where rounding moves it even so, so many times as much is allowed. Beyond the largest limit nothing would be seen:
 # statistics that replicas share, or that move with another momentum, are 1e-3 away or more.
 ROUNDING_MARGIN, MOST_LIMIT = 100, 1e-4
 ALIKE = 0.98  # slices whose operations are less alike have samples that differ, such as padded texts
 
 
-def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
+def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
     """Train as a run does, and compare all of it with a plain training. Collective; rank 0 judges.
 
-    It is done in float64, and in the run's own precision. There BatchNorm is frozen, dropout is off, options are those
-    of the run, lossy ones too, and `slowdown` divides the learning rate.
+    It is done in float64, and in the run's own precision, where `slowdown` divides the learning rate.
     `folder` is for checkpoints; all ranks see it. It is removed at the end.
     """
     if ranks.rank == 0:
@@ -54,9 +44,9 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
         folder.mkdir(parents=True)
     ranks.barrier()
     try:
-        _as_trained(verdict, run, data, folder, ranks)
-        if run.computation.precision != "fp64":
-            _in_own_precision(verdict, run, data, folder, ranks, slowdown)
+        _as_trained(verdict, data, folder, ranks)
+        if data.run.computation.precision != "fp64":
+            precision.judge(verdict, data, folder / "own", ranks, slowdown=slowdown)
     except EndedEarlyError as ended:
         verdict.problems.append(f"as trained: {ended}")
     finally:
@@ -64,12 +54,12 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_trained(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks) -> None:
+def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -> None:
     """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic."""
-    wrong = Verdict(run.id)  # what a further try at a smaller learning rate cannot excuse
+    wrong = Verdict(data.run.id)  # what a further try at a smaller learning rate cannot excuse
     for slowdown in SLOWDOWNS:
-        tried = Tried(Verdict(run.id))
-        tried.train(run, data, folder / f"{slowdown}", ranks, slowdown)
+        tried = Tried(Verdict(data.run.id))
+        tried.train(data, folder / f"{slowdown}", ranks, slowdown)
         ranks.wait_for_files()  # rank 0 repeats it alone, up to three times
         if not ranks.gather(bool(tried.chaotic))[0] or slowdown == SLOWDOWNS[-1]:
             break
@@ -103,18 +93,18 @@ class Tried:
         """What differs and should not."""
         return [part for part in self.verdict.parts if not part.passed and part.compared not in self.chaotic]
 
-    def train(self, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:
+    def train(self, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:
         """Train, and compare. Collective."""
-        verdict, task = self.verdict, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
-        first, second = (Course(run, data, ranks, task, counted=True) for _ in range(2))
+        verdict, run, task = self.verdict, data.run, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
+        first, second = (Course(data, ranks, task, counted=True) for _ in range(2))
         journey = travel(first, second, folder / "middle")
         second.strategy.save(folder / "end").result()
         ranks.barrier()
         alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)
-        observed = _observed(verdict, journey, task, ranks)
+        observed = journey.observed(verdict, ranks)
         if ranks.rank != 0:
             return
-        repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in observed]))
+        repeated = _repeated(data, task, first.strategy, curve([seen for seen, _ in observed]))
         compare(verdict, repeated, observed, journey.trained, journey.loaded.model, alone)
         if failed := sorted({part.compared for part in verdict.parts if not part.passed}):
             rounding, self.moved = apart_by_rounding(repeated), moved_by_training(repeated)
@@ -124,20 +114,20 @@ class Tried:
         whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
         done = [replace(second, work=first.work + second.work) for first, second in observed]
         computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()), slices)
-        sizes = (sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True))
         totals = [total for step in slices for total, _ in step]
         if min(totals) < ALIKE * max(totals):
             verdict.notes.append("batches differ in what a sample costs: at own batches, no rank's work is counted")
         elif min(totals):
-            verdict.per_sample = tuple(sizes)
+            samples = len(whole) * run.batch.global_batch_size
+            verdict.per_sample = tuple(sum(kind) / samples for kind in zip(*whole, strict=True))
 
     def judge(self) -> None:
         """Allow a hundred times what rounding moves where training moves far more; else it is unprovable."""
         verdict, chaotic = self.verdict, self.chaotic
         if not chaotic:
             return
-        problems, parts, verdict.parts, verdict.where = verdict.others, verdict.parts, [], None
-        verdict.problems = problems
+        parts = verdict.parts
+        verdict.problems, verdict.parts, verdict.where = verdict.others, [], None
         for kind in chaotic:
             rounding = self.rounding[kind]
             allowed, reason = ROUNDING_MARGIN * rounding, f"rounding alone moves {kind} by {rounding:.0e}"
@@ -151,41 +141,13 @@ class Tried:
             verdict.add(part)
 
 
-def _repeated(run: Training, data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
+def _repeated(data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
     """The plain repetition, the nearer one where there are two ways."""
     replicas, tried = strategy.replica.count, []
-    for alike in ways(run, replicas):
-        tried.append(Repeated(run, data, task, replicas, type(strategy).requirements, alike=alike))
+    for alike in ways(data.run, replicas):
+        tried.append(Repeated(data, task, replicas, type(strategy).requirements, alike=alike))
         tried[-1].train()
     return min(tried, key=lambda each: difference(losses, torch.tensor(each.losses, dtype=torch.float64)))
-
-
-def _in_own_precision(
-    verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int
-) -> None:
-    named = replace(AS_TRAINED, name="own precision", precision=run.computation.precision)
-    for divisor in SLOWDOWNS:  # the first at which the plain training is finite
-        task = data.task(replace(named, slowdown=slowdown * divisor))
-        expected = precision.predicted(data, task) if ranks.rank == 0 else []
-        if ranks.gather(precision.finite(expected))[0]:
-            break
-    first, second = (Course(run, data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
-    journey = travel(first, second, folder / run.computation.precision)
-    lost = ranks.collect(precision.lost(journey.saved, journey.loaded))
-    observed = _observed(verdict, journey, task, ranks)
-    if ranks.rank == 0:
-        precision.compare(verdict, run, data, task, expected, journey, lost, observed)
-    ranks.wait_for_files()
-
-
-def _observed(verdict: Verdict, journey: Journey, task: TrialTask, ranks: Ranks) -> Sequence[tuple[Seen, Seen]]:
-    """What all ranks have seen; complete on rank 0 alone, which adds its problems to the verdict. Collective."""
-    observed = ranks.collect((journey.first.observed(), journey.second.observed()))
-    seen = [each for objects in zip(*observed, strict=True) for each in objects]
-    verdict.tell(line for each in seen for line in each.problems)
-    types = [line for each in seen for line in each.lowered]
-    verdict.problems += [f"low precision: in {task.precision}: {line}" for line in types[:1]]
-    return observed
 
 
 def _alone(task: AsTrained, global_batch_size: int, folder: Path, ranks: Ranks) -> State | str:

@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from relay.equivalence.course import AFTER, BEFORE, Seen
+from relay.equivalence.course import Seen
 from relay.equivalence.figures import apart, difference, most, scaled, scales, size
+from relay.equivalence.journey import Objects
 from relay.equivalence.plain import State, Tensors
 from relay.equivalence.repeated import Repeated
-from relay.equivalence.trials import EXACT
+from relay.equivalence.trials import AFTER, BEFORE, EXACT
 from relay.equivalence.verdict import Compared, Part, TrialName, Verdict
 from relay.task.draws import Drawn
-
-Objects = Sequence[tuple[Seen, Seen]]  # of each rank: what it saw of the first object, and of the second one
 
 
 def compare(
@@ -44,53 +43,46 @@ def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
     """How far each kind is from that of a repetition whose parameters begin one unit in the last place away."""
     other = repeated.moved()
     other.train()
-
-    def states(kind: str) -> float:
-        pairs = ((repeated.middle, other.middle), (repeated.end, other.end))
-        return most(_farthest(its, mine, kind) for mine, its in pairs)
-
-    losses = scaled(*(torch.tensor(each.losses, dtype=torch.float64) for each in (other, repeated)))
     outputs = [
         apart(moved, its)
         for after, slices in repeated.outputs.items()
         for slice_outputs, moved_outputs in zip(slices, other.outputs[after], strict=True)
         for its, moved in zip(slice_outputs, moved_outputs, strict=True)
     ]
-    model, optimizer = states("model"), states("optimizer")
     return {
-        "losses": losses,
+        "losses": scaled(*(torch.tensor(each.losses, dtype=torch.float64) for each in (other, repeated))),
         "outputs": most(outputs),
-        "parameters": model,
-        "statistics": states("buffers"),
-        "state": most((model, optimizer)),
+        **_of_states((other.middle, repeated.middle), (other.end, repeated.end)),
     }
 
 
 def moved_by_training(repeated: Repeated) -> dict[Compared, float]:
     """How far the training itself moves each kind of figures, from its begin or its first step to its end."""
-    begin, end = repeated.begin, repeated.end
-    model = _farthest(begin, end, "model")
-    predicted = [sets[0] for sets in repeated.outputs[BEFORE + AFTER]]
-    outputs = [apart(first[0], last) for first, last in zip(repeated.outputs[1], predicted, strict=True)]
+    last = [sets[0] for sets in repeated.outputs[BEFORE + AFTER]]
     return {
         "losses": max(repeated.losses) - min(repeated.losses),
-        "outputs": most(outputs),
-        "parameters": model,
-        "statistics": _farthest(begin, end, "buffers"),
-        "state": model,
+        "outputs": most(apart(first[0], its) for first, its in zip(repeated.outputs[1], last, strict=True)),
+        **_of_states((repeated.begin, repeated.end)),
     }
+
+
+def _of_states(*pairs: tuple[State, State]) -> dict[Compared, float]:
+    """The largest differences of pairs of states; of the optimizer where both have one."""
+    model, buffers, optimizer = (
+        most(
+            figure
+            for mine, its in pairs
+            for figure in _apart(getattr(mine, kind), getattr(its, kind), statistics=its.buffers).values()
+        )
+        for kind in ("model", "buffers", "optimizer")
+    )
+    return {"parameters": model, "statistics": buffers, "state": most((model, optimizer))}
 
 
 def _apart(mine: Tensors, expected: Tensors, statistics: Tensors) -> dict[str, float]:
     """The differences by name; statistics are compared relative to their largest value, where that is more than 1."""
-    relative_to = scales(expected) | {name: max(1.0, size(expected[name])) for name in statistics}
-    return {name: difference(mine[name], tensor) / relative_to[name] for name, tensor in expected.items()}
-
-
-def _farthest(state: State, expected_state: State, kind: str) -> float:
-    """The largest difference of what states have of a kind: "model", "optimizer" or "buffers"."""
-    mine, its = getattr(state, kind), getattr(expected_state, kind)
-    return most(_apart(mine, its, {} if kind == "optimizer" else expected_state.buffers).values())
+    relative_to = scales(expected) | {name: max(1.0, size(tensor)) for name, tensor in statistics.items()}
+    return {name: difference(mine[name], t) / relative_to[name] for name, t in expected.items() if name in mine}
 
 
 def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, begins: int,

@@ -1,40 +1,30 @@
-"""A short training under a strategy, as all trials of the gate train, with what a run does between its steps.
+"""A short training under a strategy, as all trials of the gate train, and what each rank records of it.
 
-What is recorded belongs to one rank; rank 0 judges what all of them tell.
+Rank 0 judges what all of them tell.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from relay import strategies
-from relay.chain.generators import generators, restore
 from relay.equivalence import stalled
-from relay.equivalence.dtypes import lowered
 from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.work import Work
+from relay.equivalence.trials import PREDICTED
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
-from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws
-from relay.task.modes import optimizers_outside
-
-# Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
-BEFORE, AFTER = 3, 2
-# Predictions are of a batch that is not trained with.
-PREDICTED = BEFORE + AFTER
+from relay.task.modes import Work, optimizers_outside
 
 
 class EndedEarlyError(Exception):
@@ -61,7 +51,7 @@ class AsTrained(TrialTask):
 
 @dataclass
 class Seen:
-    """What one rank saw of a training, by step where it is a list. The last five are those after the last step."""
+    """What one rank saw of a training, by step where it is a list. The last four follow the last step."""
 
     replica: Replica
     losses: list[float] = field(default_factory=list)  # NaN where another rank reports
@@ -76,7 +66,6 @@ class Seen:
     footprint: dict[str, int] = field(default_factory=dict)
     used_bytes: list[int] = field(default_factory=list)  # the most on each GPU, beyond what it held before
     buffers: Tensors = field(default_factory=dict)
-    lowered: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -86,7 +75,6 @@ class Course:
     Everything here is collective.
     """
 
-    run: Training
     data: TrialData
     ranks: Ranks
     task: TrialTask
@@ -98,15 +86,17 @@ class Course:
 
         Exact options are in the place of lossy ones, unless the course is `lossy`.
         """
-        if self.run.computation.compile:
+        run = self.data.run
+        if run.computation.compile:
             torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
-        spec, kind = self.run.strategy, strategies.load(self.run.strategy.name)
+        spec, kind = run.strategy, strategies.load(run.strategy.name)
         exact = {} if self.lossy else {name: kind.requirements.options[name] for name in spec.lossy}
         options = {**spec.options, **exact}
         with self.task.in_float64():  # it may compute with the model
-            self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
+            self.strategy = kind(self.task, self.ranks, run.batch.global_batch_size, options, measured)
+        self.train_steps: Callable[[Iterator[Any]], Generator[torch.Tensor, None, None]] = self.strategy.train_steps
         self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
-        seed_generators(self.run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
+        seed_generators(run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
         return self.strategy
 
     def steps(self, first: int, last: int) -> Generator[int, None, None]:
@@ -117,7 +107,7 @@ class Course:
         strategy, task, seen, work = self.strategy, self.task, self.seen, Work()
         strategy.set_learning_rate(task.learning_rate(first))
         given = self.data.batches(task, last, seen.replica.index, seen.replica.count, first)
-        with closing(strategy.train_steps(given)) as losses:
+        with closing(self.train_steps(given)) as losses:
             for step in range(first, last):
                 stalled.further()
                 self._drop_records(work)
@@ -180,68 +170,7 @@ class Course:
             losses=[self.loss(step) for step in range(len(self.losses))],
             footprint=self.seen.footprint or strategy.footprint(),
             buffers={name: buffer.detach().cpu().clone() for name, buffer in strategy.model.named_buffers()},
-            lowered=lowered(strategy),
         )
-
-
-class Held(NamedTuple):
-    """What a strategy object holds: the whole model, complete on rank 0 alone; this rank's part of the optimizer's
-    state, such as "momentum_buffer of 3", the fourth parameter; and the state of fp16's scaler."""
-
-    model: Tensors
-    optimizer: Tensors
-    scaler: Mapping[str, Any] | None
-
-    @classmethod
-    def of(cls, strategy: Strategy) -> Held:
-        """A copy. Collective."""
-        owned = [parameter for group in strategy.optimizer.param_groups for parameter in group["params"]]
-        states = [strategy.optimizer.state.get(parameter, {}) for parameter in owned]
-        held = {f"{kind} of {place}": tensor for place, state in enumerate(states) for kind, tensor in state.items()}
-        local = {name: t.to_local() if isinstance(t, DTensor) else t for name, t in held.items() if torch.is_tensor(t)}
-        copies = {name: tensor.detach().cpu().clone() for name, tensor in local.items()}
-        return cls(cloned(strategy), copies, strategy.scaler.state_dict() if strategy.scaler else None)
-
-
-@dataclass
-class Journey:
-    """A strategy object that trains, predicts and saves, and another one that loads what it saved and goes on.
-
-    `trained` is the first one's whole model at its end, complete on rank 0 alone.
-    """
-
-    first: Course
-    second: Course
-    saved: Held
-    loaded: Held
-    trained: Tensors
-
-
-def travel(first: Course, second: Course, folder: Path) -> Journey:
-    """Train as a run does that goes on in another job. Collective. `folder` gets the checkpoint; all ranks see it.
-
-    Raises EndedEarlyError.
-    """
-    strategy = first.build()
-    for step in first.steps(0, BEFORE + AFTER):
-        if step in (0, BEFORE - 1):
-            first.predict(step + 1)
-        if step == BEFORE - 1:
-            saved = Held.of(strategy)
-            writing, drawn = strategy.save(folder), generators()  # it is written while the training goes on
-    writing.result()
-    trained = cloned(strategy)
-    first.ranks.barrier()
-    resumed = second.build(strategy.measured)
-    resumed.load(folder)
-    restore(drawn)
-    second.ranks.barrier()
-    loaded = Held.of(resumed)
-    second.predict(BEFORE)
-    for _ in second.steps(BEFORE, BEFORE + AFTER):
-        pass
-    second.predict(BEFORE + AFTER)
-    return Journey(first, second, saved, loaded, trained)
 
 
 def cloned(strategy: Strategy) -> Tensors:

@@ -1,13 +1,16 @@
-"""The jobs of the equivalence stage, around the processes that train: a reference, and a gate's verdict."""
+"""The jobs of the equivalence stage, around the processes that train: a reference, and a gate's verdict.
+
+Where jobs wait for each other, the processes of one also judge further gates. Imports no torch: the driver asks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from relay.base import ending
 from relay.base.ending import Ending
@@ -25,33 +28,16 @@ from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import planned
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
-from relay.spec.run import Gate, Training
+from relay.spec.requirements import BUILT_IN, NodeNeed
+from relay.spec.run import Gate, Reference, Training
+from relay.spec.setting import Shape
 
 # Faults that a strategy may have caused, or others beside it.
 BLAMED = (Kind.DEVICE, Kind.MEMORY, Kind.HANG)
 TWICE = ", and failed twice, the second time alone"
 WITHOUT_A_WORD = "its processes were killed, or crashed without a word"
-
-
-def beside(words: Sequence[str], equivalence: Path) -> dict[Path, Path]:
-    """Specifications and references of gates, of the words GATE:REFERENCE on a command line."""
-    named = (word.split(":") for word in words)
-    gates, references = equivalence / "gates", equivalence / "references"
-    return {gates / gate / "gate.json": references / reference / "reference.pt" for gate, reference in named}
-
-
-def _started(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
-    """Start the role's processes on the run's dataset; returns their status."""
-    run = Training.read(spec)
-    dataset = dataset_folder(results, run.dataset)
-    try:
-        verified.check(dataset)
-    except UserError as error:  # recorded, so that a retry does not try it again
-        output.unlink(missing_ok=True)
-        faults.record(output.parent, error)
-        return 1
-    file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
-    return started(spec, role, results, output, ["--dataset", str(dataset), *extra], strategy_file=file, start=start)
+FEWEST_TOGETHER = 4  # gates for which a group of processes is worth the time of its imports
+MOST_TOGETHER = 8  # gates that are told of only when all are judged, and are judged anew where one ends the processes
 
 
 def run_reference(
@@ -64,14 +50,14 @@ def run_reference(
 ) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
-    `beside` are gates of one process that are compared with it: as `run_gate` has it. The
-    reference stands once it is written, whatever ends its process after it.
+    `beside` are gates of one process that are compared with it: as `run_gate` has it. The reference stands once it is
+    written, whatever ends its process after it.
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
     others = _unjudged(beside, results, attempt, own_reference=output)
-    status = _started(spec, "equivalence.reference", results, output, *_words(others), start=start)
+    status = _started(spec, "equivalence.reference", results, output, others, start=start)
     _keep_along(others, results)
     if status != 0 and not output.is_file():
         return faults.concluded(output.parent, "reference", status)
@@ -109,8 +95,7 @@ def run_gate(
     if attempt == 1:
         noted.unlink(missing_ok=True)
     others = _unjudged(beside, results, attempt)
-    arguments = ["--reference", str(reference), *_words(others)]
-    status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
+    status = _started(spec, "equivalence.gate", results, output, others, "--reference", str(reference), start=start)
     run = Gate.read(spec)
     if _keep_along(others, results):  # its own verdict was complete before
         if status != 0:
@@ -129,10 +114,29 @@ def run_gate(
             problem = f"{CANNOT_RUN}{TWICE if noted.exists() else ''}: {why}"
         else:
             problem = cannot_run(fault, run.task.file)
-        verdict = _failed(run, read_json(unfinished), problem)
+        before = read_json(unfinished)  # what it has shown before an own batch
+        verdict = failed_at(before, problem) if before else Verdict(run.id, problems=[problem]).as_dict()
     for left in (unfinished, noted):
         left.unlink(missing_ok=True)
     return _concluded(output, verdict | _source(run, results))
+
+
+def _started(
+    spec: Path, role: str, results: Path, output: Path, beside: Mapping[Path, Path], *extra: str, start: Start
+) -> int:
+    """Start the role's processes on the run's dataset, and let them judge the gates `beside`; returns their status."""
+    run = Training.read(spec)
+    dataset = dataset_folder(results, run.dataset)
+    try:
+        verified.check(dataset)
+    except UserError as error:  # recorded, so that a retry does not try it again
+        output.unlink(missing_ok=True)
+        faults.record(output.parent, error)
+        return 1
+    file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
+    others = map(str, [path for pair in beside.items() for path in pair])
+    arguments = ["--dataset", str(dataset), *extra, "--beside", *others]
+    return started(spec, role, results, output, arguments, strategy_file=file, start=start)
 
 
 def _not_the_strategys(spec: Path, fault: Fault | None, what: str, status: int, noted: Path) -> Ending | None:
@@ -161,9 +165,72 @@ def _not_the_strategys(spec: Path, fault: Fault | None, what: str, status: int, 
     return replace(outcome, status=ending.INTERRUPTED)
 
 
+def _concluded(output: Path, verdict: dict[str, Any]) -> int:
+    """Write a gate's verdict and tell it; the job's exit status."""
+    write_json(output, verdict)
+    (output.parent / ALONG).unlink(missing_ok=True)
+    conclusion = "equivalent" if verdict["equivalent"] else refusing(all_problems(verdict))
+    if why := verdict.get("unprovable"):
+        conclusion = f"not proven, because {why}"
+    print(f"gate {verdict['gate']}: {conclusion}")
+    return 0
+
+
 def _source(run: Gate, results: Path) -> dict[str, str]:
     name = "strategy_source"
     return {name: planned(results / "code", run).get(name) or source_digest(strategy_sources(Path(run.strategy.file)))}
+
+
+# Gates that other processes judge along
+
+
+def judged_along(proof: Gate | Reference, other: Gate) -> bool:
+    """Whether the processes of a gate, or of a reference, may judge another gate afterwards.
+
+    They need the same places in the same software; each proof computes in threads, and in a precision, of its own. Who
+    compiles takes minutes, for which no others wait. A strategy with a service or a disk on its node has processes of
+    its own. One's own file, of a strategy or a task, has to be in the snapshot that the processes run; what is built in
+    is in each.
+    """
+    built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
+    own_node = {*proof.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
+    frozen = (built_in or proof.strategy.file == other.strategy.file) and other.task.file in ("", proof.task.file)
+
+    def places(each: Gate | Reference) -> tuple[str, bool, Shape]:
+        return each.stack, each.computation.compile, replace(each.shape, cpus_per_task=1, threads=1)
+
+    return places(proof) == places(other) and frozen and not own_node
+
+
+def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpus: int) -> dict[str, str]:
+    """By gate, the name of its group: gates that the same processes may judge, so that no two are judged at a time.
+
+    On so many CPUs, groups compute side by side, and gates that may share processes are divided into as many, as long
+    as some are left to each; earlier gates are judged first, and no group is large. On one CPU all jobs wait for each
+    other: there a reference's process also judges what it may.
+    """
+    groups: dict[str, str] = {}
+    alike: list[list[Gate]] = []
+    for gate in gates:
+        if cpus == 1 and judged_along(reference(gate), gate):
+            groups[gate.id] = reference(gate).id
+            continue
+        group = next((each for each in alike if judged_along(each[0], gate) and judged_along(gate, each[0])), [])
+        if not group:
+            alike.append(group)
+        group.append(gate)
+    for group in alike:
+        lanes = max(1, min(cpus // group[0].shape.cpus_per_node, len(group) // FEWEST_TOGETHER))
+        turn = lanes * MOST_TOGETHER
+        groups |= {gate.id: group[place // turn * turn + place % lanes].id for place, gate in enumerate(group)}
+    return groups
+
+
+def beside(words: Sequence[str], equivalence: Path) -> dict[Path, Path]:
+    """Specifications and references of gates, of the words GATE:REFERENCE on a command line."""
+    named = (word.split(":") for word in words)
+    gates, references = equivalence / "gates", equivalence / "references"
+    return {gates / gate / "gate.json": references / reference / "reference.pt" for gate, reference in named}
 
 
 def _unjudged(
@@ -173,24 +240,20 @@ def _unjudged(
 
     None in a retry, whose gate is to be alone. `own_reference` will be there.
     """
-    there: dict[str, bool] = {}
-
-    def has_data(spec: Path) -> bool:
-        folder = dataset_folder(results, Gate.read(spec).dataset)
-        if folder.name not in there:
-            with suppress(UserError):
-                verified.check(folder)
-                there[folder.name] = True
-        return there.setdefault(folder.name, False)
-
     if attempt > 1:
         return {}
     open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
-    return {spec: file for spec, file in open_.items() if (file == own_reference or file.is_file()) and has_data(spec)}
+    known = {spec: file for spec, file in open_.items() if file == own_reference or file.is_file()}
+    datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in known}
+    whole = {folder for folder in {*datasets.values()} if _is_whole(folder)}
+    return {spec: file for spec, file in known.items() if datasets[spec] in whole}
 
 
-def _words(beside: Mapping[Path, Path]) -> list[str]:
-    return ["--beside", *(str(path) for pair in beside.items() for path in pair)]
+def _is_whole(dataset: Path) -> bool:
+    with suppress(UserError):
+        verified.check(dataset)
+        return True
+    return False
 
 
 def _end_in_a_further_gate(output: Path) -> None:
@@ -207,17 +270,6 @@ def _keep_along(specs: Collection[Path], results: Path) -> bool:
     return any((spec.parent / ALONG).exists() for spec in specs)
 
 
-def _concluded(output: Path, verdict: dict[str, Any]) -> int:
-    """Write a gate's verdict and tell it; the job's exit status."""
-    write_json(output, verdict)
-    (output.parent / ALONG).unlink(missing_ok=True)
-    conclusion = "equivalent" if verdict["equivalent"] else refusing(all_problems(verdict))
-    if why := verdict.get("unprovable"):
-        conclusion = f"not proven, because {why}"
-    print(f"gate {verdict['gate']}: {conclusion}")
-    return 0
-
-
 def settle(results: Path) -> None:
     """What a driver does with the verdicts that a stopped call has left: they become their gates' own."""
     for path in results.glob(f"equivalence/gates/*/{ALONG}"):
@@ -226,10 +278,3 @@ def settle(results: Path) -> None:
             path.rename(output)
         else:
             path.unlink()
-
-
-def _failed(run: Gate, unfinished: dict[str, Any] | None, problem: str) -> dict[str, Any]:
-    """The verdict of a strategy that failed in the gate: at an own batch, where `unfinished` tells of one."""
-    if unfinished:
-        return failed_at(unfinished, problem)
-    return Verdict(run.id, problems=[problem]).as_dict()

@@ -1,11 +1,13 @@
 """One trial of the gate: the strategy trains it as far as its reference went, and is compared with it.
 
 The trial in the run's own precision is trained once more where a run's steps are captured as a CUDA graph: a step that
-is replayed has to train as one that is not.
+is replayed has to train as one that is not. One that failed is trained once more beside a plain training, to say where
+the two part; that costs nothing where all is well.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -15,8 +17,8 @@ import torch
 
 from relay.equivalence.course import Course, EndedEarlyError, Seen, cloned
 from relay.equivalence.division import computed, divided
-from relay.equivalence.figures import apart, distance, largest, scaled
-from relay.equivalence.plain import Tensors
+from relay.equivalence.figures import apart, difference, distance, largest, scaled, share
+from relay.equivalence.plain import Plain, State, Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial
 from relay.equivalence.verdict import Part, Verdict
@@ -33,8 +35,40 @@ OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions
 REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
 
 
+def judge(
+    verdict: Verdict,
+    trial: Trial,
+    data: TrialData,
+    reference: dict[str, Any],
+    ranks: Ranks,
+    per_sample: tuple[float, ...] = (),
+) -> list[str]:
+    """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
+
+    `per_sample` are the operations that one process computes for a sample, where what each rank computes is to be
+    compared with them; not in compiled code. Rank 0, which judges, knows them.
+    Returns what the trial has changed in the network. Collective.
+    """
+    verdict.notes += trial.weakened_by(reference)
+    trial = trial.as_far_as(reference)
+    course = train(trial, data, ranks, counted=bool(per_sample))
+    whole = cloned(course.strategy)
+    if trial.name == "algorithm":
+        course.predict(trial.steps, step=0)
+    observed = ranks.collect(course.observed())
+    if observed:
+        _compare(verdict, trial, observed, whole, reference)
+        if trial.name == "algorithm":
+            _evaluated(verdict, observed, reference)
+            divided(verdict, trial, observed, data, reference["footprint"])
+    if observed and per_sample:
+        total, forward = (each * data.run.batch.global_batch_size for each in per_sample)
+        computed(verdict, data.run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
+    _print(verdict, trial, data.run)
+    return course.task.notes
+
+
 def train(
-    run: Training,
     trial: Trial,
     data: TrialData,
     ranks: Ranks,
@@ -47,7 +81,7 @@ def train(
     `watched` is entered for the steps alone, when all is built. With `counted`, operations are.
     """
     idle = _held_before(ranks.devices)
-    course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
+    course = Course(data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
     course.build()
     ranks.barrier()
     before = system.sent_by_socket()
@@ -70,7 +104,7 @@ def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
     return [torch.cuda.memory_allocated(device) for device in gpus]
 
 
-def compare(
+def _compare(
     verdict: Verdict, trial: Trial, observed: Sequence[Seen], whole: Tensors, reference: dict[str, Any]
 ) -> None:
     """Compare a trial's losses and final parameters with the reference's."""
@@ -96,7 +130,7 @@ def compare(
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
-def evaluated(verdict: Verdict, observed: Sequence[Seen], reference: dict[str, Any]) -> None:
+def _evaluated(verdict: Verdict, observed: Sequence[Seen], reference: dict[str, Any]) -> None:
     """Compare what the trained model predicts for the first batch."""
     verdict.tell(problem for seen in observed for problem in seen.problems)
     of_replicas = sorted((seen for seen in observed if seen.replica.reports), key=lambda seen: seen.replica.index)
@@ -107,60 +141,29 @@ def evaluated(verdict: Verdict, observed: Sequence[Seen], reference: dict[str, A
     verdict.add(Part("algorithm", "outputs", what, apart(outputs, reference["outputs"]), limit))
 
 
-def judge(
-    verdict: Verdict,
-    run: Training,
-    trial: Trial,
-    data: TrialData,
-    reference: dict[str, Any],
-    ranks: Ranks,
-    per_sample: tuple[float, ...] = (),
-) -> list[str]:
-    """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
-
-    `per_sample` are the operations that one process computes for a sample, where what each rank computes is to be
-    compared with them; not in compiled code. Rank 0, which judges, knows them.
-    Returns what the trial has changed in the network. Collective.
-    """
-    verdict.notes += trial.weakened_by(reference)
-    trial = trial.as_far_as(reference)
-    course = train(run, trial, data, ranks, counted=bool(per_sample))
-    whole = cloned(course.strategy)
-    if trial.name == "algorithm":
-        course.predict(trial.steps, step=0)
-    observed = ranks.collect(course.observed())
-    if observed:
-        compare(verdict, trial, observed, whole, reference)
-        if trial.name == "algorithm":
-            evaluated(verdict, observed, reference)
-            divided(verdict, run, trial, observed, data, reference["footprint"])
-    if observed and per_sample:
-        total, forward = (each * run.batch.global_batch_size for each in per_sample)
-        computed(verdict, run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
-    _print(verdict, trial, run)
-    return course.task.notes
-
-
 def _print(verdict: Verdict, trial: Trial, run: Training) -> None:
     for part in [part for part in verdict.parts if part.trial == trial.name]:
         at = f"batch {run.batch.global_batch_size}: {part.name}"
         print(f"{at}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
 
 
+# Captured steps
+
+
 def judge_replayed(
-    verdict: Verdict, run: Training, trials: Sequence[Trial], data: TrialData, reference: dict[str, Any], ranks: Ranks
+    verdict: Verdict, trials: Sequence[Trial], data: TrialData, reference: dict[str, Any], ranks: Ranks
 ) -> None:
     """Train with captured steps, as the run does, and compare. Where none is captured, a note says why. Collective."""
     (own,) = (trial for trial in trials if trial.name == "own precision")
     trial = replace(own, name="replayed", what=f"{own.what}, {REPLAYED}").as_far_as(reference)
-    course, why = _train_replayed(run, trial, data, ranks)
+    course, why = _train_replayed(trial, data, ranks)
     if why := next(filter(None, ranks.gather(why)), ""):
         verdict.notes.append(f"steps are not captured as a CUDA graph, because {why}")
         return
     whole, observed = cloned(course.strategy), ranks.collect(course.observed())
     if observed:
-        compare(verdict, trial, observed, whole, reference)
-        _print(verdict, trial, run)
+        _compare(verdict, trial, observed, whole, reference)
+        _print(verdict, trial, data.run)
 
 
 @dataclass
@@ -172,20 +175,75 @@ class Unseen(TrialTask):
         return BoundTask.loss(self, outputs, batch.data)
 
 
-def _train_replayed(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> tuple[Course, str]:
+def _train_replayed(trial: Trial, data: TrialData, ranks: Ranks) -> tuple[Course, str]:
     """Train as a run does whose steps are captured; and why none was replayed, '' where some were. Collective."""
-    course = Course(run, data, ranks, data.of_kind(Unseen, trial))
-    strategy = course.build()
-    captured = Captured(strategy, lambda batch: batch)
+    course = Course(data, ranks, data.of_kind(Unseen, trial))
+    captured = Captured(course.build(), lambda batch: batch)
     if not captured.why and course.task.stilled.draws:
         captured.why = "the gate's own draws of random numbers are not"
     if captured.why:
         return course, captured.why
     ranks.barrier()
-    strategy.set_learning_rate(course.task.learning_rate(0))
-    given = data.batches(course.task, trial.steps, strategy.replica.index, strategy.replica.count)
-    with course.task.computing(), closing(captured.train_steps(given)) as losses:
-        for step, loss in enumerate(losses, 1):
-            course.losses.append(loss)
-            strategy.set_learning_rate(course.task.learning_rate(step))
+    course.train_steps = captured.train_steps
+    for _ in course.steps(0, trial.steps):
+        pass
     return course, captured.why or ("" if captured.replayed else f"{trial.steps} steps are too few")
+
+
+# Where a training that failed a comparison parts from the plain one
+
+
+def find_parting(verdict: Verdict, trials: Sequence[Trial], data: TrialData, ranks: Ranks) -> None:
+    """Say in the verdict at which step, and in what, the first of these trials that failed parts from the plain
+    training. Collective."""
+    failed = [part.trial for part in verdict.parts if not part.passed and part.compared in ("losses", "parameters")]
+    names = ranks.gather(failed)[0]  # only rank 0's verdict is complete
+    trial = next((trial for trial in trials if trial.name in names), None)
+    if trial is not None:
+        verdict.where = _parting(trial, data, ranks) or verdict.where
+
+
+def _parting(trial: Trial, data: TrialData, ranks: Ranks) -> str | None:
+    """The first step and tensor that differ, in a phrase; None where no step shows it again. Collective."""
+    course = Course(data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy)
+    course.build()
+    unscaled = data.task(trial)
+    plain = Plain.of(unscaled, data.device) if ranks.rank == 0 else None
+    reporting = ranks.gather(course.seen.replica.reports)
+    initial = _on_cpu(plain) if plain else {}
+    with closing(course.steps(0, trial.steps)) as steps, suppress(EndedEarlyError):
+        for step in steps:
+            whole = course.strategy.whole_model()
+            losses, differing = ranks.collect(course.loss(step)), None
+            if plain is not None:
+                expected = plain.step([[data.batch(unscaled, step)]], unscaled.learning_rate(step))
+                mine = [loss for loss, reports in zip(losses, reporting, strict=True) if reports]
+                differing = _first(trial, whole, _on_cpu(plain), initial) or _of_loss(trial, mine, float(expected))
+            if differing := ranks.gather(differing)[0]:
+                return f"first differs at step {step + 1} in {differing}"
+    return None
+
+
+def _on_cpu(plain: Plain) -> Tensors:
+    return {name: tensor.cpu() for name, tensor in State.of(plain).model.items()}
+
+
+def _first(trial: Trial, whole: Tensors, expected: Tensors, initial: Tensors) -> str | None:
+    """The first tensor, in the network's order, that differs by more than the trial allows."""
+    if not expected.keys() <= whole.keys():
+        return None  # a problem says so already
+    figures = {name: difference(whole[name], tensor) for name, tensor in expected.items()}
+    if trial.relative:
+        # Of all that training moved, each tensor's part of the difference that is allowed for all together.
+        moved = distance([(tensor, initial[name]) for name, tensor in expected.items()]) / math.sqrt(len(expected))
+        figures = {name: share(distance([(whole[name], tensor)]), moved) for name, tensor in expected.items()}
+    limit = trial.limit_of("parameters") or trial.limit
+    return next((f"{name} ({figure:.1e})" for name, figure in figures.items() if not figure <= limit), None)
+
+
+def _of_loss(trial: Trial, mine: Sequence[float], expected: float) -> str | None:
+    """The loss, where it differs and no tensor does."""
+    if trial.relative or not mine:
+        return None
+    figure = abs(sum(mine) / len(mine) - expected)
+    return None if figure <= (trial.limit_of("losses") or trial.limit) else f"the loss ({figure:.1e})"

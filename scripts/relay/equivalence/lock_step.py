@@ -16,7 +16,7 @@ from relay.equivalence.figures import apart, largest, leaves_of, most, norm, sca
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
-from relay.task import batches, finite
+from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.calls import copied
 from relay.task.places import mistake
@@ -139,7 +139,7 @@ class LockStep:
         """Raise UserError where the step's samples are not finite: no learning rate mends that."""
         split = self.task.split("train")
         for part in parts:
-            if why := finite.reason(part.data, part.ids, split):
+            if why := split.not_finite(part.data, part.ids):
                 raise mistake(type(self.task.own), "datasets", f"the loss of step {self.steps + 1} is not finite{why}")
 
     def _apart(self, others: list[torch.Tensor]) -> float:

@@ -7,6 +7,7 @@ for all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,18 +17,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.equivalence import stalled, statistics
-from relay.equivalence.statistics import Statistics
+from relay.equivalence import stalled
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.batches import Batch
-from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
+from relay.task.bound import FIRST_SCALE, BoundTask
+from relay.task.learning_rate import set_learning_rate
 from relay.task.recompute import StatisticsKept
 
 Tensors = dict[str, torch.Tensor]
+Statistics = dict[str, torch.Tensor]  # BatchNorm's, of one replica: the model's buffers by name
 
 
 def deterministic() -> None:
@@ -141,8 +143,8 @@ class Plain:
         self.optimizer.zero_grad()
         samples = sum(batches.count(part) for parts in slices for part in parts)
         if self.alike:
-            self.statistics = statistics.copies([self.statistics[0] for _ in self.statistics])
-        total, before = torch.zeros((), dtype=torch.float64), statistics.copies(self.statistics)
+            self.statistics = copies([self.statistics[0] for _ in self.statistics])
+        total, before = torch.zeros((), dtype=torch.float64), copies(self.statistics)
         with self.task.computing():
             for replica, parts in enumerate(slices):
                 self.use_statistics(replica)
@@ -158,8 +160,8 @@ class Plain:
                 self.task.clip(self.optimizer)
             self.scaler.step(self.optimizer)
         self.scaler.update()
-        firsts = statistics.from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))
-        self.candidates = [*map(list, zip(statistics.copies(self.statistics), firsts, strict=True))]
+        firsts = _from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))
+        self.candidates = [*map(list, zip(copies(self.statistics), firsts, strict=True))]
         return total
 
     @torch.no_grad()
@@ -200,6 +202,12 @@ class Plain:
         }
 
 
+def declared_parts(run: Training, requirements: Requirements) -> int:
+    """In how many parts, one after the other, a rank of this strategy works through its slice."""
+    options = {**requirements.options, **run.strategy.options}
+    return math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
+
+
 def ways(run: Training, replicas: int) -> tuple[bool, ...]:
     """`alike` of each plain training that a run may be: where buffers move the loss, replicas may share them or not."""
     return (False, True) if run.task.card.buffers and replicas > 1 else (False,)
@@ -208,3 +216,31 @@ def ways(run: Training, replicas: int) -> tuple[bool, ...]:
 def one_unit(parameter: torch.Tensor) -> torch.Tensor:
     """One unit in the last place of each number: how far rounding moves it at least."""
     return parameter * torch.finfo(parameter.dtype).eps
+
+
+def copies(statistics: Sequence[Statistics]) -> list[Statistics]:
+    """A copy of each replica's."""
+    return [{name: buffer.clone() for name, buffer in own.items()} for own in statistics]
+
+
+def _from_the_firsts(
+    model: nn.Module, before: Sequence[Statistics], after: Sequence[Statistics], parts: Sequence[int]
+) -> list[Statistics]:
+    """What a step would have made of them, had every replica begun it with the first one's, as under DDP.
+
+    `before` and `after` are of the step in which each replica began with its own, and worked through so many `parts`.
+    """
+    if not after:
+        return []
+    momentum = {name: module.momentum for name, module in model.named_modules() if hasattr(module, "momentum")}
+    moved = []
+    for own, then, count in zip(before, after, parts, strict=True):
+        kept = {name: (1 - (momentum.get(name.rpartition(".")[0]) or 0.0)) ** count for name in own}
+        shifted = {name: then[name] + kept[name] * (before[0][name] - own[name]) for name in floating(own)}
+        moved.append({**then, **shifted})
+    return moved
+
+
+def floating(own: Statistics) -> list[str]:
+    """The names of those that are no whole numbers."""
+    return [name for name, buffer in own.items() if buffer.is_floating_point()]

@@ -1,20 +1,25 @@
-"""What the run's own precision shows between steps: what it predicts, and whether a checkpoint holds it all."""
+"""What the run's own precision shows between steps: what it predicts, and whether a checkpoint holds it all.
+
+BatchNorm is frozen, dropout is off, and options are those of the run, lossy ones too.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from relay.equivalence.course import BEFORE, PREDICTED, Held, Journey, Seen
-from relay.equivalence.dtypes import fewer_bits
+from relay.equivalence.course import Course, Seen
 from relay.equivalence.figures import difference, largest, leaves_of, most, scaled, scales, share, size
+from relay.equivalence.journey import Held, Journey, fewer_bits, short, travel
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.trials import EXACT, LOSS_LIMITS
+from relay.equivalence.trials import AS_TRAINED, BEFORE, EXACT, LOSS_LIMITS, PREDICTED, SLOWDOWNS
 from relay.equivalence.verdict import Part, Verdict
-from relay.spec.run import Training
+from relay.process.ranks import Ranks
 from relay.spec.setting import TF32
 from relay.task import batches
 
@@ -26,7 +31,35 @@ OUTPUT_LIMITS = {"fp32": 1e-4, **dict.fromkeys(TF32, 1e-2), "fp16": 2e-2, "bf16"
 OUTPUTS_MARGIN, MOST_OF_OUTPUTS = 10, 0.3
 
 
-def lost(saved: Held, loaded: Held) -> tuple[bool, float]:
+def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int) -> None:
+    """Train as a run does between its steps, and compare the two objects with each other, and their predictions with
+    those of a plain training. Collective; rank 0 judges. `slowdown` divides the learning rate.
+    """
+    run, precision = data.run, data.run.computation.precision
+    for divisor in SLOWDOWNS:  # the first at which the plain training is finite
+        task = data.task(replace(AS_TRAINED, name="own precision", precision=precision, slowdown=slowdown * divisor))
+        expected = _plainly(data, task) if ranks.rank == 0 else []
+        finite = ranks.gather(all(bool(leaf.isfinite().all()) for leaf in expected))[0]
+        if finite:
+            break
+    first, second = (Course(data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
+    journey = travel(first, second, folder)
+    lost_of_ranks = ranks.collect(_lost(journey.saved, journey.loaded))
+    observed = journey.observed(verdict, ranks)
+    if any(scale for scale, _ in lost_of_ranks):
+        verdict.problems.append("between steps: the loss's scale is another one after a checkpoint was loaded")
+    if ranks.rank == 0 and not finite:  # nothing equals what is no number
+        verdict.unprovable = f"in {precision} the plain training is not finite after {BEFORE} steps"
+    elif ranks.rank == 0:
+        reporting = [objects for objects in observed if objects[0].replica.reports]
+        reporting.sort(key=lambda objects: objects[0].replica.index)
+        _resumed(verdict, precision, journey, [figure for _, figure in lost_of_ranks], reporting)
+        outputs = batches.joined([first_seen.outputs[BEFORE] for first_seen, _ in reporting])
+        _predicted(verdict, data, task, expected, outputs)
+    ranks.wait_for_files()
+
+
+def _lost(saved: Held, loaded: Held) -> tuple[bool, float]:
     """Whether the loss has another scale after loading, and how far this rank's part of the optimizer's state is off.
 
     That is the largest difference, relative to the largest value of its kind. Of what another rank holds after loading
@@ -39,47 +72,15 @@ def lost(saved: Held, loaded: Held) -> tuple[bool, float]:
     return saved.scaler != loaded.scaler, most(figures)
 
 
-def predicted(data: TrialData, task: TrialTask) -> list[torch.Tensor]:
-    """What the plain training predicts when the checkpoint is saved."""
-    return _plainly(data, task, pieces=1)
-
-
-def finite(outputs: list[torch.Tensor]) -> bool:
-    """Whether all of these numbers are finite."""
-    return all(bool(leaf.isfinite().all()) for leaf in outputs)
-
-
-def compare(
-    verdict: Verdict,
-    run: Training,
-    data: TrialData,
-    task: TrialTask,
-    expected: list[torch.Tensor],
-    journey: Journey,
-    lost_of_ranks: Sequence[tuple[bool, float]],
-    observed: Sequence[tuple[Seen, Seen]],
-) -> None:
-    """Compare the two objects with each other, and what the first one predicts with what is `expected`."""
-    if any(scale for scale, _ in lost_of_ranks):
-        verdict.problems.append("between steps: the loss's scale is another one after a checkpoint was loaded")
-    if not finite(expected):
-        verdict.unprovable = f"in {run.computation.precision} the plain training is not finite after {BEFORE} steps"
-        return  # nothing equals what is no number
-    reporting = [objects for objects in observed if objects[0].replica.reports]
-    reporting.sort(key=lambda objects: objects[0].replica.index)
-    _resumed(verdict, run, journey, [figure for _, figure in lost_of_ranks], reporting)
-    _predicted(verdict, run, data, task, expected, batches.joined([first.outputs[BEFORE] for first, _ in reporting]))
-
-
 def _resumed(
     verdict: Verdict,
-    run: Training,
+    precision: str,
     journey: Journey,
     lost_of_ranks: Sequence[float],
     reporting: Sequence[tuple[Seen, Seen]],
 ) -> None:
     """Compare the object that has loaded the checkpoint with the one that has saved it."""
-    precision, saved, loaded = run.computation.precision, journey.saved.model, journey.loaded.model
+    saved, loaded = journey.saved.model, journey.loaded.model
     if saved.keys() != loaded.keys():
         verdict.problems.append(f"between steps: a checkpoint's model has other names, in {precision}")
         return
@@ -93,25 +94,19 @@ def _resumed(
 
 
 def _predicted(
-    verdict: Verdict,
-    run: Training,
-    data: TrialData,
-    task: TrialTask,
-    expected: list[torch.Tensor],
-    outputs: list[torch.Tensor],
+    verdict: Verdict, data: TrialData, task: TrialTask, expected: list[torch.Tensor], outputs: list[torch.Tensor]
 ) -> None:
     """Compare a prediction with the plain training's, in the same precision."""
-    precision = run.computation.precision
+    precision, lossy = data.run.computation.precision, data.run.strategy.lossy
     lower = [(mine, its) for mine, its in zip(outputs, expected, strict=False) if fewer_bits(mine.dtype, its.dtype)]
     for mine, its in lower[:1]:
         verdict.problems.append(
-            f"low precision: in {precision} it predicts in {str(mine.dtype).removeprefix('torch.')}; expected is "
-            f"{str(its.dtype).removeprefix('torch.')}"
+            f"low precision: in {precision} it predicts in {short(mine.dtype)}; expected is {short(its.dtype)}"
         )
     figure = _relative(outputs, expected)
-    limit = max(OUTPUT_LIMITS[precision], sum(run.strategy.lossy.values()))
+    limit = max(OUTPUT_LIMITS[precision], sum(lossy.values()))
     if not figure <= limit:  # measured only where it matters: trainings that are as right
-        halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, pieces=1, moved=True)
+        halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, moved=True)
         rounding = most((_relative(halves, expected), _relative(moved, expected)))
         limit = max(limit, OUTPUTS_MARGIN * rounding)
         if limit > MOST_OF_OUTPUTS:
@@ -129,8 +124,8 @@ def _relative(outputs: list[torch.Tensor], expected: list[torch.Tensor]) -> floa
     return share(most(map(difference, outputs, expected)), most(map(size, expected)))
 
 
-def _plainly(data: TrialData, task: TrialTask, pieces: int, *, moved: bool = False) -> list[torch.Tensor]:
-    """What a plain training predicts after these steps, each batch in so many pieces.
+def _plainly(data: TrialData, task: TrialTask, pieces: int = 1, *, moved: bool = False) -> list[torch.Tensor]:
+    """What a plain training predicts when the checkpoint is saved, each batch computed in so many pieces.
 
     With `moved`, its parameters begin one unit in the last place away.
     """

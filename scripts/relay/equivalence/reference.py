@@ -7,32 +7,72 @@ Started by the launcher: `python -m relay.launch.worker equivalence.reference WO
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from relay import strategies
 from relay.base import options
 from relay.base.errors import UserError
-from relay.equivalence import float32, reference_file
+from relay.datasets.manifest import digest
+from relay.equivalence.figures import distance, norm, share
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.plain import deterministic
-from relay.equivalence.reference_file import made_with
 from relay.equivalence.trial_task import Identified, TrialData
-from relay.equivalence.trials import SLOWDOWNS, Trial, trials
+from relay.equivalence.trials import FROM_REFERENCE, SLOWDOWNS, Trial, trials
 from relay.launch.worker import imported
 from relay.process import machine
 from relay.process.devices import gpu
+from relay.process.generators import drawn_from
+from relay.process.ranks import Ranks
 from relay.spec import arithmetic
 from relay.spec.run import Reference
-from relay.task import batches, finite
+from relay.spec.setting import TF32
+from relay.task import batches
 from relay.task.mean_loss import LIMITS, Dependent, NotFinite, check_gradients, mean_over_samples
 from relay.task.places import mistake
 
 FIRST_STEP = Trial(name="algorithm", precision="fp64", steps=1)
+# Of float32's products: relative, as L2 norms. Rounding in float32 gives 1e-6 or less, products in bfloat16 1e-3 or
+# more.
+PRODUCTS_LIMIT = 1e-5
+COMPUTING = ("torch", "cuda")  # versions that a reference and its gates share
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, train the reference and write it."""
+    parser = options.parser(__doc__, "spec", "output", "dataset", prog="equivalence.reference")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="as of a gate, of one process")
+    given = parser.parse_args(arguments)
+
+    run = Reference.read(given.spec)
+    arithmetic.check(f"{run.kind} {run.id}", run.place)
+    machine.set_threads(run.shape.threads, run.shape.interop_threads)
+    machine.set_precision(run.computation.precision)
+    deterministic()
+    data = TrialData(run, given.dataset, gpu(0) if run.shape.device == "cuda" else torch.device("cpu"))
+    here = {"made_with": made_with(given.dataset, data.device)}
+    if reason := unprovable(data):
+        write(given.output, {**here, "unprovable": reason})
+        print(f"reference {run.id}: {reason}", flush=True)
+        return
+    check_float32(run.computation.precision, data.device)
+    trained: dict[str, dict[str, Any]] = {trial.name: train(trial, data) for trial in trials(run, lossy=True)}
+    write(given.output, {**trained, **here})
+    for name, result in trained.items():
+        summary = f"{result['steps']} steps, last loss {result['losses'][-1]:.4f}, rounding {result['rounding']}"
+        print(f"reference {run.id}: {name}: {summary}", flush=True)
+    if given.beside:  # of strategies nothing is imported before
+        imported("equivalence.gate").judge_beside(given.beside, given.dataset)
 
 
 def unprovable(data: TrialData) -> str | None:
@@ -55,7 +95,7 @@ def unprovable(data: TrialData) -> str | None:
     except Dependent as error:
         return str(error)
     except NotFinite as error:
-        why = finite.reason(batch.data, batch.ids, task.split("train")) or "; allowed: a finite number"
+        why = task.split("train").not_finite(batch.data, batch.ids) or "; allowed: a finite number"
         raise mistake(type(task.own), "loss", f"{error}{why}") from None
     what = f"a batch is {figure:.1e} away from the weighted mean of its parts' losses"
     if figure == math.inf:
@@ -87,28 +127,99 @@ def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int
     return {**best.result(), "slowdown": best.trial.slowdown}
 
 
-def main(arguments: list[str]) -> None:
-    """Parse the command line, train the reference and write it."""
-    parser = options.parser(__doc__, "spec", "output", "dataset", prog="equivalence.reference")
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="as of a gate, of one process")
-    given = parser.parse_args(arguments)
+def of_own_batch(trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
+    """What `train` returns, of a trial at an own batch, which rank 0 trains: so all batch sizes share one reference.
 
-    run = Reference.read(given.spec)
-    arithmetic.check(f"{run.kind} {run.id}", run.place)
-    machine.set_threads(run.shape.threads, run.shape.interop_threads)
-    machine.set_precision(run.computation.precision)
-    deterministic()
-    data = TrialData(run, given.dataset, gpu(0) if run.shape.device == "cuda" else torch.device("cpu"))
-    here = {"made_with": made_with(given.dataset, data.device)}
-    if reason := unprovable(data):
-        reference_file.write(given.output, {**here, "unprovable": reason})
-        print(f"reference {run.id}: {reason}", flush=True)
+    Collective. The other ranks only learn how many steps are compared, and at which learning rate. The batch is
+    computed in as many parts as the strategy has devices for it, so that it needs no more memory at once. Rounding is
+    measured in halves of a part, and as the strategy works through its slice.
+    """
+    run = data.run
+    parts = run.shape.devices if "samples" in run.strategy.divides else 1
+    worked_through = strategies.load(run.strategy.name).requirements.whole_batches
+    pieces = math.lcm(*(run.strategy.options.get(name, 1) for name in worked_through))
+    trained = train(trial, data, parts, sorted({2, pieces} - {1})) if ranks.rank == 0 else {}
+    shared = (*FROM_REFERENCE, "ended", "footprint")
+    decided: dict[str, Any] = ranks.gather({name: value for name, value in trained.items() if name in shared})[0]
+    return decided | trained
+
+
+# This machine's arithmetic
+
+
+def check_float32(precision: str, device: torch.device) -> None:
+    """Raises UserError where products in float32 are further from those in float64 than rounding explains.
+
+    A variable of the environment can lower every process alike. Then no comparison of two of them shows it. A model's
+    own training would not tell: in a deep one, rounding alone may move an update by a fifth.
+    There is nothing to check for runs in float64, which use no float32, and in tf32, which lower it themselves.
+    """
+    if precision == "fp64" or precision in TF32:
         return
-    float32.check(run.computation.precision, data.device)
-    trained: dict[str, dict[str, Any]] = {trial.name: train(trial, data) for trial in trials(run, lossy=True)}
-    reference_file.write(given.output, {**trained, **here})
-    for name, result in trained.items():
-        summary = f"{result['steps']} steps, last loss {result['losses'][-1]:.4f}, rounding {result['rounding']}"
-        print(f"reference {run.id}: {name}: {summary}", flush=True)
-    if given.beside:  # of strategies nothing is imported before
-        imported("equivalence.gate").judge_beside(given.beside, given.dataset)
+    products, exact = (_products(device, dtype) for dtype in (torch.float32, torch.float64))
+    figure = max(share(distance([pair]), norm([pair[1]])) for pair in zip(products, exact, strict=True))
+    if figure <= PRODUCTS_LIMIT:
+        return
+    variables = arithmetic.variables_set(os.environ)
+    cause = f"the environment has {variables}: unset what lowers it" if variables else "its cause is unknown"
+    raise UserError(
+        f"the reference: products in float32 are {figure:.1e} away from those in float64; allowed is "
+        f"{PRODUCTS_LIMIT:.0e}. This machine's float32 arithmetic is not float32; {cause}"
+    )
+
+
+def _products(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+    """A linear layer's and a convolution's results and gradients, of the same numbers in every type."""
+    with drawn_from(0):
+        shapes = ((256, 384), (192, 384), (16, 16, 24, 24), (32, 16, 3, 3))
+        given = [torch.randn(shape).to(device, dtype).requires_grad_() for shape in shapes]
+    rows, weights, images, kernels = given
+    results = [F.linear(rows, weights), F.conv2d(images, kernels, padding=1)]
+    loss = torch.stack([result.square().sum() for result in results]).sum()
+    return [*(result.detach() for result in results), *torch.autograd.grad(loss, given)]
+
+
+# Its file: torch's own reader takes changed bytes for numbers, so that there is a checksum
+
+
+def write(file: Path, trained: dict[str, Any]) -> None:
+    """Write a reference, all of it or none. Raises OSError."""
+    buffer = io.BytesIO()
+    torch.save(trained, buffer)
+    content = buffer.getvalue()
+    checksum = hashlib.sha256(content).hexdigest()
+    partial = file.with_suffix(".partial")
+    torch.save({"content": torch.frombuffer(bytearray(content), dtype=torch.uint8), "sha256": checksum}, partial)
+    partial.rename(file)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A reference. Raises UserError where its file is damaged: that says nothing of a strategy."""
+    try:
+        whole: dict[str, Any] = torch.load(file, weights_only=True)
+        content = whole["content"].numpy().tobytes()
+        if hashlib.sha256(content).hexdigest() != whole["sha256"]:
+            raise ValueError("its bytes were changed")
+        trained: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    except (OSError, EOFError, RuntimeError, UnpicklingError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise UserError(f"{file}: is damaged ({reason}); remove it, and start the same call again") from None
+    return trained
+
+
+def made_with(dataset: Path, device: torch.device) -> dict[str, Any]:
+    """What a reference, or a verdict, is made with: versions of this process's libraries, and the dataset's digest."""
+    return {"versions": machine.versions(device), "dataset": digest(dataset)}
+
+
+def check_made_with(reference: Mapping[str, Any], here: Mapping[str, Any], file: Path) -> None:
+    """Raise UserError where a reference was made with other libraries, or other data, than its gate has."""
+    there = reference["made_with"]
+    pairs = {name: (there["versions"][name], here["versions"][name]) for name in COMPUTING}
+    pairs["dataset"] = (there["dataset"], here["dataset"])
+    if differing := [name for name, (then, now) in pairs.items() if then != now]:
+        name = differing[0]
+        raise UserError(
+            f"{file}: was made with {name} {pairs[name][0]}, here it is {pairs[name][1]}; "
+            f"`rm -r {file.parent}` lets it be made again"
+        )

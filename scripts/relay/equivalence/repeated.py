@@ -6,21 +6,18 @@ BatchNorm is by definition.
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-from relay.equivalence.course import AFTER, BEFORE, PREDICTED, AsTrained
+from relay.equivalence.course import AsTrained
 from relay.equivalence.figures import leaves_of
-from relay.equivalence.plain import Plain, State, one_unit
-from relay.equivalence.statistics import Statistics
+from relay.equivalence.plain import Plain, State, Statistics, declared_parts, one_unit
 from relay.equivalence.trial_task import TrialData
-from relay.equivalence.work import Work
+from relay.equivalence.trials import AFTER, BEFORE, PREDICTED
 from relay.spec.requirements import Requirements
-from relay.spec.run import Training
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.draws import Drawn
+from relay.task.modes import Work
 
 
 class Repeated:
@@ -39,7 +36,6 @@ class Repeated:
 
     def __init__(
         self,
-        run: Training,
         data: TrialData,
         task: AsTrained,
         replicas: int,
@@ -47,12 +43,11 @@ class Repeated:
         *,
         alike: bool = False,
     ) -> None:
-        self.run, self.data, self.task, self.replicas = run, data, task, replicas
+        self.data, self.task, self.replicas = data, task, replicas
         self.requirements = requirements
-        options = {**requirements.options, **run.strategy.options}
-        self.parts = math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
+        self.parts = declared_parts(data.run, requirements)
         if requirements.copies_model:
-            self.parts *= run.shape.devices_per_process
+            self.parts *= data.run.shape.devices_per_process
         self.plain = Plain.of(task, data.device, replicas)
         self.plain.copies, self.plain.alike = requirements.copies_model, alike
         self.losses: list[float] = []
@@ -64,8 +59,8 @@ class Repeated:
     def moved(self) -> Repeated:
         """Another one, whose parameters begin one unit in the last place away: what is then apart is rounding."""
         alike = self.plain.alike
-        other = Repeated(self.run, self.data, self.task, self.replicas, self.requirements, alike=alike)
-        other.plain.move(self.run.seed, one_unit)
+        other = Repeated(self.data, self.task, self.replicas, self.requirements, alike=alike)
+        other.plain.move(self.data.run.seed, one_unit)
         return other
 
     def train(self) -> None:

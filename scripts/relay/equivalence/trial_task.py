@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -149,9 +149,8 @@ class TrialData:
 
     def of_kind(self, kind: type[Kind], trial: Trial, scale: float = 1.0) -> Kind:
         """The same, of a derived kind."""
-        run, given = self.run, BoundTask.of(self.run, self.folder)
-        spec = replace(run.task, options={**run.task.options, **run.task.small})
-        sgd = trial.sgd_learning_rate is not None
+        run, sgd = self.run, trial.sgd_learning_rate is not None
+        spec = self._small.spec
         if trial.sgd_learning_rate is not None:
             rate, constant = trial.sgd_learning_rate / scale, {"kind": "constant"}
             options = {"momentum": 0.9}
@@ -160,17 +159,17 @@ class TrialData:
         # Epochs so short that a schedule by epochs, and a warm-up, move the learning rate within the gate's few steps.
         longest = max(spec.schedule.get("every_epochs", 1), spec.schedule.get("warmup_epochs", 0))
         a_quarter = int(run.length.total_steps // (4 * longest))
-        values = {f.name: getattr(given, f.name) for f in fields(BoundTask)} | {"spec": spec}
-        values |= {
-            "precision": trial.precision,
-            "first": self.first,
-            "smooth": trial.smooth,
-            "lowers": self.lowers,
-            "sgd": sgd,
-            "scale": scale,
-        }
-        values["steps_per_epoch"] = min(run.length.steps_per_epoch, max(1, a_quarter))
-        task = kind(**values)
+        task = replace(
+            kind.of(run, self.folder),
+            spec=spec,
+            precision=trial.precision,
+            steps_per_epoch=min(run.length.steps_per_epoch, max(1, a_quarter)),
+            first=self.first,
+            smooth=trial.smooth,
+            lowers=self.lowers,
+            sgd=sgd,
+            scale=scale,
+        )
         # The datasets are made once for all trials, and with them what the user's object keeps of them.
         own = copy(self._small.own)
         # A scaled loss shows clipping that nobody asked for, and the task's own would hide it.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relay.equivalence.verdict import Compared, TrialName
-from relay.spec.run import Training
+from relay.spec.run import Gate, OwnBatch, Training, changed
 from relay.spec.setting import TF32
 
 # In float64 a right strategy stays orders of magnitude below this limit, whatever the order of its sums.
@@ -27,6 +27,10 @@ MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
 
 # What the learning rate is divided by, one after the other, where rounding or overflow leaves too little to compare.
 SLOWDOWNS = (1, 10, 100, 1000)
+
+# Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
+BEFORE, AFTER = 3, 2
+PREDICTED = BEFORE + AFTER  # predictions are of a batch that is not trained with
 
 # What the reference decides of a trial.
 FROM_REFERENCE = ("steps", "slowdown", "scale", "rounding")
@@ -207,3 +211,40 @@ OWN_OPTIMIZER = Trial(
     rounding_margin=3,
     most_limit=3e-4,
 )
+
+AS_TRAINED = Trial(
+    name="as trained",
+    what="in float64, with dropout and BatchNorm at work",
+    precision="fp64",
+    steps=BEFORE + AFTER,
+    limit=EXACT,
+    compares=("losses", "parameters", "outputs"),
+)
+
+# At a run's own batch
+
+OWN_BATCH_STEPS = 2  # the second one has momentum, and another learning rate where a schedule moves it
+# Clipping of a scaled loss, and rounding of an optimizer's state, do not depend on the batch.
+LEFT_OUT = ("scaled", "own optimizer")
+# Of an update of one or two steps. A strategy that averages parameters rounds them in each step: 8e-5 of it in LeNet,
+# which 20 steps make small. Products in bf16 give 2e-3 or more; what is sent in fewer bits shows at the small batch.
+OF_TWO_STEPS: dict[str, Any] = {"limit": 5e-4, "least_limit": None, "rounding_margin": 10, "most_limit": 1e-3}
+
+
+def at_own_batch(run: Gate, own: OwnBatch) -> Training:
+    """The gate as it trains a few steps at one of its runs' own batches.
+
+    They show what depends on the batch size: how it is divided, its mean, its learning rate, and code that only a large
+    batch reaches.
+    """
+    task = replace(run.task, learning_rate=own.learning_rate)
+    per_epoch = run.dataset.train_count // own.global_batch_size
+    steps = min(OWN_BATCH_STEPS, run.length.total_steps)
+    length = {"epochs": steps / per_epoch, "steps_per_epoch": per_epoch, "total_steps": steps}
+    return changed(run, task=task, global_batch_size=own.global_batch_size, **length)
+
+
+def own_batch_trials(run: Training) -> list[Trial]:
+    """The trials at an own batch. `run` is what `at_own_batch` returns."""
+    chosen = [trial for trial in trials(run) if trial.name not in LEFT_OUT]
+    return [replace(trial, **OF_TWO_STEPS) if trial.name == "smooth twin" else trial for trial in chosen]

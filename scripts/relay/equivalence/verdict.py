@@ -46,20 +46,27 @@ LATER = "probably what is kept from step to step, such as the optimiser's state 
 PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
 
+class Limited:
+    """A figure with a limit."""
+
+    figure: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the figure is at most the limit. No number never passes."""
+        return self.figure <= self.limit
+
+
 @dataclass(frozen=True)
-class Part:
-    """One comparison of one trial with the reference. It passes where its figure is at most the limit."""
+class Part(Limited):
+    """One comparison of one trial with the reference."""
 
     trial: TrialName
     compared: Compared
     what: str
     figure: float
     limit: float
-
-    @property
-    def passed(self) -> bool:
-        """No number never passes."""
-        return self.figure <= self.limit
 
     @property
     def name(self) -> str:

@@ -19,9 +19,9 @@ from relay.base.environment import variable
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.chain.writers import make_own
+from relay.equivalence.campaign import ended_after
 from relay.launch.launcher import launch
 from relay.process.one_gpu import without_mps
-from relay.proof.campaign import ended_after
 from relay.run_folder import faults, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.snapshot import freeze
@@ -29,9 +29,8 @@ from relay.run_folder.sound_checkpoints import complete
 from relay.selftest.parts import FAULTS, PARTS, RESUME, Planted
 from relay.spec.messages import unknown
 from relay.spec.run import Run
-from relay.spot_check.kept import kept_losses
 from relay.training.job import run_segment
-from relay.training.summary import summarise
+from relay.training.summary import kept_losses, summarise
 
 MOST_SECONDS = 300.0  # a planted fault that is not noticed until then never is
 WORDS = {ending.FAULT: "a fault of its own, not tried again", INTERRUPTED: "an interruption, tried again"}

@@ -13,6 +13,7 @@ from relay.spec.run import Setting, setting_fields, value_of
 from relay.spec.strategy_files import chosen
 
 Row = Mapping[str, Any]
+SHOWN = 3  # names in a line
 
 # Values of these groups are named wherever they differ within a task. Values of the other groups are named only where
 # two settings of a strategy would otherwise have the same name.
@@ -159,6 +160,12 @@ def options_text(options: Mapping[str, Any]) -> str | None:
     """A strategy's options as one short text, such as 'accumulation=2; compression=bf16'; None without options."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     return "; ".join(f"{name}={text}" for name, text in sorted(texts.items())) or None
+
+
+def several(names: Sequence[str]) -> str:
+    """a, b, c and 4 more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def counted(number: int, noun: str) -> str:

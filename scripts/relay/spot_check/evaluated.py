@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from relay.equivalence import statistics
-from relay.equivalence.plain import Plain
-from relay.equivalence.statistics import Statistics
+from relay.equivalence.plain import Plain, Statistics
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.setting import TF32
-from relay.spot_check.figures import Figure
-from relay.spot_check.plain import Loop
+from relay.spot_check import batch_norm
+from relay.spot_check.loop import Loop
+from relay.spot_check.stretch import Figure
 from relay.strategies.base import Replica
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped
 from relay.training import evaluation
+from relay.training.summary import counted_of
 
 # How far the test loss may be from the plain process's, by precision; relative where it is greater than 1. It is a
 # mean over many samples: sums in another order change it by 1e-7 or less, in bf16 by 1e-4.
@@ -76,7 +77,7 @@ class Evaluation:
         machine.set_precision(self.loop.task.precision)
         own_of = self.loop.statistics(self.step, whole)
         yield self._measured(whole, own_of)
-        if any(statistics.unlike(own_of[0], own) for own in own_of):
+        if any(batch_norm.unlike(own_of[0], own) for own in own_of):
             yield self._measured(whole, own_of[:1] * len(own_of))
 
     def _measured(self, whole: Plain, own_of: list[Statistics]) -> Evaluated:
@@ -93,7 +94,7 @@ def _off(recorded: float, plain: float) -> float:
     return abs(recorded - plain) / max(1.0, abs(plain))
 
 
-def last_of(lines: Iterable[dict[str, Any]], step: int) -> Evaluated | None:
-    """The evaluation after a step that was recorded last."""
-    evaluations = [each for line in lines for each in line.get("evaluations", []) if each["step"] == step]
+def last_recorded(work: Path, step: int) -> Evaluated | None:
+    """The evaluation after a step that the run has recorded last."""
+    evaluations = [each for attempt in counted_of(work) for each in attempt.evaluations if each["step"] == step]
     return Evaluated(evaluations[-1]["test_loss"], evaluations[-1]["test_metrics"]) if evaluations else None

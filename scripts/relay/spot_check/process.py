@@ -18,7 +18,6 @@ from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.datasets.manifest import digest
-from relay.equivalence import statistics
 from relay.equivalence.figures import most
 from relay.equivalence.plain import Plain, State, ways
 from relay.process import cpus, machine
@@ -29,20 +28,21 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sound_checkpoints import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run
-from relay.spot_check.evaluated import Evaluation, last_of
-from relay.spot_check.figures import (
+from relay.spot_check import batch_norm
+from relay.spot_check.evaluated import Evaluation, last_recorded
+from relay.spot_check.loop import Computed, Loop
+from relay.spot_check.streams import Streams
+from relay.spot_check.stretch import (
     DRAWS,
     Figure,
+    Findings,
     Recorded,
     difference,
     judged,
     judged_following,
     judged_of_draws,
 )
-from relay.spot_check.findings import Findings
-from relay.spot_check.kept import kept_lines, kept_losses
-from relay.spot_check.plain import Computed, Loop
-from relay.spot_check.streams import Streams
+from relay.training.summary import kept_losses
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
 # rounded, by computing in fp32.
@@ -54,7 +54,10 @@ MOST_BYTES_RATIO, LEAST_BYTES = 1.5, 20_000
 # when a state has been saved and two steps are over, or comes every few steps, shows there, and no state is needed.
 MOST_FOLLOWING, FOLLOWING_SHARE = 8, 0.01
 OVERFLOWN_TWICE = 2
-PLURAL = ("losses", "buffers", "following losses", "statistics of replicas")  # names of figures
+
+
+class Unchecked(Exception):
+    """Why a spot cannot be compared."""
 
 
 class Check:
@@ -103,43 +106,35 @@ class Check:
 
     def _spot(self, spot: Spot, losses: dict[int, float], loop: Loop) -> None:
         """Check one spot."""
-        where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
-        damages = (damage(loop.state(step), generation=self.findings.generation)
-                   for step in (spot.first, spot.last))  # fmt: skip
-        if problem := next(filter(None, damages), None):
-            self.findings.unchecked.append(f"{where}: {problem}")
-            return
-        wanted = range(spot.first + 1, spot.last + 1)
-        if missing := [step for step in wanted if step not in losses]:
-            self.findings.unchecked.append(f"{where}: the loss of step {missing[0]} is not recorded")
-            return
+        found, where = self.findings, f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
+        figures: list[Figure] = []
+        evaluated: list[Figure] = []
         try:
+            for step in (spot.first, spot.last):
+                if problem := damage(loop.state(step), generation=found.generation):
+                    raise Unchecked(problem)
+            wanted = range(spot.first + 1, spot.last + 1)
+            if missing := [step for step in wanted if step not in losses]:
+                raise Unchecked(f"the loss of step {missing[0]} is not recorded")
             ended = loop.read(spot.last)
             recorded = Recorded([losses[step] for step in wanted], State.of(ended))
             evaluated = self._evaluated(spot, loop, ended) if spot.kind == "end" else []
             del ended  # the steps need the room of a model of their own
             if strays := loop.division.strays(spot):
-                self.findings.problems.append(f"{where}: {strays}")
+                found.problems.append(f"{where}: {strays}")
             further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
-            following = [losses[step] for step in further]
-            figures, notes = self._figures(spot, where, loop, recorded, following)
-            figures += evaluated
+            figures, notes = self._figures(spot, where, loop, recorded, [losses[step] for step in further])
+            found.notes += [f"{where}: {note}" for note in notes]
+        except Unchecked as why:
+            found.unchecked.append(f"{where}: {why}")
         except CheckpointException as error:
             reason = " ".join(str(error).split())[:300]
-            self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {reason}")
+            found.problems.append(f"{where}: what the run saved cannot be read by one process: {reason}")
             return
-        parts = [figure.as_dict() for figure in figures]
-        self.findings.notes += [f"{where}: {note}" for note in notes]
-        if parts:
-            self.findings.spots.append({"kind": spot.kind, "first": spot.first, "last": spot.last, "parts": parts})
-        for figure in figures:
-            if not figure.passed:
-                at = f"; most in {figure.where}" if figure.where else ""
-                differ = "differ" if figure.name in PLURAL else "differs"
-                self.findings.problems.append(
-                    f"{where}: {figure.name} {differ} from one plain process's by {figure.figure:.1e}, allowed is "
-                    f"{figure.limit:.0e}{at}"
-                )
+        figures += evaluated
+        if parts := [figure.as_dict() for figure in figures]:
+            found.spots.append({"kind": spot.kind, "first": spot.first, "last": spot.last, "parts": parts})
+        found.problems += [f"{where}: {figure.problem}" for figure in figures if not figure.passed]
 
     def _following(self, spot: Spot, losses: Mapping[int, float], *, normalised: bool) -> range:
         """The steps after a spot whose losses are compared, too."""
@@ -153,7 +148,7 @@ class Check:
     def _figures(
         self, spot: Spot, where: str, loop: Loop, recorded: Recorded, following: list[float]
     ) -> tuple[list[Figure], list[str]]:
-        """The figures of a spot, and notes."""
+        """The figures of a spot, and notes. Raises Unchecked."""
         precision, world_size = self.run.computation.precision, self.run.shape.world_size
         saved = Streams.saved(self.run, loop.state(spot.first), world_size)
         alikes = ways(self.run, loop.division.replicas)
@@ -161,19 +156,17 @@ class Check:
         alike = min(tried, key=lambda a: max(abs(x - y) for x, y in zip(tried[a].losses, recorded.losses, strict=True)))
         plain = tried[alike]
         if not all(map(math.isfinite, [*plain.losses, *plain.followed])):
-            self.findings.problems.append(
-                f"{where}: one plain process's loss is not finite there, the run recorded finite ones"
-            )
+            wrong = "one plain process's loss is not finite there, the run recorded finite ones"
+            self.findings.problems.append(f"{where}: {wrong}")
             return [], []
         if recorded.after.loss_scale != plain.after.loss_scale or plain.after.loss_scale < plain.before.loss_scale:
             self._overflown(where, recorded.after.loss_scale, plain.after.loss_scale)
-            return [], []
+            raise Unchecked("fp16 has overflowed in these steps: nothing is compared")
         normalised = bool(plain.before.buffers)
         if normalised and not loop.division.is_known(spot):
-            self.findings.unchecked.append(
-                f"{where}: how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
+            raise Unchecked(
+                "how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
             )
-            return [], []
         if plain.masks == "others":
             draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(DRAWS)]
             figures, notes = judged_of_draws(recorded, draws, precision)
@@ -205,19 +198,18 @@ class Check:
         """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
         recorded = loop.statistics(step, loop.read(step))
         figures = [
-            statistics.difference(mine, candidates, before)
+            batch_norm.difference(mine, candidates, before)
             for mine, (before, candidates) in zip(recorded, plain.replicas, strict=False)
-            if statistics.unlike(mine, recorded[0])  # some have the first one's after each step
+            if batch_norm.unlike(mine, recorded[0])  # some have the first one's after each step
         ]
         return most(figures) if figures else None
 
     def _overflown(self, where: str, scale: float, plain: float) -> None:
-        """Tell that a spot cannot be compared, by the loss's scales of the run and of the plain process.
+        """Tell whether the run alone has overflowed, by the loss's scales of the run and of the plain process.
 
         The plain one divides its loss by the replicas, so that it may overflow later than a run: once in thousands of
         steps.
         """
-        self.findings.unchecked.append(f"{where}: fp16 has overflowed in these steps: nothing is compared")
         self.overflown_alone += scale < plain
         if scale > plain:
             self.findings.problems.append(f"{where}: the loss's scale is {scale:g}, and one plain process's {plain:g}")
@@ -228,11 +220,10 @@ class Check:
 
     def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
-        recorded = last_of(kept_lines(self.places.work), spot.last)
-        if recorded is None:
+        if (last := last_recorded(self.places.work, spot.last)) is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return Evaluation(loop, spot.last).figures(recorded, ended)
+        return Evaluation(loop, spot.last).figures(last, ended)
 
     def _bytes(self, spots: Spots) -> None:
         """Hold the bytes sent in the spots' steps against those of the chain's first steps."""

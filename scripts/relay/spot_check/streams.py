@@ -88,9 +88,6 @@ class Streams:
 def _of_rank(run: Run, state: dict[str, Any], rank: int) -> dict[str, Any]:
     """A rank's generators, with that of its own GPU first: here it is the only one."""
     del state["step"]  # of the state that they were saved with
-    if "python_gauss" in state:  # of a run that an older version has trained
-        python = [3, state["python"], state.pop("python_gauss")]
-        state |= {"python": python, "cuda": state["cuda"] or [], "further": []}
     if not state["cuda"]:
         return state
     local_rank = rank % run.shape.processes_per_node

@@ -16,7 +16,8 @@ import torch
 from relay.base.errors import UserError
 from relay.spec.versions import lacking, release
 from relay.strategies import _deepspeed_operations as operations
-from relay.task.bound import FACTOR, BoundTask
+from relay.task.bound import BoundTask
+from relay.task.learning_rate import FACTOR
 
 # The versions whose insides are known here: where the parts of a parameter lie, and what float64 needs.
 KNOWN = "deepspeed>=0.14.5,<0.20"

@@ -21,7 +21,8 @@ from relay.strategies._clipping import clip, local
 from relay.strategies._replica import Replica
 from relay.task import batches
 from relay.task.batches import Batch
-from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
+from relay.task.bound import FIRST_SCALE, BoundTask
+from relay.task.learning_rate import set_learning_rate
 
 __all__ = ["Batch", "BoundTask", "Ranks", "Replica", "Requirements", "Strategy"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
@@ -16,7 +15,6 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from relay.base.errors import UserError
@@ -27,6 +25,7 @@ from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
 from relay.task.calls import Readings
+from relay.task.learning_rate import FACTOR, LearningRate
 from relay.task.load import task_of
 from relay.task.modes import outside
 from relay.task.split import Chosen, Split
@@ -39,8 +38,6 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE = 1024.0
 # The optimisers that are fused on CPUs. SGD could be, but not where gradients are sparse.
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
-# In a group of an optimiser's parameters: by what its learning rate is multiplied.
-FACTOR = "learning_rate_factor"
 
 
 @dataclass
@@ -89,7 +86,6 @@ class BoundTask:
         self.autocast = AUTOCAST.get(self.precision)
         self.unwrapped = False  # whether the user's file compiles the model
         self._accepted: frozenset[str] | None = None  # keywords of the model's forward; None: all
-        self._rates: list[float] = []  # those of steps, by the task's own scheduler
 
     @cached_property
     def own(self) -> Task:
@@ -255,42 +251,9 @@ class BoundTask:
                 nn.utils.clip_grad_norm_(held, self.own.clip_grad_norm)
 
     @cached_property
-    def scheduler(self) -> LRScheduler:
-        """The task's own, at the first step, of an optimiser that trains nothing. Raises UserError for what is none."""
-        stand_in = torch.optim.SGD([torch.zeros(1)], self.spec.learning_rate, momentum=0.9)
-        scheduler: Any = self.own.scheduler(stand_in, self.total_steps)
-        if not isinstance(scheduler, LRScheduler) or scheduler.optimizer is not stand_in:
-            raise UserError(
-                f"task {self.spec.name}: scheduler() returned {type(scheduler).__name__}; allowed: one of torch's "
-                "schedulers, of the optimiser that it is given"
-            )
-        stand_in._opt_called = True  # type: ignore[attr-defined]  # or torch warns that no step was taken
-        self._rates = [float(scheduler.get_last_lr()[0])]
-        return scheduler
-
-    @property
-    def warmup_steps(self) -> int:
-        """The steps in which the learning rate rises; the schedule begins after them."""
-        return round(self.spec.schedule.get("warmup_epochs", 0) * self.steps_per_epoch)
-
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of a step. It depends on the step alone, so that resuming needs no scheduler's state."""
-        schedule, factor, warmup = self.spec.schedule, 1.0, self.warmup_steps
-        if schedule["kind"] == "scheduler":
-            scheduler = self.scheduler
-            while len(self._rates) <= step:
-                scheduler.step()
-                self._rates.append(float(scheduler.get_last_lr()[0]))
-            return self._rates[step]
-        begun = step - warmup
-        if begun < 0:
-            factor = (step + 1) / warmup
-        elif schedule["kind"] == "step":
-            factor = schedule["gamma"] ** (begun // self.steps_per_epoch // schedule["every_epochs"])
-        elif schedule["kind"] == "cosine":
-            left = max(1, self.total_steps - warmup)  # a warm-up may take all of a run
-            factor = (1 + math.cos(math.pi * begun / left)) / 2
-        return self.spec.learning_rate * factor
+    def learning_rate(self) -> LearningRate:
+        """From a step to its learning rate."""
+        return LearningRate(self.spec, self.own, self.steps_per_epoch, self.total_steps)
 
     @cached_property
     def datasets(self) -> tuple[Any, Any]:
@@ -316,19 +279,6 @@ class BoundTask:
 def _forward(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
     """A forward pass with a frame outside torch: the compiler skips torch's own, such as that of nn.Sequential."""
     return type(module).forward(module, *arguments, **keywords)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The rate of the next step; groups with a rate of their own keep its ratio to the others'.
-
-    A rate that is a tensor is changed in place, because a captured step reads it there.
-    """
-    for group in optimizer.param_groups:
-        rate = learning_rate * group.get(FACTOR, 1.0)
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
 
 def in_float32(outputs: Any) -> Any:

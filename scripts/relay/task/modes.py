@@ -1,14 +1,19 @@
-"""Modes of torch that see every call of a function, or every operation: how they are written, entered and left."""
+"""Modes of torch that see every call of a function, or every operation: how they are written, entered and left.
+
+`Work` is one of them, which counts operations.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
@@ -119,3 +124,45 @@ def optimizers_outside() -> Iterator[None]:
             hook.remove()
         for each in reversed(entered):  # of steps that have failed
             each.close()
+
+
+@dataclass
+class Work:
+    """Floating-point operations since the start: all, and those outside backward passes."""
+
+    total: int = 0
+    forward: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, operations: int) -> None:
+        """Count operations of this thread."""
+        backward = torch._C._current_graph_task_id() != -1
+        with self.lock:
+            self.total += operations
+            self.forward += 0 if backward else operations
+
+    def taken(self) -> tuple[int, int]:
+        """All operations, and those outside backward passes, since the last call."""
+        with self.lock:
+            counted, self.total, self.forward = (self.total, self.forward), 0, 0
+        return counted
+
+    def counting(self) -> AbstractContextManager[None]:
+        """Count what this thread computes within, and what threads compute that are started within."""
+        return everywhere(lambda: _Counting(self))
+
+
+class _Counting(OperationMode):
+    """Sees every operation of a thread, and of the backward passes that it starts; adds its size to a `Work`."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work = work
+
+    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation, whose size is counted."""
+        result = func(*args, **kwargs)
+        finds_shapes = any(issubclass(kind, FakeTensor) for kind in types)  # as DTensor does with these
+        if not finds_shapes and (operations := flops(func, args, kwargs, result)):
+            self.work.add(operations)
+        return result

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from relay.task.places import fail, mistake, of_machine
 from relay.task.user import Task
 
 SHOWN = 3  # samples in a line
+SECONDS = 60.0  # for which batches are read to find one that is not finite
+MEND = "mend the data, or leave such samples out of datasets()"
 Shapes = tuple[tuple[int, ...], ...]  # of a sample's parts
 
 
@@ -164,6 +167,32 @@ class Split(Dataset[Any]):
         one, two = (str(list(each)) for each in differing)
         return f"{self.numbered([number])} has the shape {one}, sample {like_most} {two}"
 
+    def not_finite(self, batch: Batch, positions: torch.Tensor) -> str:
+        """Such as `, because batch[0] is nan in sample 77 of the training set; …`; '' where all numbers are finite.
+
+        `positions` (n,) are the samples' numbers in the split. NaN counts before infinity. What is infinite in every
+        sample, such as a mask that a model adds, is meant. It is asked only where a loss is not finite, so that no step
+        waits for it.
+        """
+        floating = [(place, part) for place, part in batches.placed(batch) if _is_floating(part)]
+        for wrong, word in ((torch.isnan, "nan"), (torch.isinf, "infinite")):
+            for place, tensor in floating:
+                samples = wrong(tensor).reshape(len(tensor), -1).any(1).cpu()
+                if samples.any() and not (word == "infinite" and samples.all()):
+                    numbers = sorted(positions.cpu()[samples].tolist())
+                    return f", because {place} is {word} in {self.numbered(numbers)}; {MEND}"
+        return ""
+
+    def first_not_finite(self, read: Iterable[Chosen], device: torch.device) -> str:
+        """The same for the first of several batches of the split that is not finite."""
+        end = time.monotonic() + SECONDS
+        for which in read:
+            if because := self.not_finite(self.ready(self.read(which), device), which.positions):
+                return because
+            if time.monotonic() > end:
+                break
+        return ""
+
     def ready(self, batch: Batch, device: torch.device) -> Batch:
         """The batch on the device, transformed, with floating-point numbers in the training's type and order."""
         return self.in_order(batches.cast(self.task.transform(batches.moved(batch, device)), self.dtype))
@@ -171,6 +200,10 @@ class Split(Dataset[Any]):
     def in_order(self, batch: Batch) -> Batch:
         """The batch in the training's order in memory; nothing is copied where it is so already."""
         return batches.with_channels_last(batch) if self.channels_last else batch
+
+
+def _is_floating(part: object) -> bool:
+    return isinstance(part, torch.Tensor) and part.dim() > 0 and (part.is_floating_point() or part.is_complex())
 
 
 def shapes(sample: Any) -> Shapes:

@@ -76,6 +76,16 @@ def recorded_of(run: Run, work: Path) -> tuple[RunChain, Recorded]:
     return chain, recorded
 
 
+def counted_of(work: Path) -> list[attempts.Counted]:
+    """What counts of each attempt that has left records: its losses, by step, and its evaluations."""
+    return attempts.counted([records for _, records in run_chain.recorded(work)])
+
+
+def kept_losses(work: Path) -> dict[int, float]:
+    """The training loss of each step that counts, over all attempts."""
+    return {step: loss for attempt in counted_of(work) for step, loss in attempt.losses}
+
+
 def described(run: Run, work: Path, chain: RunChain, recorded: Recorded, trained: list[float]) -> dict[str, Any]:
     """What a summary says of a run's jobs, whatever they train: their time, memory, nodes and versions.
 

@@ -31,7 +31,6 @@ from relay.run_folder.attempts import DEADLINE
 from relay.run_folder.run_chain import read_measured, write_measured
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
-from relay.task import finite
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
@@ -158,9 +157,9 @@ class Trainer:
         size = self.run.batch.global_batch_size
         if name == "test":
             split = self.evaluation.feeder.split
-            return finite.reason_of(split, map(Chosen, torch.arange(len(split)).split(size)), self.ranks.device)
+            return split.first_not_finite(map(Chosen, torch.arange(len(split)).split(size)), self.ranks.device)
         samples = chosen(self.count, size, self.run.seed, step - 1)
-        return finite.reason_of(self.feeder.split, [samples], self.ranks.device)
+        return self.feeder.split.first_not_finite([samples], self.ranks.device)
 
     def _evaluate(self, step: int) -> None:
         """Record the loss and the task's metrics on the test set. Collective."""

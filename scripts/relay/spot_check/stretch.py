@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -13,7 +13,8 @@ import torch
 from relay.equivalence.figures import by_kind, distance, most, norm, share
 from relay.equivalence.plain import State, Tensors
 from relay.equivalence.trials import EXACT, GRADIENT_LIMITS, LOSS_LIMITS
-from relay.spot_check.plain import Computed
+from relay.equivalence.verdict import Limited
+from relay.spot_check.loop import Computed
 
 # How much further than the plain loop's own rounding moves it a run may be from it.
 ROUNDING_MARGIN = 10
@@ -30,11 +31,13 @@ MOST_LOSS, MOST_STATE = 0.05, 0.3
 # Of masks that cannot be drawn again: how much further a run may be from the mean of some draws than each of those.
 DRAWS, DRAWS_MARGIN = 4, 2.0
 MOST_OF_ALL = 0.9  # a lost update differs by 1
+PLURAL = ("losses", "buffers", "following losses", "statistics of replicas")  # names of figures
+OF_EVALUATIONS = "test "  # what the names of their figures begin with
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One comparison of a spot. It passes where its figure is at most its limit; no number never passes.
+class Figure(Limited):
+    """One comparison of a spot.
 
     `rounding` is how far rounding, or other masks of dropout, move the plain loop itself; 0 where it was not measured.
     `where` names a tensor.
@@ -47,13 +50,40 @@ class Figure:
     where: str = ""
 
     @property
-    def passed(self) -> bool:
-        """Whether the run is near enough."""
-        return self.figure <= self.limit
+    def problem(self) -> str:
+        """What is said of it where it has not passed."""
+        differ, at = "differ" if self.name in PLURAL else "differs", f"; most in {self.where}" if self.where else ""
+        allowed = f"{self.figure:.1e}, allowed is {self.limit:.0e}{at}"
+        return f"{self.name} {differ} from one plain process's by {allowed}"
 
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json."""
         return {**asdict(self), "passed": self.passed}
+
+
+@dataclass
+class Findings:
+    """What the check of one run found. `unchecked` says why something could not be checked.
+
+    `generation` is the start of the run that was checked.
+    """
+
+    run: str
+    generation: str | None = None
+    spots: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    saving_seconds: float = 0.0
+    broken: bool = False  # the check itself has failed: what it had found by then is not all
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to verdict.json, with the status that this gives the run."""
+        names = [part["name"] for spot in self.spots for part in spot["parts"]]
+        whole = not self.broken and any(not name.startswith(OF_EVALUATIONS) for name in names)
+        status = "failed" if self.problems else "passed" if whole else "not checked"
+        return {**vars(self), "status": status}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -13,15 +12,14 @@ import torch
 from torch import nn
 
 from relay.base.grouped import gathered
-from relay.equivalence import statistics
-from relay.equivalence.plain import Plain, State
-from relay.equivalence.statistics import Statistics
+from relay.equivalence.plain import Plain, State, Statistics, copies, declared_parts
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
+from relay.spot_check import batch_norm
 from relay.spot_check.streams import WHOLE, Streams
 from relay.task import batches
 from relay.task.batches import Batch
@@ -60,9 +58,7 @@ class Division:
         self.run, self.spots = run, spots
         file = Path(run.strategy.file)
         needs = strategy_files.read(file) if file.is_file() else Requirements()
-        options = {**needs.options, **run.strategy.options}
-        self.copies = needs.copies_model
-        self.declared = math.prod(int(options[name]) for name in needs.whole_batches if name in options)
+        self.copies, self.declared = needs.copies_model, declared_parts(run, needs)
         ranks_of = gathered((index, rank) for rank, (index, _) in enumerate(spots.replicas))
         self.ranks_of = [ranks_of[index] for index in sorted(ranks_of)]
         self.reporting = [next(rank for rank in ranks if spots.replicas[rank][1]) for ranks in self.ranks_of]
@@ -143,7 +139,7 @@ class Loop:
     def statistics(self, step: int, plain: Plain) -> list[Statistics]:
         """Each replica's own, as saved with the state after that step, from which `plain` was read."""
         ranks_of, world_size = self.division.ranks_of, self.run.shape.world_size
-        return statistics.saved(self.state(step), plain.model, ranks_of, world_size, self.ranks.saving)
+        return batch_norm.saved(self.state(step), plain.model, ranks_of, world_size, self.ranks.saving)
 
     def compute(
         self,
@@ -173,7 +169,7 @@ class Loop:
         if division.replicas > 1:
             plain.statistics = self.statistics(spot.first, plain)
         layers, losses = [name for name, _ in model.named_children()], []
-        began, further = statistics.copies(plain.statistics), replace(spot, last=spot.last + following)
+        began, further = copies(plain.statistics), replace(spot, last=spot.last + following)
         for step, slices in zip(range(spot.first, further.last), self._slices(further), strict=True):
             owners = [
                 division.owners(replica, layers) or {WHOLE: division.reporting[replica]}
