@@ -38,6 +38,7 @@ from relay.datasets.download import download
 from relay.datasets.manifest import MANIFEST
 from relay.datasets.prepare import prepare
 from relay.spec.dataset import DatasetSpec
+from relay.status import finished
 from relay.task.load import task_of
 from relay.task.prepared import version_of
 from relay.tasks._images import STATISTICS
@@ -52,6 +53,7 @@ MAIN = Path(__file__).resolve().parents[1] / "scripts" / "main.py"
 
 def test_digits_are_split_as_they_always_were(tmp_path: Path) -> None:
     made = prepare(DIGITS, make_digits, tmp_path / "digits")
+    assert finished.dataset(tmp_path / "digits", DIGITS) == ""
     assert names(tmp_path) == {"digits"}
     assert names(tmp_path / "digits") == {*FILES, MANIFEST, STATISTICS}
     train, test = arrays.load(tmp_path / "digits", "train"), arrays.load(tmp_path / "digits", "test")

@@ -24,10 +24,11 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, ending, resume, sbatch, sealed, writers
+from relay.chain import ChainError, Run, Stopped, ending, resume, saving, sbatch, sealed, writers
 from relay.chain import command as chain_command
-from relay.chain.agreement import Agreement
+from relay.chain.agreement import Agreement, Ranks
 from relay.chain.slurm import END_TIME, end_time, in_environment, seconds_of
+from relay.chain.state import State
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -336,6 +337,18 @@ def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_
 def test_what_cannot_be_saved_is_refused_before_the_training(things: dict[str, Any], told: str) -> None:
     with pytest.raises(ChainError, match=told):
         resume(**things)
+
+
+def shape_of(net: torch.nn.Module) -> Any:
+    """What a checkpoint's manifest says of a network and its optimizer."""
+    return State({"model": net, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}, Ranks()).shape()
+
+
+def test_an_optimizer_of_an_older_checkpoint_is_known_by_the_places_of_its_parameters() -> None:
+    here, other = shape_of(torch.nn.Linear(2, 3)), shape_of(torch.nn.Linear(4, 3))
+    older = {"optimizer": here["optimizer"] | {"tensors": dict(enumerate(here["optimizer"]["tensors"].values()))}}
+    assert saving._difference(older, here) is None
+    assert saving._difference(older, other) == "optimizer: model.weight has shape (3, 2) there, and shape (3, 4) here"
 
 
 def test_an_optimizers_state_keeps_its_precision() -> None:

@@ -51,6 +51,11 @@ def test_an_option_may_have_the_name_of_what_no_axis_sets() -> None:
             only(command=f"python train.py {{{name}}}", options={name: 7})
 
 
+def test_null_is_a_value_of_an_option() -> None:
+    asked = {"command": "python train.py --a {a}", "options": {"a": [None, "x"]}}
+    assert sorted(run.strategy.script.command[-1] for run in planned(asked).runs) == ["None", "x"]
+
+
 def test_the_files_of_a_command_are_its_script_what_that_imports_and_what_the_command_names() -> None:
     Path("settings.json").write_text("{}")
     Path("not_named.json").write_text("{}")

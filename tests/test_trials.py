@@ -9,8 +9,8 @@ import torch
 
 from gate_runs import Gates, planned
 from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.trials import Trial, trials
-from relay.spec.run import Training, changed
+from relay.equivalence.trials import Trial, at_own_batch, trials
+from relay.spec.run import Gate, OwnBatch, Training, changed
 
 CPU = torch.device("cpu")
 
@@ -35,6 +35,16 @@ def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:
         algorithm = in_trial(TrialData(slow, folder, CPU), "algorithm")
         assert algorithm.learning_rate(0) == run.task.learning_rate
         assert len({algorithm.learning_rate(step) for step in range(steps)}) >= rates
+
+
+def test_an_own_batch_is_trained_at_its_own_learning_rate(gates: Gates) -> None:
+    """A gate trains at its small batch first, at another rate where the rate grows with the batch."""
+    run = planned("cpu")[0]
+    assert isinstance(run, Gate)
+    data, own = TrialData(run, gates.dataset(run), CPU), OwnBatch(global_batch_size=64, learning_rate=0.04)
+    assert in_trial(data, "algorithm").learning_rate(0) == run.task.learning_rate != own.learning_rate
+    larger = in_trial(data.of(at_own_batch(run, own)), "algorithm")
+    assert (larger.learning_rate(0), larger.own.learning_rate) == (own.learning_rate, own.learning_rate)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def _given(words: list[str]) -> argparse.Namespace:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     with suppress(argparse.ArgumentError):  # `--time` at the end
         given, strange = parser.parse_known_args(words)
+        given.command = given.command[given.command[:1] == ["--"] :]
         if given.command and not strange:
             return given
     raise ChainError(f"{' '.join(words)}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …")

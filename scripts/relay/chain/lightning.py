@@ -110,7 +110,7 @@ class ChainCallback(Checkpoint):
         own: dict[str, Any] = {}
         if self._resumed is not None:
             own = torch.load(self._resumed / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
-            self._save_seconds = manifest(self._resumed)["save_seconds"]
+            self._save_seconds = manifest(self._resumed).get("save_seconds", 0.0)
         self._saved = self._asked = _step(trainer)
         self._agreement = Agreement(ranks, self._interruption, self._saved, self.save_minutes * 60, self.save_steps)
         # The Trainer has made the first epoch's iterator already, which is not at the place.
@@ -130,7 +130,9 @@ class ChainCallback(Checkpoint):
     def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
         combined = trainer.fit_loop._combined_loader
         self._loaders = []
-        for each, place, its_own in zip_longest(combined.flattened, own.get("places", ()), own.get("own", ())):
+        here = len(combined.flattened)
+        saved = own.get("places", ())[:here], own.get("own", ())[:here]
+        for each, place, its_own in zip_longest(combined.flattened, *saved):
             prepare(each)
             self._loaders.append(Loader(each, trainer, place and Place(**place), its_own or []))
         # The first is asked first: when it is, the step before is over.

@@ -188,11 +188,11 @@ class Checkpoints(Background[Files]):
             self._sharded.load(place)
         self.state.load(every, own, facts["things"])
         restore(own["generators"])
-        self.longest_save_seconds = facts["save_seconds"]
+        self.longest_save_seconds = facts.get("save_seconds", 0.0)
         if self.ranks.rank == 0:
             writers.tell(place.parent, place)
             say(f"goes on from step {own['place']['step']} ({place})")
-            before, now = shlex.join(facts["words"]), shlex.join(sys.argv[1:])
+            before, now = shlex.join(facts.get("words", sys.argv[1:])), shlex.join(sys.argv[1:])
             if before != now:
                 say(f"the command's words were '{before}', and are '{now}' now")
             for name in self.state.shape().keys() - facts["things"].keys():
@@ -234,8 +234,11 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None
             return f"{name} is {saved['kind']} there, and {given['kind']} here"
         if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
             return f"{name}: {wrong}"
-        for key in {**saved["tensors"], **given["tensors"]}:
-            before, now = saved["tensors"].get(key), given["tensors"].get(key)
+        tensors = saved["tensors"]
+        if names := [key for group in saved.get("groups", ()) for key in group]:  # older manifests had their places
+            tensors = dict(zip(names, tensors.values(), strict=True))
+        for key in {**tensors, **given["tensors"]}:
+            before, now = tensors.get(key), given["tensors"].get(key)
             if before != now:
                 return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
     return None

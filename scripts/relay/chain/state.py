@@ -194,6 +194,8 @@ def in_order(saved: dict[str, Any], there: list[list[str]], here: list[list[str]
 
     `there` and `here` are their names by group.
     """
+    if there == here:
+        return saved
     numbers = {
         name: number
         for names, group in zip(there, saved["param_groups"], strict=True)

@@ -162,8 +162,8 @@ def interval(axes: Axes, setting: SettingResult, place: float, *, upright: bool 
 
 
 def room_for(timed: Iterable[SettingResult]) -> float:
-    """The end of an axis of their speeds."""
-    return ROOM * max(speed_in_unit(each.row) for each in timed)
+    """The end of an axis of their speeds, on which each repeat has a dot."""
+    return ROOM * max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)
 
 
 def time_unit(longest: float) -> tuple[float, str]:

@@ -128,7 +128,7 @@ def _skipped(entry: Any, path: Path) -> Skipped:
     """A skipped setting of the plan. Raises UserError where another version wrote it."""
     try:
         return Skipped(setting=built(Setting, entry["setting"]), reasons=tuple(map(str, entry["reasons"])))
-    except (TypeError, KeyError) as fault:
+    except (TypeError, KeyError, ValueError) as fault:
         raise UserError(f"{path}: skipped: is of another version ({fault}); make the plan again") from None
 
 

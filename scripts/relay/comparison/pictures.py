@@ -164,8 +164,8 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
         return [(each, filled) for each, its in curves if (filled := [points for points in its if points[1]])]
 
     shown, label, marker = curves_of(evaluated), measure.label, "."
-    if not shown:
-        shown, label, marker = curves_of(lost), "training loss", ""  # of very many steps
+    if len(shown) < len(losses := curves_of(lost)):  # not all were evaluated
+        shown, label, marker = losses, "training loss", ""  # of very many steps
     if not shown:
         return None
     lines = math.ceil(len(shown) / 2)

@@ -194,6 +194,12 @@ def _reason(error: BaseException) -> str:
     """The system's own words, around which requests and urllib3 put theirs: Connection refused."""
     inner: BaseException | None = error
     while inner is not None:
+        if isinstance(inner, urllib3.exceptions.ConnectTimeoutError) and not isinstance(
+            inner, urllib3.exceptions.NewConnectionError
+        ):
+            return "no connection in time"
+        if isinstance(inner, urllib3.exceptions.ReadTimeoutError):
+            return "no answer in time"
         if isinstance(inner, OSError) and inner.strerror and not isinstance(inner, requests.RequestException):
             return inner.strerror
         reason = getattr(inner, "reason", None)

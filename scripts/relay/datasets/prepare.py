@@ -35,7 +35,7 @@ def prepare(spec: DatasetSpec, make: Callable[[Path], None], output: Path) -> Ma
     if (present := _present(output, spec)) is not None:
         log.info("%s: already prepared in %s", spec.name, output)
         return present
-    with errors_in_one_line(output, "cannot be written"), _workspace(output) as workspace:
+    with errors_in_one_line(output, f"cannot be written, for {output}"), _workspace(output) as workspace:
         prepared = workspace / "prepared"
         prepared.mkdir()
         make(prepared)

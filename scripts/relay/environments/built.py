@@ -133,18 +133,12 @@ def kept(name: str, build: Callable[[Path, Path], Path]) -> Path:
     with in_the_cache(), only_one(place):
         if place.is_dir() and (there := sorted(place.iterdir())):
             return there[0]
-        with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
+        with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder, fresh_folder(place) as new:
             made = build(Path(folder), place.with_suffix(".log"))
-            keep(made, place)
+            shutil.copy2(made, new)
+            shutil.rmtree(place, ignore_errors=True)
+            new.rename(place)
     return place / made.name
-
-
-def keep(made: Path, place: Path) -> None:
-    """Copy what was built into the cache. Its folder `place` is there with it, or not at all."""
-    with fresh_folder(place) as new:
-        shutil.copy2(made, new)
-        shutil.rmtree(place, ignore_errors=True)
-        new.rename(place)
 
 
 def _torch_of(python: Path) -> dict[str, Any]:

@@ -56,7 +56,11 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
             return [str(own)]
         lacks = f"{folder} has no bin/python; create it, on a disk that the nodes see"
         raise UserError(f"environment.mode: 'conda' {HERE}: {lacks}")
-    return _contained(environment, disk) if mode == "apptainer" else [_on_path(mode)]
+    if mode == "apptainer":
+        return _contained(environment, disk)
+    if mode in ("conda", "modules"):
+        return [_on_path(mode)]
+    raise UserError(f"environment.mode: {mode!r} is none of wheels, conda, modules, apptainer, current")
 
 
 def prepare(environment: Mapping[str, Any], disk: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -62,7 +63,8 @@ def moved_by_training(repeated: Repeated) -> dict[Compared, float]:
     return {
         "losses": max(repeated.losses) - min(repeated.losses),
         "outputs": most(apart(first[0], its) for first, its in zip(repeated.outputs[1], last, strict=True)),
-        **_of_states((repeated.begin, repeated.end)),
+        # Of the optimizer nothing: some have no state yet at the begin.
+        **_of_states((replace(repeated.begin, optimizer={}), replace(repeated.end, optimizer={}))),
     }
 
 
@@ -82,7 +84,7 @@ def _of_states(*pairs: tuple[State, State]) -> dict[Compared, float]:
 def _apart(mine: Tensors, expected: Tensors, statistics: Tensors) -> dict[str, float]:
     """The differences by name; statistics are compared relative to their largest value, where that is more than 1."""
     relative_to = scales(expected) | {name: max(1.0, size(tensor)) for name, tensor in statistics.items()}
-    return {name: difference(mine[name], t) / relative_to[name] for name, t in expected.items() if name in mine}
+    return {name: difference(mine[name], t) / relative_to[name] for name, t in expected.items()}
 
 
 def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, begins: int,

@@ -150,7 +150,8 @@ class TrialData:
     def of_kind(self, kind: type[Kind], trial: Trial, scale: float = 1.0) -> Kind:
         """The same, of a derived kind."""
         run, sgd = self.run, trial.sgd_learning_rate is not None
-        spec = self._small.spec
+        # Made small like the datasets, which all trials share; its learning rate and batch are this run's own.
+        spec = replace(run.task, options=self._small.spec.options)
         if trial.sgd_learning_rate is not None:
             rate, constant = trial.sgd_learning_rate / scale, {"kind": "constant"}
             options = {"momentum": 0.9}

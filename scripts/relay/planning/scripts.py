@@ -51,8 +51,8 @@ def planned(
         "length": _length(config),
     }
     declared = {each.name: getattr(group, each.name) for group in groups.values() for each in fields(group)}
-    given = declared | _sizes(shape, batch) | dict(combination.options)
-    values = {name: value for name, value in given.items() if value is not None}
+    known = {name: value for name, value in (declared | _sizes(shape, batch)).items() if value is not None}
+    values = known | dict(combination.options)  # of an option, null is a value
     script = _script(combination, command, values, config=config, here=here)
     task = TaskSpec(
         name=command.trained,

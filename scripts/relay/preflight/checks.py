@@ -31,11 +31,12 @@ def _judged(checks: Iterable[Registered], facts: Facts) -> list[Finding]:
     """The worst finding of each check that has one, the worst first."""
     worst = []
     for registered in checks:
+        found: list[Finding] = []
         try:
-            found = list(registered.function(facts))
+            found.extend(registered.function(facts))
         except Exception as error:  # facts that nobody has met yet must not keep anybody from training
             fault = f"the check failed itself: {type(error).__name__}: {error}"
-            found = [warn(fault, "please report it with the facts")]
+            found.append(warn(fault, "please report it with the facts"))
         if found:
             worst.append(replace(min(found, key=_rank), check=registered.name))
     return sorted(worst, key=_rank)

@@ -136,6 +136,7 @@ class _Gpu:
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self.activity = nvml, _activity(nvml, handle)
+        next(self.activity, None)  # from now on
         # NVML tells percent, milliwatts and millijoules.
         self._readers: dict[str, Callable[[], float] | None] = {
             "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -174,7 +175,8 @@ class _Gpu:
 def _activity(nvml: Any, handle: Any) -> Generator[tuple[float | None, float | None]]:
     """The parts, from 0 to 1, of multiprocessors and of tensor cores that were busy since the last look (NVML's GPM).
 
-    It is from Hopper on. Nothing where the GPU, its driver or this version of `pynvml` has none. The first is unknown.
+    It is from Hopper on. Nothing where the GPU, its driver or this version of `pynvml` has none. The first is unknown,
+    and so is one that fails.
     """
     samples: list[Any] = []
     try:
@@ -183,8 +185,11 @@ def _activity(nvml: Any, handle: Any) -> Generator[tuple[float | None, float | N
                 return
             samples += [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
             nvml.nvmlGpmSampleGet(handle, samples[0])
-            yield None, None
-            while True:
+        figures: tuple[float | None, float | None] = (None, None)
+        while len(samples) == 2:
+            yield figures
+            figures = None, None
+            with suppress(nvml.NVMLError, AttributeError):
                 nvml.nvmlGpmSampleGet(handle, samples[1])
                 request = nvml.c_nvmlGpmMetricsGet_t()
                 request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
@@ -192,7 +197,7 @@ def _activity(nvml: Any, handle: Any) -> Generator[tuple[float | None, float | N
                 request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
                 request.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
                 nvml.nvmlGpmMetricsGet(request)
-                yield request.metrics[0].value / 100, request.metrics[1].value / 100
+                figures = request.metrics[0].value / 100, request.metrics[1].value / 100
                 samples.reverse()
     finally:
         for sample in samples:

@@ -112,7 +112,7 @@ def dataset(folder: Path, spec: DatasetSpec) -> str:
     files = content.get("files")
     for name, entry in files.items() if isinstance(files, dict) else ():
         try:
-            if (folder / name).stat().st_size != entry["size_bytes"]:
+            if (folder / name).stat().st_size != entry["bytes"]:
                 return f"names another size of {name}"
         except (OSError, TypeError, KeyError):
             return f"names {name}, which {MISSING}"

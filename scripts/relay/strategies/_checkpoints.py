@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.utils._pytree import tree_map_only
@@ -77,6 +78,8 @@ class Checkpoints:
         dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
         scaler, buffers, own = parts.pop("scaler"), parts.pop(self._buffers_place), self._own_buffers()
         for name, buffer in own.items() if own.keys() <= buffers.keys() else ():
+            if buffer.shape != buffers[name].shape:
+                raise CheckpointException(f"buffer {name} is saved with another shape: {[*buffers[name].shape]}", {})
             buffer.copy_(buffers[name])
         if self.scaler and scaler:
             growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}

@@ -27,6 +27,7 @@ from unittest import mock
 import torch
 
 from relay.base.errors import UserError
+from relay.base.files import write_bytes
 from relay.environments import built, nvcc
 from relay.environments.versioned import only_one
 from relay.process import system
@@ -61,15 +62,19 @@ def _load(builder: Any, verbose: bool = True) -> Any:
     place = _folder() / f"deepspeed-{builder.name}-{_key(builder)}"
     file = place / f"{builder.name}.so"
     with built.in_the_cache(), only_one(place):
-        operation = _imported(builder.name, str(place)) if file.is_file() else _build(builder, file)
+        operation = _import(builder.name, file) if file.is_file() else _build(builder, file)
     builder._loaded_ops[builder.name] = operation
     return operation
 
 
-def _imported(name: str, folder: str) -> Any:
-    from torch.utils.cpp_extension import _import_module_from_library  # with setuptools
-
-    return _import_module_from_library(name, folder, is_python_module=True)
+def _import(name: str, file: Path) -> Any:
+    """A module of that name from a compiled file."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _folder() -> Path:
@@ -133,7 +138,8 @@ def _build(builder: Any, file: Path) -> Any:
                 f"{_why(str(error))}; load the modules of a compiler and of torch's CUDA (`stack_modules` in the "
                 "site's file)" + "; it needs libaio's header (Debian: libaio-dev)" * (builder.name == "async_io")
             ) from None
-        built.keep(next(Path(folder).rglob(file.name)), file.parent)
+        # Ranks of nodes whose disk has no locks may all come here: each replaces the file by its own.
+        write_bytes(file, next(Path(folder).rglob(file.name)).read_bytes())
     return operation  # not that of the file: its types would be there twice
 
 

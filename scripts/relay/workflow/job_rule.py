@@ -107,7 +107,8 @@ class JobRule:
         """How much it takes of what a measured job takes all of. One that is tried again is alone, as others' faults
         may be its."""
         assert self.cpus
-        return min(self.call.at_once, self.cpus(wildcards)) if attempt == 1 else self.call.at_once
+        cpus = self.cpus(wildcards)
+        return min(self.call.at_once, cpus) if attempt == 1 or not cpus else self.call.at_once
 
     def _resource(self, name: str) -> OfJob:
         return lambda wildcards: self.call.job_requests.resources(self.of(wildcards)).get(name)
