@@ -1,4 +1,4 @@
-"""What a run used of its CPUs and GPUs, from the looks at its nodes: figures for its summary, and courses over time.
+"""What a run used of its CPUs and GPUs, from the looks at its nodes: figures for its summary.
 
 Figures are of the time in which the attempts trained, evaluations and saves included: from their first record to their
 last one. Needs no torch.
@@ -7,9 +7,8 @@ last one. Needs no torch.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from relay.run_folder import samples
 from relay.run_folder.attempts import Records
 from relay.run_folder.samples import READINGS, Look, Node, mean
 
-KEPT_LOOKS = 200  # points of each course: enough for a plot
 # Means over all GPUs and looks, by their names in a summary.
 MEANS = {
     "gpu_utilisation": "utilisation",
@@ -26,8 +24,6 @@ MEANS = {
     "gpu_tensor_activity": "tensor_activity",
     "gpu_sm_clock_mhz": "sm_clock_mhz",
 }
-COURSES = ("cpu_utilisation", "gpu_utilisation", "gpu_power_watts")
-Point = dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Seen:
 
 
 def used(work: Path, attempts: Sequence[tuple[int, Records]], steps_per_epoch: int) -> dict[str, Any]:
-    """The figures of a summary, and the `course`; empty where nothing was looked at.
+    """The figures of a summary; empty where nothing was looked at.
 
     `attempts` are their numbers and records.
     """
@@ -99,7 +95,7 @@ def used(work: Path, attempts: Sequence[tuple[int, Records]], steps_per_epoch: i
         "peak_node_memory_bytes": max(look.resident_bytes for use in uses for look in use.node.looks),
         **_of_gpus(seen, uses, steps_per_epoch),
     }
-    return {name: value for name, value in figures.items() if value is not None} | {"course": _course(seen)}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _other_cpus(uses: Sequence[Use]) -> float | None:
@@ -129,52 +125,6 @@ def _of_gpus(seen: Sequence[Seen], uses: Sequence[Use], steps_per_epoch: int) ->
     return figures
 
 
-def _course(seen: Sequence[Seen]) -> dict[str, list[float | None]]:
-    """What all nodes used together, over the seconds since the first look: at most KEPT_LOOKS points, and a gap (None)
-    between two attempts."""
-    started = min(use.node.looks[0].time for use in seen[0].uses)
-    points: list[Point | None] = []
-    for each in seen:
-        points += [None] * bool(points)
-        of_nodes = zip(*(list(_points(use.node)) for use in each.uses), strict=False)
-        points += [_together(at_once, started) for at_once in of_nodes]
-    stride = -(-len(points) // KEPT_LOOKS) or 1
-    kept = [_middle(points[place : place + stride]) for place in range(0, len(points), stride)]
-    names = [name for name in COURSES if any(point[name] is not None for point in kept)]
-    return {name: [_rounded(point[name]) for point in kept] for name in ("seconds", *names)}
-
-
-def _points(node: Node) -> Iterator[Point]:
-    """What a node used between two looks."""
-    for before, look in pairwise(node.looks):
-        passed = max(look.time - before.time, 1e-6)
-        power = look.readings("power_watts")
-        yield {
-            "seconds": look.time,
-            "cpu_utilisation": (look.cpu_seconds - before.cpu_seconds) / (node.cpus * passed),
-            "gpu_utilisation": mean(look.readings("utilisation")),
-            "gpu_power_watts": fsum(power) if power else None,
-        }
-
-
-def _together(points: Sequence[Point], started: float) -> Point:
-    """All nodes at one time: the mean of what they used, and the sum of their power."""
-    means = _means(points, COURSES)
-    if means["gpu_power_watts"] is not None:
-        means["gpu_power_watts"] *= len(points)
-    return means | {"seconds": (points[0]["seconds"] or started) - started}
-
-
-def _middle(points: Sequence[Point | None]) -> Point:
-    """The mean of neighbouring points; all None where a gap is among them."""
-    present = [point for point in points if point is not None]
-    return _means(present if len(present) == len(points) else (), ("seconds", *COURSES))
-
-
-def _means(points: Sequence[Point], names: Sequence[str]) -> Point:
-    return {name: mean([value for point in points if (value := point[name]) is not None]) for name in names}
-
-
 def _at(series: Sequence[tuple[float, float]], moment: float) -> float:
     """A counter's value at a moment, on the line between two looks; beyond them, that of the nearest."""
     place = bisect_left(series, (moment,))
@@ -182,7 +132,3 @@ def _at(series: Sequence[tuple[float, float]], moment: float) -> float:
         return series[min(place, len(series) - 1)][1]
     (t0, v0), (t1, v1) = series[place - 1], series[place]
     return v0 + (v1 - v0) * (moment - t0) / max(t1 - t0, 1e-9)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
