@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, ending, resume, saving, sbatch, sealed, writers
+from relay.chain import ChainError, Run, Stopped, ending, resume, saving, sbatch, sealed, supervisor, writers
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement, Ranks
 from relay.chain.slurm import END_TIME, end_time, in_environment, seconds_of
@@ -559,6 +559,18 @@ def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(slurm: Path, m
 def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
     """Slurm's SIGUSR1 or 2 comes to all processes of a job; torchrun knows none but SIGTERM."""
     assert chain_command.main(["sh", "-c", "kill -USR1 $$; kill -USR2 $$; exit 3"]) == 3
+
+
+def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
+    """Those that have not met yet know of no launcher, and would wait for it beside the next job."""
+    Path("torchrun").write_text("#!/bin/sh\necho $$ > launcher\nsetsid sh -c 'echo $$ > rank; exec sleep 300' & wait\n")
+    Path("torchrun").chmod(0o755)
+    own = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    job = subprocess.Popen([sys.executable, "-m", "relay.chain", "./torchrun"], env=own)
+    until(lambda: Path("rank").exists() and Path("rank").read_text().endswith("\n"), "the rank has begun")
+    os.kill(int(Path("launcher").read_text()), signal.SIGKILL)
+    assert job.wait(60) == 128 + signal.SIGKILL
+    assert supervisor.stat_fields(int(Path("rank").read_text())) is None
 
 
 def test_a_script_that_goes_to_another_folder_saves_where_it_began(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from relay.base.errors import UserError  # noqa: E402
 from relay.base.files import write_text  # noqa: E402
-from relay.base.lifeline import adopt_orphans  # noqa: E402
-from relay.chain.supervisor import descendants  # noqa: E402
+from relay.chain.supervisor import adopt_orphans, descendants  # noqa: E402
 from relay.spec.yaml_file import read  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -7,7 +7,6 @@ themselves in the environment.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -19,18 +18,11 @@ from relay.chain.supervisor import end_with_parent
 
 DRIVER = "TORCH_RELAY_DRIVER"  # "PID FOLDER" of a driver that runs its jobs on this machine
 LAUNCHER = "TORCH_RELAY_LAUNCHER"  # the process that started this rank
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def mark(folder: Path) -> str:
     """What a driver of this process that works on `folder` writes into `DRIVER`."""
     return f"{os.getpid()} {folder}"
-
-
-def adopt_orphans() -> None:
-    """Become the parent of whatever this process's descendants leave behind, so that it can be ended. Linux only."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_shell() -> None:

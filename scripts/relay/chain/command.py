@@ -19,7 +19,7 @@ from . import sbatch
 from .ending import ACCEPT, HEARS, NOTE, STOPPED, ChainError, announce_early, read_note, say, tell_in_one_line
 from .signals import EARLY, MOST_SECONDS, SIGNALS
 from .slurm import END_TIME, end_time, seconds_of
-from .supervisor import Supervisor, children, end_with_parent, hears
+from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears
 
 USAGE = """\
 relay-chain [--time LIMIT] [--accept] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
@@ -75,8 +75,8 @@ class Command(Supervisor):
     """A command, in a process group of its own, so that Ctrl-C comes to it once. `meanwhile` is called each minute.
 
     Without a handler for SIGTERM, those below it get it that have one: a shell would die at once, and leave its script
-    alone. torchrun's ranks get it in its place. Who listens is waited for until the job's end, and a minute longer than
-    a save may take where none is known.
+    alone. torchrun's ranks get it in its place, also where torchrun was killed: those that have not met yet would wait
+    for it. Who listens is waited for until the job's end, and a minute longer than a save may take where none is known.
     """
 
     def __init__(
@@ -109,6 +109,8 @@ class Command(Supervisor):
 
     def _status(self) -> int:
         """The command's status, as a shell tells it."""
+        if _is_torchrun(self.words):
+            adopt_orphans()
         try:
             self.start(self.words, self.environment, begin=_shield, process_group=0)
         except OSError as error:
@@ -125,10 +127,17 @@ class Command(Supervisor):
     def left(self) -> list[int]:
         """The command; then those of its group that listen, which a shell that died of the signal has left alone."""
         ended = [each.pid for each in self.processes if self.received or -(each.status() or 0) in SIGNALS]
-        return super().left() or [each for group in ended for each in _listening(group)]
+        return super().left() or [*self._orphans(), *(each for group in ended for each in _listening(group))]
+
+    def _orphans(self) -> list[int]:
+        """The ranks of a torchrun that was killed."""
+        killed = any((launcher.status() or 0) < 0 for launcher in self.processes)
+        return children(os.getpid()) if killed and _is_torchrun(self.words) else []
 
     def whom(self) -> list[int]:
         """The launcher, which tells its own, or those that listen, or the whole group: once, after a signal."""
+        if orphans := self._orphans():
+            return orphans
         if self.signalled or not self.received or not self.left():
             return []
         command = self.processes[0].pid

@@ -25,13 +25,20 @@ from .signals import SIGNALS
 PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
 LOOK_SECONDS = 0.05  # between two looks at the processes
 ENDING_SECONDS = 0.2  # the same once they were told to end: to look whom to tell costs more
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
     """Have this process sent a signal when its parent dies, even by SIGKILL (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever this process's descendants leave behind, so that it can be ended. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class Process(NamedTuple):

@@ -19,12 +19,11 @@ from typing import Any
 from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
-from relay.base.lifeline import adopt_orphans
 from relay.base.lock import exclusive
 from relay.chain.ending import NOTE, read_note
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.chain.supervisor import Supervisor, children, descendants, hears, program, send
+from relay.chain.supervisor import Supervisor, adopt_orphans, children, descendants, hears, program, send
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import DEADLINE, record_begin
