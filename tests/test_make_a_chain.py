@@ -573,6 +573,17 @@ def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
     assert supervisor.stat_fields(int(Path("rank").read_text())) is None
 
 
+def test_a_rank_that_waits_before_it_resumes_ends_with_its_torchrun() -> None:
+    """Also where nobody is left to end it."""
+    Path("rank.py").write_text("from relay.chain import resume\nopen('waits', 'w')\nimport time\ntime.sleep(300)\n")
+    own = os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "TORCHELASTIC_RUN_ID": "x"}
+    launcher = subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py & echo $! > rank; wait"], env=own)
+    until(Path("waits").exists, "it waits")
+    launcher.kill()
+    launcher.wait()
+    until(lambda: supervisor.stat_fields(int(Path("rank").read_text())) is None, "it has ended")
+
+
 def test_a_script_that_goes_to_another_folder_saves_where_it_began(tmp_path: Path) -> None:
     """It had made a folder of checkpoints there, and the next job began anew."""
     (tmp_path / "node").mkdir()

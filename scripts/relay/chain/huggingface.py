@@ -27,6 +27,9 @@ from .report import reporter
 from .sealed import Folder, newest_of
 from .signals import Interruption
 from .slurm import end_time
+from .supervisor import follow_torchrun
+
+follow_torchrun()
 
 
 class ChainCallback(TrainerCallback):

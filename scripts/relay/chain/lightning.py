@@ -38,6 +38,9 @@ from .report import reporter
 from .sealed import Folder, manifest, newest_of
 from .signals import Interruption
 from .slurm import end_time
+from .supervisor import follow_torchrun
+
+follow_torchrun()
 
 CHECKPOINT = "trainer.ckpt"
 

@@ -23,6 +23,9 @@ from .sealed import Folder
 from .signals import Interruption
 from .slurm import end_time
 from .state import State, parameters
+from .supervisor import follow_torchrun
+
+follow_torchrun()
 
 _KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
 

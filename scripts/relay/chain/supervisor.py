@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
+from .ending import STOPPED, TORCHRUN
 from .signals import SIGNALS
 
 PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
@@ -33,6 +35,18 @@ def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
     """Have this process sent a signal when its parent dies, even by SIGKILL (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+
+
+def follow_torchrun() -> None:
+    """Tie a rank to the torchrun that has started it, also before the training watches for signals.
+
+    Without the launcher's store, it would wait minutes for ranks that never come. One whose launcher is gone already
+    ends here: its parent is the system's first process, which in a container may be torchrun itself.
+    """
+    if TORCHRUN in os.environ and multiprocessing.parent_process() is None:  # no data worker
+        end_with_parent()
+        if sys.platform == "linux" and os.getppid() == 1 and not program(1).startswith("python"):
+            os._exit(STOPPED)
 
 
 def adopt_orphans() -> None:
