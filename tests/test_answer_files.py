@@ -169,3 +169,16 @@ def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> 
     assert (done.returncode, "nothing to recommend" in done.stderr) == (1, True)
     (told,) = json.loads((tree.root / "answer.json").read_text())["answers"]
     assert (told["recommended"], told["sbatch"]) == (None, [])
+
+
+# The recommended script has what every job of the site has: its reservation, and its mail
+
+FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
+
+
+def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0, 999.0])
+    tree.rules = {"site_flags": FLAGS}
+    assert tree.compare() == 0
+    lines = (tree.root / "recommendation.sbatch").read_text().splitlines()
+    assert [line for line in lines if "reservation" in line or "mail" in line] == [f"#SBATCH {f}" for f in FLAGS]

@@ -20,7 +20,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets import verified
 from relay.process.ranks import Ranks
-from relay.run_folder import attempts
+from relay.run_folder import attempts, snapshot
 from relay.run_folder.snapshot import changed_since, freeze
 from relay.run_folder.sound_checkpoints import MANIFEST, damage
 from relay.task.data import verify_on_further_nodes
@@ -194,3 +194,27 @@ def test_a_changed_or_cut_line_of_the_records_counts_as_missing(tmp_path: Path) 
     assert [line.get("after") for line in attempts.read(tmp_path, 1).lines] == [None, 2]
     path.write_text("".join(lines[1:]))  # without its beginning nobody knows what the attempt was
     assert not attempts.read(tmp_path, 1)
+
+
+# Two jobs that freeze the same code at once: the later leaves alone what the earlier runs already
+
+
+@pytest.mark.slow
+def test_the_snapshot_of_a_job_that_was_quicker_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quicker: list[tuple[Path, int]] = []
+    write_through = snapshot.sync
+
+    def sync_file(path: Path) -> None:
+        write_through(path)
+        if not quicker:  # in the middle of the slower job's writing
+            quicker.append((tmp_path, 0))
+            frozen = snapshot.freeze(None, folder=tmp_path)
+            quicker[0] = (frozen, frozen.stat().st_ino)
+
+    monkeypatch.setattr(snapshot, "sync", sync_file)
+    # Both have the same process number here, and so the same place to write to: another job has another.
+    names = iter(("slower", "quicker"))
+    monkeypatch.setattr(snapshot.os, "getpid", lambda: next(names))
+    frozen = snapshot.freeze(None, folder=tmp_path)
+    assert quicker == [(frozen, frozen.stat().st_ino)]
+    assert [path.name for path in tmp_path.iterdir()] == [frozen.name]

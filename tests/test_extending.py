@@ -1,6 +1,6 @@
 """The table "to add" of docs/architecture.md: one place is changed, in a copy of the package, and the rest follows.
 
-A strategy, a task, a site and the pages have their own: test_own_strategy_page, test_own_model_page, test_sites,
+A task, a site and the pages have their own: test_own_model_page, test_sites,
 test_pages, test_docs_commands.
 """
 
@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+from gate_runs import FEW_STEPS, Gates
+from pages import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 ADDED = yaml.safe_load((ROOT / "tests/extending.yaml").read_text())
@@ -46,3 +49,14 @@ def test_one_place_is_changed(copy: Path, row: dict[str, Any]) -> None:
         path.write_text(text)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[: len(row["answers"])] == row["answers"]
+
+
+# The page on writing a strategy: what it shows is taken out of it, and proven
+
+
+@pytest.mark.slow
+def test_the_strategy_on_the_page_is_equivalent(gates: Gates, tmp_path: Path) -> None:
+    code, *_ = [block.text for block in blocks("docs/own-strategy.md") if block.language == "python"]
+    (tmp_path / "my_ddp.py").write_text(code)
+    verdict = gates.verdict("my_ddp", 2, steps=FEW_STEPS, folders=[tmp_path])
+    assert verdict["equivalent"], verdict["problems"]

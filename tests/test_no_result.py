@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chain_runs import DIGITS, VECTORS, Bench, short_run
+from own_tasks import spec
+from relay.base.files import write_json
+from relay.run_folder import attempts
+from relay.run_folder.places import Places
 from relay.spec.run import Run, changed
+from relay.training.summary import kept_losses, summarise
 from relay.training.unusable import no_result
+from results_tree import Tree, status
 
-pytest_plugins = ["chain_runs"]
+pytest_plugins = ["chain_runs", "results_tree"]
 
 LOSSES = [(step, 2.0 - step / 10) for step in range(1, 13)]
 EVALUATED = [{"step": 12, "test_loss": 0.5, "test_accuracy": 0.9}]
@@ -62,3 +69,85 @@ def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6, launcher="torchrun", devices_per_node=2, **strategy)
     assert chain.forked().status == 1
     assert chain.fault()["error"].startswith("the training loss of step 6 is nan")
+
+
+# Records that tell the same steps twice count once, and a lost line moves no other line's steps
+
+FACTS = {"host": "a", "device_name": "b", "cpus": 2, "versions": {}, "threads": 1}
+LINES: list[dict[str, Any]] = [
+    {"time": 1.0, "run": "run-1", "start": 0, "ranks": [FACTS]},
+    {"time": 2.0, "after": 0, "losses": [4.0, 3.0], "blocks": [[0, 2, 1.0, 0.0]], "evaluations": []},
+    {"time": 3.0, "after": 2, "losses": [2.0, 1.0], "blocks": [[2, 4, 1.0, 0.0]],
+     "evaluations": [{"step": 4, "test_loss": 0.5, "test_accuracy": 0.9}]},
+    {"time": 4.0, "end": 4, "stopped": None, "peak_memory_bytes": 1, "counted": {"bytes": 7}},
+]  # fmt: skip
+
+
+def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    """The folder of a run of four steps, with these lines of its only attempt."""
+    work = folder / "run-1"
+    path = attempts.attempt_path(work, 1)
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(map(attempts.line_of, lines)))
+    entry = {"number": 1, "started": 0.0, "ended": 5.0}
+    write_json(work / "chain.json", {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
+    return work
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [LINES[:3] + LINES, [*LINES[:2], LINES[1], *LINES[2:]]],
+    ids=["all but its end, then all", "a line"],
+)
+def test_what_was_appended_again_counts_once(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
+    run = short_run(DIGITS, total_steps=4, warmup_steps=0)
+    once, twice = recorded(tmp_path / "once", LINES), recorded(tmp_path / "twice", lines)
+    assert summarise(run, twice) == summarise(run, once)
+    assert kept_losses(twice) == {1: 4.0, 2: 3.0, 3: 2.0, 4: 1.0}
+
+
+def test_a_lost_line_moves_no_other_steps_losses(tmp_path: Path) -> None:
+    """A spot check would hold each loss against another step's, and strike the run out."""
+    assert kept_losses(recorded(tmp_path, [LINES[0], *LINES[2:]])) == {3: 2.0, 4: 1.0}
+
+
+# Files of one run in another one's place, damaged small ones, and clocks that jump: told, and never a wrong result
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("runs/{}-r0/summary.json", "summary.json: is that of run fast-r0: it was copied there; remove it"),
+        ("equivalence/gates/gate-{}/verdict.json", "verdict.json: is that of gate gate-fast: it was copied there"),
+    ],
+)
+def test_what_was_copied_from_another_run_or_gate_is_told(
+    tree: Tree, capsys: pytest.CaptureFixture[str], file: str, told: str
+) -> None:
+    tree.setting("ddp", [100.0], name="slow", devices_per_node=2)
+    tree.setting("ddp", [900.0], name="fast", devices_per_node=2, options={"bucket_megabytes": 1})
+    (tree.root / file.format("slow")).write_bytes((tree.root / file.format("fast")).read_bytes())
+    assert tree.compare() == 1
+    assert told in capsys.readouterr().err
+    (row,) = [row for row in tree.rows(partial=True) if row["setting"] == "slow"]
+    assert row["status"] == "failed"
+
+
+def test_records_of_another_run_are_none(tmp_path: Path) -> None:
+    for folder in ("run-1", "run-2"):
+        path = attempts.attempt_path(tmp_path / folder, 1)
+        path.parent.mkdir(parents=True)
+        path.write_text(attempts.line_of({"time": 1.0, "run": "run-1", "start": 0, "ranks": []}))
+    assert [line["start"] for line in attempts.read(tmp_path / "run-1", 1).lines] == [0]
+    assert not attempts.read(tmp_path / "run-2", 1)
+
+
+def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, places = short_run(spec("lenet-digits")), Places(tmp_path, "run-1")
+    run.write(places.run / "run.json")
+    (places.run / "chain.json").write_text('{"generation": "mine"}')
+    places.work.mkdir(parents=True)
+    write_json(places.work / "chain.json", {"generation": "its", "code": "c", "strategy_source": "s", "attempts": []})
+    assert status("summarise", "--run", "run-1", "--results", str(tmp_path)) == 1
+    assert f"the records in {places.work} are those of another run, or of an older start" in capsys.readouterr().err
+    assert not (places.run / "summary.json").exists()

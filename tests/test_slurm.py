@@ -25,7 +25,7 @@ from results_tree import rows
 from slurm_runs import planned_there, site_file, slurm_command, slurm_snakemake
 
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
-SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}  # in `test_slurm_strategies.py`
+SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}  # in `test_slurm_jobs.py`
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from chain_runs import Bench
+import spot_checked
+from chain_runs import Bench, Chain
 from own_tasks import spec
+from relay.run_folder.places import Places
+from relay.run_folder.spots import Spot, states_folder
+from relay.spec.tasks import TaskSpec
+from relay.spot_check import stretch
+from relay.spot_check.stretch import Findings
+from relay.training.changed_code import edited_since
 from spot_checked import figures, kept, states, verdict
+from test_spots import planned as begun
 
 pytest_plugins = ["chain_runs"]
 
@@ -40,3 +54,218 @@ def test_a_run_is_computed_again_in_its_own_precision_and_parts(bench: Bench) ->
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
     assert max(figures(found, "update")) <= 5e-3
+
+
+# The job of a spot check: what it says where states are gone or damaged, what it removes, and what it remembers
+
+OF_SIX = {"total_steps": 6, "evaluate_every_steps": 6}
+
+
+def trained(bench: Bench, count: int = 1) -> list[Chain]:
+    """Finished repeats of one setting."""
+    first = bench.chain("results", **OF_SIX).train(forked=True)
+    others = [first.planned(f"run-{number}", seed=number) for number in range(2, count + 1)]
+    return [first, *(other.train(forked=True) for other in others)]
+
+
+def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() -> None:
+    plain = {"momentum_buffer of first.weight": torch.ones(2)}
+    assert stretch._optimizer({}, plain) == math.inf
+    assert stretch._optimizer(plain | {"step of first.weight": torch.ones(1)}, plain) == 0
+
+
+@pytest.mark.slow
+def test_runs_of_other_settings_are_checked_along_and_found_by_their_own_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bench.chain("results", **OF_SIX).train(forked=True)
+    other = first.planned("other", setting_id="another").train(forked=True)
+    found = verdict(first, beside=[other])
+    assert [each["run"] for each in found] == [first.run.id]
+    assert states(other.work) == []
+    monkeypatch.setattr(spot_checked.preloaded, "start", lambda *_: pytest.fail("a process was started"))
+    assert [(each["run"], each["status"]) for each in verdict(other)] == [("other", "passed")]
+
+
+@pytest.mark.slow
+def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = trained(bench, 2)
+    before = verdict(first)
+    assert (before[0]["status"], before[0]["generation"], states(first.work)) == ("passed", "first", [])
+    checked: list[str] = []
+    start = spot_checked.preloaded.start
+
+    def noted(spec: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
+        checked.extend(arguments[arguments.index("--runs") + 1 :])
+        return start(spec, role, work, arguments, code)
+
+    monkeypatch.setattr(spot_checked.preloaded, "start", noted)
+    found = verdict(first, second)
+    assert checked == [second.run.id]
+    assert found[0] == before[0]
+    assert found[1]["status"] == "passed"
+
+
+@pytest.mark.slow
+def test_a_run_without_records_or_with_a_damaged_state_is_not_checked(bench: Bench) -> None:
+    (chain,) = trained(bench)
+    records = shutil.move(chain.work / "records", chain.work / "aside")
+    (found,) = verdict(chain)
+    assert found["status"] == "not checked"
+    assert "is not recorded" in found["unchecked"][0]
+    shutil.move(records, chain.work / "records")
+    for step in kept(chain).states:
+        with (states_folder(chain.work) / f"step-{step}" / "rng-0.pt").open("ab") as stream:
+            stream.write(b"x")
+    (found,) = verdict(chain)
+    assert found["status"] == "not checked"
+    assert "checksum" in found["unchecked"][0]
+
+
+# Spot checks of runs whose faults show after the watched steps, or that leave little to compare
+
+DIGITS = spec("lenet-digits")
+# A hundredth of the steps follow a stretch.
+LONG = {"total_steps": 400, "evaluate_every_steps": 400, "checkpoint_minutes": 10.0}
+SPOTS = (Spot("random step", 30, 32), Spot("end", 398, 400))
+# No evaluation comes before its states: DDP gives all replicas the first one's statistics then, too.
+AWAY = (Spot("random step", 5, 7), Spot("end", 6, 8))
+
+# A fault that shows later: two steps after each save it still trains as it should, then with another learning rate.
+LATER = """self.since = getattr(self, "since", 0) + 1
+        loss = super().train_step(batch)
+        for parameter in self.model.parameters():
+            parameter.data *= 1.0 if self.since <= 2 else 1.02
+        return loss
+
+    def save(self, directory):
+        self.since = 0
+        return super().save(directory)
+
+    def unused(self):
+        pass"""
+# Every gradient overflows, so that no step changes anything.
+OVERFLOWS = """return super().train_step(batch)
+
+    def update(self):
+        for parameter in self.model.parameters():
+            parameter.grad.fill_(float("inf"))
+        super().update()
+
+    def unused(self, batch):"""
+
+
+def found_of(chain: Chain) -> dict[str, Any]:
+    (found,) = verdict(chain.train(forked=True))
+    return found
+
+
+@pytest.mark.slow
+def test_a_fault_that_shows_a_few_steps_after_each_save(bench: Bench) -> None:
+    chain = begun(bench.chain("run", DIGITS, **LONG, **bench.strategy("later", LATER)), *SPOTS)
+    found = found_of(chain)
+    assert found["status"] == "failed"
+    assert [problem.split(" differ ")[0] for problem in found["problems"]] == [
+        "random step, steps 31 to 32: following losses"
+    ]
+
+
+@pytest.mark.slow
+def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench) -> None:
+    told = "fp16 has overflowed there and in an earlier stretch, where one plain process does not"
+    found = found_of(bench.chain("run", DIGITS, precision="fp16", **SHORT, **bench.strategy("overflows", OVERFLOWS)))
+    assert found["status"] == "failed"
+    assert told in "\n".join(found["problems"])
+
+
+@pytest.mark.slow
+def test_statistics_of_right_replicas(bench: Bench) -> None:
+    """Under DDP they begin each step with the first one's."""
+    found = found_of(begun(bench.chain("run", NORMALISED, **SHORT, **of("ddp")), *AWAY))
+    assert found["status"] == "passed", found
+    assert max(figures(found, "statistics of replicas")) < 3e-6
+
+
+def test_a_check_that_broke_off_is_no_pass() -> None:
+    """An exception may come after a stretch that was right."""
+    parts = [{"name": "losses"}]
+    found = Findings("run", spots=[{"kind": "random step", "first": 5, "last": 7, "parts": parts}])
+    assert found.as_dict()["status"] == "passed"
+    found.broken = True
+    assert found.as_dict()["status"] == "not checked"
+
+
+# Spot checks of wrong runs: what begins after the gate's steps, or lies outside of what a gate trains
+
+FOLDER = Path(__file__).parent / "strategies"
+OF_TWELVE = {"total_steps": 12, "evaluate_every_steps": 6}
+TWO = {"launcher": "torchrun", "devices_per_node": 2}
+
+
+def of_folder(name: str) -> dict[str, Any]:
+    """A strategy of `tests/strategies`."""
+    return {"strategy": name, "strategy_file": str(FOLDER / f"{name}.py")}
+
+
+def problems(bench: Bench, spec: TaskSpec = DIGITS, **values: Any) -> str:
+    """What the spot check has against a run, all in one text; its states stay."""
+    chain = bench.chain("run", spec, **OF_TWELVE | values).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "failed", found
+    assert states(chain.work)
+    return "\n".join(found["problems"])
+
+
+@pytest.mark.slow
+def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
+    chain = bench.chain("run", DIGITS, **OF_TWELVE, **of_folder("unseen_forgets_momentum"))
+    for first, last in ((0, 6), (6, 12)):
+        assert chain.forked(first, last).status == 0
+    (found,) = verdict(chain)
+    assert [problem for problem in found["problems"] if problem.startswith("hop, steps 6 to 7: update")]
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_averaged_parameters_which_begins_after_the_gate(bench: Bench) -> None:
+    told = problems(bench, **of_folder("unseen_evaluation_averaged"), total_steps=30, evaluate_every_steps=30)
+    assert "end, steps 29 to 30: test loss differs from one plain process's by " in told
+    assert "update" not in told
+
+
+@pytest.mark.slow
+def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> None:
+    diverging = replace(DIGITS, learning_rate=1e12)
+    told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
+    assert "one plain process's loss is not finite there, the run recorded finite ones" in told
+
+
+@pytest.mark.slow
+def test_gradients_that_are_sent_as_fp16(bench: Bench) -> None:
+    declared = {"strategy": "ddp", "options": {"compression": "fp16"}, **TWO}
+    assert "update differ" in problems(bench, **declared)
+
+
+@pytest.mark.slow
+def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
+    declared = {"strategy": "ddp", "options": {"compression": "fp16"}, "lossy": {"compression": 2e-3}, **TWO}
+    (found,) = verdict(bench.chain("run", DIGITS, **OF_TWELVE, **declared).train(forked=True))
+    assert found["status"] == "passed", found
+
+
+@pytest.mark.slow
+def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = bench.strategy("edited", "self.wrapper.require_backward_grad_sync = self.steps < 3", base="ddp")
+    chain = bench.chain("run", DIGITS, **OF_TWELVE, **wrong, **TWO).train(forked=True)
+    places = Places(chain.results, chain.run.id)
+    assert edited_since(chain.run, places) == ""
+    file = Path(chain.run.strategy.file)
+    file.write_text(file.read_text() + "\nEDITED = True\n")
+    (found,) = verdict(chain)
+    told, *others = found["problems"]
+    assert told.startswith("its strategy's code changed after the run had begun, which may be the reason; ")
+    assert told.endswith(f"relay train-again {places.run_id}")
+    assert "differ" in others[0]
+    monkeypatch.setattr("relay.training.changed_code.training_source", lambda run: "today's")
+    assert edited_since(chain.run, places).startswith("its strategy's code and the code that trains changed ")

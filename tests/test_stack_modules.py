@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, planned
+from plans import CPU, ROOT, planned, strategy_folder
 from relay.base.errors import UserError
 from relay.environments import node
 from relay.planning.plan import Plan
+from relay.preflight.checks_node import least_versions, packages
+from relay.preflight.findings import Facts
+from relay.spec import strategy_files, versions
+from relay.spec.arithmetic import Arithmetic
+from relay.spec.site import load_site, names
 from slurm_runs import site_in
 
 LIGHTNING = {"strategy": "lightning_ddp", "devices_per_node": 2}
@@ -40,3 +45,78 @@ def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOADEDMODULES", "python/3.11")
     with pytest.raises(UserError, match="modules: 'cuda' is not loaded on node"):
         node.interpreter(asked, Path("/tmp"))
+
+
+# What a strategy needs of torch, Python and its stack's packages: the planner skips, preflight stops
+
+
+@pytest.mark.parametrize(
+    ("found", "lacks"),
+    [
+        ({"deepspeed": "0.14.5+site"}, []),
+        ({"deepspeed": "0.14.4"}, ["needs deepspeed >=0.14.5,<0.20, has deepspeed 0.14.4"]),
+        ({"deepspeed": "0.20.0"}, ["needs deepspeed >=0.14.5,<0.20, has deepspeed 0.20.0"]),
+        ({"deepspeed": None}, ["needs deepspeed >=0.14.5,<0.20, has none"]),
+    ],
+)
+def test_a_version_is_asked_for_without_its_label(found: dict[str, str | None], lacks: list[str]) -> None:
+    assert list(versions.lacking(["deepspeed>=0.14.5,<0.20"], found)) == lacks
+
+
+def test_one_of_several_will_do() -> None:
+    either = "lightning|pytorch-lightning"
+    assert list(versions.lacking([either], {"pytorch-lightning": "2.5.1"})) == []
+    assert list(versions.lacking([either], {})) == ["needs lightning or pytorch-lightning, has none"]
+
+
+@pytest.mark.parametrize("name", [name for name in names(ROOT) if load_site(name, ROOT).environment.packages])
+def test_a_ready_site_names_what_each_stack_needs(name: str) -> None:
+    offered = load_site(name, ROOT).environment.packages
+    for strategy, path in strategy_files.find().items():
+        needs = strategy_files.read(path)
+        there = dict.fromkeys(offered[needs.stack], "0")
+        by_name = ["|".join(versions.names_in([each])) for each in needs.packages]
+        assert list(versions.lacking(by_name, there)) == [], strategy
+
+
+def test_preflight_stops_where_the_environment_lacks_it() -> None:
+    def found(**there: str | None) -> Any:
+        rank = {"rank": 0, "node": "n1", "python": "/env/bin/python", "packages": there | {"numpy": "2.0"}}
+        run = {"node_needs": ["package deepspeed>=0.14.5,<0.20", "node_disk"], "stack": "deepspeed-0123456789ab"}
+        facts = Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True})
+        return next(packages(facts), None)
+
+    assert found(deepspeed="0.19.8") is None
+    stopped = found(deepspeed=None)
+    assert stopped.severity == "stop"
+    assert stopped.found == (
+        "a run of this check needs deepspeed >=0.14.5,<0.20, has none (rank 0 on n1, /env/bin/python)"
+    )
+    assert "environment of stack deepspeed" in stopped.remedy
+
+
+def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
+    folder = strategy_folder(tmp_path / "own", "modern", "least_torch='2.9'")
+    here = (Arithmetic("", torch) for torch in ("2.5.1", "2.13.0+cpu"))
+    old, new = (planned({"strategy": "modern"}, strategy_folders=[folder], arithmetic=each) for each in here)
+    (skipped,) = old.skipped
+    assert skipped.reasons == ("modern needs torch 2.9 or newer, has 2.5.1",)
+    assert not new.skipped
+    (check,) = new.preflights.values()
+    assert check.node_needs == ("torch>=2.9",)
+
+
+def test_preflight_stops_what_the_node_is_too_old_for() -> None:
+    def found(torch: str, *needs: str) -> Any:
+        rank = {"rank": 0, "node": "n1", "torch": {"version": torch}, "python_version": "3.11.7"}
+        run = {"node_needs": needs}
+        facts = Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True})
+        return next(least_versions(facts), None)
+
+    stopped = found("2.5.1", "torch>=2.9", "libaio")
+    assert stopped is not None
+    assert stopped.severity == "stop"
+    assert "needs torch 2.9 or newer, has 2.5.1 (rank 0 on n1)" in stopped.found
+    assert found("2.5.1") is None
+    assert "needs torch 2.5 or newer" in found("2.4.1").found
+    assert "needs Python 3.12 or newer, has 3.11.7" in found("2.9.0", "python>=3.12").found

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models import Residual, encoder
+from any_models import Residual, encoder
 from relay.spec.tasks import TaskSpec
 from relay.strategies._tensor_plan import TensorPlan, plan_of
 from relay.task.calls import Readings

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from plans import CPU, ROOT, planned
+from plans import CPU, ROOT, only, planned
 from relay.base.errors import UserError
 from relay.process.machine import check_precision, set_precision
 from relay.spec.setting import TF32, Precision
@@ -74,3 +74,28 @@ def test_the_real_gpu_is_asked_before_anything_is_measured(
     for precision in get_args(Precision):
         check_precision(run, precision, gpu)
     assert not capsys.readouterr().out
+
+
+# Pictures with channels last: the default where a model computes the same so, and where it is usually faster
+
+PIPELINE: dict[str, Any] = {"strategy": "pipeline", "devices_per_node": 2}
+PARTED = {"schedule": "interleaved_zero_bubble", "micro_batches": 4}
+
+
+@pytest.mark.parametrize(
+    ("comparison", "config", "last"),
+    [
+        (CPU, {}, True),
+        (CPU, {"task": "resnet18-tiny"}, False),
+        (PIPELINE | {"options": PARTED}, {}, False),
+        ({"strategy": "single_gpu", "precision": "bf16"}, {"gpus": 1, "device": "cuda"}, True),
+    ],
+)
+def test_what_a_plan_takes_where_nobody_says(comparison: dict[str, Any], config: dict[str, Any], last: bool) -> None:
+    run = only(comparison, **{"task": "lenet-digits", **config})
+    assert run.computation.channels_last is last
+
+
+def test_a_model_that_cannot_be_computed_so_is_skipped_with_the_reason() -> None:
+    (skip,) = planned(CPU | {"channels_last": True}, task="resnet18-tiny").skipped
+    assert skip.reasons == ("channels_last is not for resnet18-tiny: on CPUs its model cannot be computed so",)

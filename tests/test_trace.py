@@ -9,15 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from any_models import (
-    GPT,
-    Counted,
-    Found,
-    Recurrent,
-    Routed,
-    Shared,
-    UNet,
-)
+from any_models import GPT, Counted, Found, Recurrent, Routed, Shared, UNet
 from relay.strategies import _cut
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
@@ -48,7 +40,7 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
 
 MODELS: dict[str, tuple[Any, Any, int]] = {  # how it is made, its batch, the most stages
     "unet": (UNet, lambda: (torch.randn(2, 1, 8, 8),), 4),
-    "gpt": (lambda: GPT(tied=False), tokens, 4),
+    "gpt": (GPT, tokens, 4),
     "experts": (Routed, lambda: {"x": torch.randn(6, 4)}, 3),
     "lstm": (Recurrent, lambda: (torch.randn(5, 2, 3),), 3),
     "functions": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), lambda: (torch.randn(2, 3),), 2),

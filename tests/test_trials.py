@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from gate_runs import Gates, planned
+from relay.equivalence import reference
+from relay.equivalence.figures import largest, scaled
+from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.trials import Trial, at_own_batch, trials
-from relay.spec.run import Gate, OwnBatch, Training, changed
+from relay.equivalence.trials import EXACT, Trial, at_own_batch, trials
+from relay.spec.run import Gate, OwnBatch, Reference, Training, changed
 
 CPU = torch.device("cpu")
 
@@ -69,3 +73,77 @@ def test_a_limit_follows_rounding_as_long_as_faults_are_larger(
     assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
     (gradient,) = (each for each in trials(planned("cpu", precision="bf16")[0]) if each.name == "gradient")
     assert gradient.limit_of("parameters") == gradient.limit
+
+
+# How far a reference goes: rounding, measured on itself, bounds the steps; what is not finite is no verdict
+
+
+def asked(run: Reference, name: str, **changes: Any) -> Trial:
+    """The run's trial of that name."""
+    return replace({trial.name: trial for trial in trials(run)}[name], **changes)
+
+
+def in_parts(trial: Trial, data: TrialData, parts: int) -> dict[str, Any]:
+    """The same training in so many parts, to its last step whatever rounding does."""
+    once = LockStep(replace(trial, most_rounding=None), data, parts)
+    once.train()
+    return once.result()
+
+
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """The largest difference of losses and parameters."""
+    pairs = [(one["parameters"][name], tensor) for name, tensor in other["parameters"].items()]
+    return largest([*pairs, (one["losses"], other["losses"])])
+
+
+@pytest.mark.slow
+def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
+    """Rounding moves the first step by a last place, and more soon after: how much depends on the processor."""
+    _, run = planned("cpu")
+    data, trial = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=60, least_steps=1)
+    limits = (replace(trial, most_rounding=most) for most in (2e-15, 1e-15, 5e-16, 2e-16))
+    known = next(found for limit in limits if 0 < (found := reference.train(limit, data))["steps"] < 60)
+    assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
+
+
+@pytest.mark.slow
+def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
+    _, run = planned("cpu")
+    data = TrialData(run, gates.digits, CPU)
+    own = asked(run, "own precision")
+    known = reference.train(own, data)
+    assert known["steps"] == own.steps
+    assert 0 < own.rounding_margin * known["rounding"]["losses"] < own.limit  # a shallow network has no need of more
+    single = changed(run, global_batch_size=1)  # which has no halves, but another start
+    alone = reference.train(asked(single, "algorithm", steps=5), data.of(single))
+    assert alone["steps"] == 5
+    assert 0 < alone["rounding"]["parameters"] < EXACT
+
+
+def as_for_few_samples(operand: torch.Tensor) -> torch.Tensor:
+    """The operand of a convolution as a sum of two numbers in bfloat16, in which some libraries compute float32."""
+    high = operand.bfloat16().float()
+    low = (operand - high).bfloat16().float()
+    return operand + (high + low - operand).detach()
+
+
+@pytest.mark.slow
+def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For few samples a library may take another algorithm, as cuDNN does, which rounds more. Halves are too many."""
+    whole = torch.nn.Conv2d.forward
+
+    def forward(layer: torch.nn.Conv2d, inputs: torch.Tensor) -> torch.Tensor:
+        if len(inputs) > 4 or inputs.dtype != torch.float32:
+            return whole(layer, inputs)
+        return torch.nn.functional.conv2d(
+            as_for_few_samples(inputs), as_for_few_samples(layer.weight), layer.bias, layer.stride, layer.padding
+        )
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", forward)
+    _, run = planned("cpu")
+    data, trial = TrialData(run, gates.digits, CPU), asked(run, "own precision", steps=20)
+    known = reference.train(trial, data)
+    assert known["steps"] == 20
+    for parts in (4, 16):
+        figure = scaled(in_parts(trial, data, parts)["losses"], known["losses"])
+        assert figure <= 1.5 * known["rounding"]["losses"], parts

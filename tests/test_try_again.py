@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from relay.run_folder.try_again import Case, Tried, given_up
+from chain_runs import Bench, Chain
+from relay.base import lock
+from relay.base.files import read_json, write_json
+from relay.driver.retries import Retries
+from relay.driver.terminal import SEGMENT
+from relay.launch.launcher import KILLED
+from relay.process.system import memory_kills
+from relay.run_folder import sound_checkpoints
+from relay.run_folder.known_faults import look_up
+from relay.run_folder.sound_checkpoints import MANIFEST
+from relay.run_folder.try_again import SAVING_ATTEMPTS, Case, Tried, given_up
+from relay.training import job as training_job
+from relay.training.job import Places
+
+pytest_plugins = ["chain_runs"]
 
 AGAIN = None
 CASES: list[tuple[Case, dict[str, Any], str | None]] = [
@@ -30,3 +47,163 @@ CASES: list[tuple[Case, dict[str, Any], str | None]] = [
 @pytest.mark.parametrize(("case", "tried", "why"), CASES)
 def test_a_job_is_tried_again_as_the_table_says(case: Case, tried: dict[str, Any], why: str | None) -> None:
     assert given_up(case, Tried(**tried)) == why
+
+
+# A failed training is tried again as long as it comes further
+
+
+def attempts(count: int) -> list[SimpleNamespace]:
+    """Of one job, which trains a segment of run-1 and has failed."""
+    rule = SimpleNamespace(name=SEGMENT, restart_times=2)
+    of_run = {"wildcards": SimpleNamespace(run="run-1"), "params": SimpleNamespace(first=0), "log": [], "message": ""}
+    return [SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_run) for attempt in range(1, count + 1)]
+
+
+def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two attempts it comes no further than the attempt before them, which was far beyond the job's first step."""
+    checkpoint = tmp_path / "results/checkpoints/run-1/step-20"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / MANIFEST).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    retries, jobs = Retries(), attempts(5)
+    assert [retries.times(job) >= job.attempt for job in jobs[:2]] == [True, False]
+    retries = Retries()
+    for job in jobs:  # more than the retries of its rule: it comes further each time
+        checkpoint = checkpoint.rename(checkpoint.with_name(f"step-{20 + job.attempt}"))
+        assert retries.times(job) >= job.attempt
+
+
+def test_a_run_whose_processes_still_save_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed job has left holds the run: each further attempt waits for it, and goes on from what it saves."""
+    monkeypatch.chdir(tmp_path)
+    retries, jobs = Retries(), attempts(SAVING_ATTEMPTS)
+    with lock.exclusive(tmp_path / "results/checkpoints/run-1"):
+        assert [retries.times(job) >= job.attempt for job in jobs] == [*[True] * (SAVING_ATTEMPTS - 1), False]
+
+
+# A job that is killed for memory is tried once with more, and the user is told
+
+
+def test_words_that_say_so() -> None:
+    for text in (
+        "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. ",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed",
+        KILLED.format(count=1),
+    ):
+        assert look_up(f"a line\n{text}\nanother\n", "logs")
+    for text in ("torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB", "srun: error: c1: task 0: Killed"):
+        assert look_up(text, "logs") is None
+
+
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [("0::/job/step", "job/step/memory.events"), ("9:memory:/job/step", "memory/job/step/memory.oom_control")],
+)
+def test_the_kernels_count(group: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text(f"3:cpu:/elsewhere\n{group}\n")
+    assert memory_kills(tmp_path / "cgroup", tmp_path) is None
+    place = tmp_path / file
+    place.parent.mkdir(parents=True)
+    place.write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills(tmp_path / "cgroup", tmp_path) == 2
+
+
+class Killed:
+    """A gate's job that Slurm has killed for memory, as Snakemake asks about it."""
+
+    def __init__(self, folder: Path, asks: int | None) -> None:
+        self.asks = asks
+        self.log = folder / "gate.log"
+        self.retries = Retries(more_memory=lambda job, had_mb: self.asks)
+
+    def tried_again(self, attempt: int, had_mb: int) -> bool:
+        self.log.write_text("slurmstepd: error: Exceeded job memory limit\n")
+        rule = SimpleNamespace(name="gate", restart_times=2)
+        resources = {"mem_mb": had_mb}
+        job = SimpleNamespace(jobid=1, attempt=attempt, log=[str(self.log)], rule=rule, resources=resources)
+        job.message = "Gate: is it the same?"
+        return self.retries.times(job) >= attempt
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the driver says, in a folder of its own."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    for name in ("info", "error"):
+        monkeypatch.setattr(f"relay.driver.retries.logger.{name}", lines.append)
+    return lines
+
+
+def test_it_is_tried_once_with_more_and_then_given_up(tmp_path: Path, said: list[str]) -> None:
+    job = Killed(tmp_path, asks=1800)
+    assert job.tried_again(1, 900)
+    assert said[-1].endswith("killed for memory with 900 MB a node, asks for 1800 MB now; goes on with attempt 2")
+    job.asks = 3600
+    assert not job.tried_again(2, 1800)
+    assert "killed for memory with 1800 MB a node\n  given up  twice in a row" in said[-1]
+    assert "the same call tries with 3600 MB; or let it need less" in said[-1]
+
+
+def test_where_no_node_has_more_it_is_given_up_at_once(tmp_path: Path, said: list[str]) -> None:
+    assert not Killed(tmp_path, asks=16000).tried_again(1, 16000)
+    assert "given up  no node has more" in said[-1]
+    assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
+
+
+# A job that Slurm itself starts again, as after a lost node, ends with the reason when it comes no further
+
+
+@pytest.fixture
+def chain(bench: Bench) -> Chain:
+    return bench.chain("results")
+
+
+@pytest.fixture
+def started(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The attempts whose processes were started; each is killed with its node."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    found: list[int] = []
+
+    def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
+        found.append(int(arguments[arguments.index("--attempt") + 1]))
+        return -9
+
+    monkeypatch.setattr(training_job, "launch", launch)
+    return found
+
+
+def reached(chain: Chain, step: int) -> None:
+    place = chain.work / f"step-{step}"
+    place.mkdir(parents=True)
+    write_json(place / sound_checkpoints.MANIFEST, {"step": step, "files": {}})
+
+
+def run(chain: Chain, restarts: int = 0) -> int:
+    os.environ["SLURM_RESTART_COUNT"] = str(restarts)  # Slurm does not set it in a job's first start
+    return training_job.run_segment(Places(chain.results, chain.run.id), 0, 60, 1)
+
+
+@pytest.mark.slow
+def test_two_starts_without_progress_end_it_with_the_reason(
+    chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert [run(chain, restarts) for restarts in range(3)] == [75, 75, 1]
+    assert started == [1, 2]
+    told = "Slurm has started job 17 again and again: 2 attempts in a row came no further than step 0"
+    assert told in capsys.readouterr().err
+    assert len(read_json(chain.work / "chain.json")["attempts"]) == 2
+
+
+@pytest.mark.slow
+def test_with_progress_it_goes_on_without_a_count(
+    chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for number in range(1, 7):
+        assert run(chain, number - 1) == 75
+        if number % 2:  # each second attempt comes further
+            reached(chain, number)
+    assert started == list(range(1, 7))

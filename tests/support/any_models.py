@@ -41,16 +41,14 @@ class Found:
 
 
 class GPT(nn.Module):
-    """Positions and a mask from the batch alone; the head may be tied to the embedding."""
+    """Positions and a mask from the batch alone."""
 
-    def __init__(self, tied: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(11, 8), nn.Parameter(torch.randn(6, 8))
         layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
         self.body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
         self.head = nn.Linear(8, 11, bias=False)
-        if tied:
-            self.head.weight = self.token.weight
 
     def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Found:
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -122,3 +120,33 @@ class Counted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.a(x)
         return self.b(x) if x.sum().item() > 0 else x
+
+
+class Residual(nn.Module):
+    """x + relu(f(x)): what an nn.Sequential of its children would not compute."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.outer = nn.Linear(width, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.outer(inputs + F.relu(self.inner(inputs)))
+
+
+class Scaled(nn.Module):
+    """A perceptron with a learned scale of no dimension, as CLIP has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.layers(inputs)
+
+
+def encoder(dropout: float = 0.0, activation: str = "relu") -> nn.TransformerEncoder:
+    """torch's own encoder: two layers, (N, L, 16) to the same shape."""
+    layer = nn.TransformerEncoderLayer(16, 2, 64, dropout, activation, batch_first=True)
+    return nn.TransformerEncoder(layer, 2)

@@ -94,8 +94,7 @@ def _first_failure(processes: Sequence[Any]) -> int:
 
 def _serve() -> None:
     """Start the server unless it is there. It does not take over this process's `sys.path`, only the environment."""
-    further = [name for name in ("gpu_lines",) if name in sys.modules]  # where pytest was asked to note lines
-    multiprocessing.set_forkserver_preload([*MODULES, *SNAKEMAKE, *further, HEAP])
+    multiprocessing.set_forkserver_preload([*MODULES, *SNAKEMAKE, HEAP])
     path = os.pathsep.join(filter(None, sys.path))
     with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
         forkserver.ensure_running()
