@@ -244,17 +244,6 @@ def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_damaged_is_an_error_and_no_fresh_start(
-    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled(checkpoints, training, 4, 8)
-    for step in (4, 8):
-        change_a_byte(largest_file(checkpoints.directory / f"step-{step}"))
-    with pytest.raises(UserError, match=r"run run-1: no sound checkpoint for .*; delete results/runs/run-1"):
-        checkpoints.resume(training.strategy, 0, 100)
-    assert capsys.readouterr().out.count("warning: checkpoint of step") == 2
-
-
 # Checkpoints every so many epochs or steps, counted from the run's start, beside those by the clock
 
 

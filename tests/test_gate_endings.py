@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from gate_runs import Gates
+from living import when
 from own_gates import judged, own_strategy
 from relay.base.ending import FAULT, INTERRUPTED
 from relay.equivalence.verdict import FAULTED
@@ -97,14 +96,14 @@ def test_broken_hardware_is_never_the_strategys(gates: Gates, tmp_path: Path) ->
         assert (found.status, found.verdict) == (INTERRUPTED, None)
 
 
-def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that ends badly after a signal was stopped by it."""
     monkeypatch.setattr(launcher, "PATIENCE_SECONDS", 0.5)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    began = time.monotonic()
-    assert _wait_for(["sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60"], os.environ) == -signal.SIGTERM
-    assert time.monotonic() - began < 30
+    deaf = f"trap '' TERM; touch {tmp_path}/begun; sleep 600 & wait; sleep 600"
+    when((tmp_path / "begun").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert _wait_for(["sh", "-c", deaf], os.environ) == -signal.SIGTERM
     assert _wait_for(["false"], os.environ) == 1
 
 

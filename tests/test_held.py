@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from living import until
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
 from relay.driver.end_jobs import end_before
@@ -71,8 +72,8 @@ def test_before_its_end_the_driver_is_told_to_end_and_none_begins_that_has_no_ti
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
-        end_before(held(seconds=1.0))
-        time.sleep(1.5)
+        end_before(held(seconds=0.5))
+        until(lambda: received, "the driver is told")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert received == [signal.SIGTERM]

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from living import LONGEST_SECONDS, children, words
+from living import LONGEST_SECONDS, children, until, words
 from plans import only
 from relay.script.command import Here, variables
 from script_runs import commanded
@@ -161,11 +161,11 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: si
         "import os\nopen('began', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     job = made.start()
-    while not (made.folder / "began").exists() or not (made.folder / "began").read_text():
-        time.sleep(0.05)
+    began = made.folder / "began"
+    until(lambda: began.exists() and began.read_text(), "it has begun")
     job.send_signal(told)
     printed, _ = job.communicate(timeout=LONGEST_SECONDS)
-    assert not psutil.pid_exists(int((made.folder / "began").read_text())), "its command has ended with it"
+    assert not psutil.pid_exists(int(began.read_text())), "its command has ended with it"
     assert (job.returncode, made.told()["status"]) == (75, 75), printed
     assert not (made.places.run / "step-1.json").exists()
 
@@ -208,10 +208,9 @@ CHAIN = """
 @pytest.mark.timeout(300)
 def test_a_chain_goes_on_after_a_kill() -> None:
     made = commanded(CHAIN, warmup_steps=2)
-    job, deadline = made.start(), time.monotonic() + 100
-    # The second one: the first was told by then.
-    while not [*(made.folder / "checkpoints").glob("step-[1-9][0-9]*")] and time.monotonic() < deadline:
-        time.sleep(0.05)
+    job = made.start()
+    second = "checkpoints/step-[1-9][0-9]*"  # the first one was told by then
+    until(lambda: [*made.folder.glob(second)], "two checkpoints are there")
     (command,) = [each for each in children(job.pid) if (words(each) or [""])[-1].endswith("train.py")]
     command.kill()
     printed, _ = job.communicate(timeout=LONGEST_SECONDS)

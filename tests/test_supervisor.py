@@ -8,15 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from living import LONGEST_SECONDS, until
+from living import LONGEST_SECONDS, until, when
 from relay.chain.signals import EARLY, SIGNALS
 from relay.chain.supervisor import Process, Supervisor, children, program
 from relay.script.observed import Observed
@@ -32,11 +30,6 @@ trap 'echo TERM >> $1; sleep 0.3; exit 3' TERM
 touch $1
 while :; do sleep 0.05; done
 """
-
-
-def when(holds: Callable[[], object], do: Callable[[], None]) -> None:
-    """Do something in another thread once something holds."""
-    threading.Thread(target=lambda: (until(holds, "something holds"), do()), daemon=True).start()
 
 
 def notes(path: Path) -> list[str]:
@@ -198,14 +191,3 @@ def test_every_launcher_passes_on_the_same_signals_as_sigterm(launcher: str, tmp
     told = {number: (tmp_path / number.name / "told").read_text() for number in numbers}
     assert told == dict.fromkeys(numbers, "SIGTERM")
     assert set(statuses.values()) == ({0} if launcher == "torchrun" else {1})
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_relay_chain_passes_on_the_same(number: signal.Signals, tmp_path: Path) -> None:
-    words: Sequence[str] = [sys.executable, "-m", "relay.chain", *notes(tmp_path / "told")]
-    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(SCRIPTS)}) as chain:
-        until((tmp_path / "told").exists, "it was told")
-        for each in (number, *SIGNALS):
-            chain.send_signal(each)
-        assert chain.wait(LONGEST_SECONDS) == 75
-    assert (tmp_path / "told").read_text() == "TERM\n"

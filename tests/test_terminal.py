@@ -17,6 +17,7 @@ from snakemake.settings.types import OutputSettings
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_torch_relay import LogHandler
 
+from living import until
 from relay.driver import end_jobs, terminal
 from relay.driver.claim import say
 from relay.driver.terminal import Terminal
@@ -67,8 +68,8 @@ def begun(number: int, rule: str = "segment") -> None:
     )
 
 
-def driven(stream: Stream, monkeypatch: pytest.MonkeyPatch, **settings: object) -> str:
-    """What is printed of one job, while other threads print as well."""
+def driven(stream: Stream, monkeypatch: pytest.MonkeyPatch, *, viewed: bool = False, **settings: object) -> str:
+    """What is printed of one job, while other threads print as well; first its view, if there is one."""
     monkeypatch.setattr(sys, "stderr", stream)
     LogHandler(OutputSettings(**settings), None)  # type: ignore[arg-type]
     shown = Terminal.of_this_call(OutputSettings())
@@ -76,7 +77,8 @@ def driven(stream: Stream, monkeypatch: pytest.MonkeyPatch, **settings: object) 
     view = View(SimpleNamespace(look=look, news=""))  # type: ignore[arg-type]
     with shown.driving(view, **rules):  # type: ignore[arg-type]
         begun(1)
-        time.sleep(0.1)
+        if viewed:
+            until(lambda: NAMES[0] in stream.getvalue(), "the view stands there")
         others = [threading.Thread(target=lambda: [say("said " + "x" * 60) for _ in range(20)]) for _ in range(3)]
         for other in others:
             other.start()
@@ -112,9 +114,7 @@ def test_ctrl_c_in_the_midst_of_a_line_ends_the_call(monkeypatch: pytest.MonkeyP
 
 
 def test_on_a_terminal_the_view_stands_below_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    text = driven(Stream(tty=True), monkeypatch)
-    assert NAMES[0] in text
+    text = driven(Stream(tty=True), monkeypatch, viewed=True)
     assert NAMES[20] not in text  # no more than the terminal's lines
     assert text.count("said " + "x" * 60 + "\n") == 60
     assert "a warning of [bold]Snakemake[/bold]" in text
@@ -125,9 +125,8 @@ def test_on_a_terminal_the_view_stands_below_whole_lines(monkeypatch: pytest.Mon
 
 
 def test_who_wants_no_colours_or_is_quiet_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in driven(Stream(tty=True), monkeypatch)
+    assert "\x1b[3" not in driven(Stream(tty=True), monkeypatch, viewed=True)
     logger.handlers.clear()
     text = driven(Stream(tty=True), monkeypatch, quiet={Quietness.ALL})
     assert not [line for line in text.splitlines() if not line.startswith(("said ", "printed "))]

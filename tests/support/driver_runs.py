@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from local_driver import as_in_a_terminal
 from mini_slurm import UNFINISHED, MiniSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,12 +22,6 @@ OPTIONS = (
 )
 HELD = 600  # seconds of jobs that sleep until they are released
 JOBS = ["first.0.txt", "first.1.txt", "first.2.txt", "last.txt"]
-
-
-def as_in_a_terminal() -> None:
-    """In the child: signals as a shell gives them; tests that run in the background, or under nohup, ignore some."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 class Workplace:

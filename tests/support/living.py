@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -32,3 +33,8 @@ def until(holds: Callable[[], object], what: str, seconds: float = LONGEST_SECON
     while not holds():
         assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def when(holds: Callable[[], object], do: Callable[[], object]) -> None:
+    """Do something in another thread once something holds."""
+    threading.Thread(target=lambda: (until(holds, "something holds"), do()), daemon=True).start()

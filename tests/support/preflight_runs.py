@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from gate_runs import planned
+from relay.launch.command_lines import free_port
 from relay.preflight.checks import check_all
 from relay.preflight.facts import gathered, rank_file
 from relay.preflight.findings import Finding
@@ -126,12 +126,6 @@ def collect(folder: Path, run: Preflight, ranks: Sequence[Rank], job: Job | None
         facts = gathered(run, asdict(job) if job else None, partial)
     faults = [json.loads(path.read_text())["error"] for path in sorted(work.glob("fault-*.json"))]
     return Seen(statuses, log.read_text(), facts, faults)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def preflight(folder: Path, run: Preflight) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -24,6 +24,7 @@ import torch.multiprocessing
 
 from living import LONGEST_SECONDS
 from relay import strategies
+from relay.process import meeting
 from relay.process.ranks import Ranks
 from relay.run_folder import alive, together
 from relay.run_folder.alive import ATTEMPT
@@ -43,15 +44,16 @@ def spawned(work: Callable[..., None], world_size: int, *arguments: Any, gpus: i
     What one of them raises is raised here, and ends the others. So does what ends the test, such as its time limit.
     """
     _serve()
-    given = (_told(world_size), gpus, work, arguments)
-    ranks = torch.multiprocessing.start_processes(_rank, given, nprocs=world_size, start_method=FORKED, join=False)
-    try:
-        while not ranks.join():
-            pass
-    finally:
-        for process in ranks.processes:
-            process.kill()
-            process.join()
+    with _meeting() as folder:
+        given = (_told(world_size, folder), gpus, work, arguments)
+        ranks = torch.multiprocessing.start_processes(_rank, given, nprocs=world_size, start_method=FORKED, join=False)
+        try:
+            while not ranks.join():
+                pass
+        finally:
+            for process in ranks.processes:
+                process.kill()
+                process.join()
 
 
 def start(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
@@ -62,9 +64,14 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
     _serve()
     shape = Specification.read(specification).shape
     world_size, gpus = shape.world_size, shape.devices_per_node if shape.device == "cuda" else 0
-    told, context = _told(world_size), multiprocessing.get_context(FORKED)
-    given = (told, gpus, role, work, arguments, code)
-    processes = [context.Process(target=_role, args=(rank, *given)) for rank in range(world_size)]
+    with _meeting() as folder:
+        given = (_told(world_size, folder), gpus, role, work, arguments, code)
+        make = multiprocessing.get_context(FORKED).Process
+        return _ended([make(target=_role, args=(rank, *given)) for rank in range(world_size)])
+
+
+def _ended(processes: Sequence[Any]) -> int:
+    """Start them and wait for all; the first exit status that is not 0."""
     for process in processes:
         process.start()
     deadline, status = time.monotonic() + LONGEST_SECONDS, 0
@@ -100,12 +107,16 @@ def _serve() -> None:
         forkserver.ensure_running()
 
 
-def _told(world_size: int) -> dict[str, str]:
-    """What a launcher tells all ranks."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+def _meeting() -> tempfile.TemporaryDirectory[str]:
+    """Where ranks find each other, as those of one node do: a port could be another test's before they come to it."""
+    return tempfile.TemporaryDirectory(prefix="relay-meeting-", ignore_cleanup_errors=True)
+
+
+def _told(world_size: int, folder: str) -> dict[str, str]:
+    """What a launcher tells all ranks. Lightning asks for the port, and does not use it."""
     sizes = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), ATTEMPT: alive.attempt()}
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"} | sizes
+    place = {meeting.VARIABLE: folder, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    return place | sizes | {"OMP_NUM_THREADS": "1"}
 
 
 def _become(rank: int, told: Mapping[str, str], gpus: int) -> None:
