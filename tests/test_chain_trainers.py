@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import pytest
 import torch
 
 import stacks
+from hooked import empty, link
+from relay.environments.overlay import site_packages
 
 pytest_plugins = ["huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -21,21 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def lightning(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with the stack's and this one's packages, but for torchvision, which torchmetrics would import."""
-    made = stacks.provide("lightning")
-    folder = tmp_path_factory.mktemp("lightning")
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    inside = folder / "lib" / version / "site-packages"
-    inside.mkdir(parents=True)
-    for packages in (Path(sysconfig.get_path("purelib")), made.parents[1] / "lib" / version / "site-packages"):
-        for path in packages.iterdir():
-            if "torchvision" not in path.name and path.suffix != ".pth" and not (inside / path.name).exists():
-                (inside / path.name).symlink_to(path)
-    base = Path(sys._base_executable)  # type: ignore[attr-defined]
-    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
-    (folder / "bin").mkdir()
-    (folder / "bin" / "python").symlink_to(base)
-    return folder / "bin" / "python"
+    """A Python with the stack's and this one's packages."""
+    made = stacks.provide("lightning").parents[1]
+    python, inside = empty(tmp_path_factory.mktemp("lightning"))
+    link(inside, Path(sysconfig.get_path("purelib")), site_packages(made))
+    return python
 
 
 def trained(python: Path, of: str, folder: Path, *given: str, ranks: int = 1, **options: str) -> tuple[int, str]:

@@ -1,4 +1,7 @@
-"""The toy workflow of `driver_workflow/`, driven on a cluster: a plugin of pytest for its fixture."""
+"""The toy workflow of `driver_workflow/`, driven on a cluster.
+
+A plugin of pytest for its fixture, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
 
 from __future__ import annotations
 

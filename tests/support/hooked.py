@@ -49,6 +49,13 @@ def empty(folder: Path) -> tuple[Path, Path]:
     return python, packages
 
 
+def link(packages: Path, *folders: Path) -> None:
+    """Let it have the packages of these folders, too, but for torchvision, which libraries would import."""
+    for path in (path for folder in folders for path in folder.iterdir()):
+        if "torchvision" not in path.name and path.suffix != ".pth" and not (packages / path.name).exists():
+            (packages / path.name).symlink_to(path)
+
+
 def interpreter(folder: Path) -> Path:
     """The Python of one with all packages of this process's, and the hooks."""
     python, packages = empty(folder)

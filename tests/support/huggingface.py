@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hooked import empty
+from hooked import empty, link
 
 VERSIONS = ("transformers==5.23.0", "accelerate==1.15.0")
 
 
 @pytest.fixture(scope="module")
 def huggingface(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with transformers and this one's packages, but for torchvision, which the Trainer would import."""
+    """A Python with transformers and this one's packages."""
     python, inside = empty(tmp_path_factory.mktemp("huggingface"))
     for number, options in enumerate(((), ("--no-deps",))):  # accelerate alone, for it would bring another torch
         wanted = ["install", "--quiet", *options, "--target", str(inside), VERSIONS[number]]
@@ -24,7 +24,5 @@ def huggingface(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "No matching distribution" in done.stderr:
             pytest.skip(f"the package index has no {VERSIONS[number]}")
         assert done.returncode == 0, done.stderr
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "torchvision" not in path.name and not (inside / path.name).exists():
-            (inside / path.name).symlink_to(path)
+    link(inside, Path(sysconfig.get_path("purelib")))
     return python
