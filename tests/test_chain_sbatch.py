@@ -81,6 +81,7 @@ def test_the_limit_is_kept(cluster: MiniSlurm, tmp_path: Path) -> None:
     assert "it was the last job allowed; submit it again" in (tmp_path / f"log-{jobs[-1]['JobId']}").read_text()
 
 
+@pytest.mark.slow
 def test_a_fault_ends_the_chain(cluster: MiniSlurm, tmp_path: Path) -> None:
     job_script(tmp_path, f"{sys.executable} -m relay.chain false")
     jobs = chained(cluster, number(relay_chain(cluster, tmp_path, "job.sh")))
