@@ -1,4 +1,4 @@
-"""`snakemake plan` says what each time limit would mean, from what earlier jobs took."""
+"""At which steps a run's jobs end, and what each time limit would mean, from what earlier jobs took."""
 
 from __future__ import annotations
 

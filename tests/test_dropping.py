@@ -1,4 +1,4 @@
-"""Clearly slower settings get no further repeats, where the config says so; never the winner by luck."""
+"""Which repeats are left out by what was measured, never the winner's by luck; and which are measured again."""
 
 from __future__ import annotations
 

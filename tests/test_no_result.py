@@ -1,4 +1,4 @@
-"""Records that are no result: whatever the speed, such a run has failed, and does not stand as best."""
+"""Records that are no result, that tell steps twice, or that are those of another run: none is taken for a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the processes of a sharded strategy: memory, gathered layers, dropout, drift, overflows."""
+"""What is in the processes of a sharded strategy: scalars, drift, overflows; and the same on pretended GPUs."""
 
 from __future__ import annotations
 

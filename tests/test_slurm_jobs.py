@@ -1,4 +1,4 @@
-"""Every strategy through a real Slurm: gate, training, report; those of several nodes on two."""
+"""On a real Slurm: every strategy from its gate to the report, whole nodes, broken nodes, and tasks that jobs look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step reads: the same samples for a seed, an epoch and a position, whatever reads them."""
+"""What a step reads: the same samples for a seed, an epoch and a position; and batches of any structure."""
 
 from __future__ import annotations
 

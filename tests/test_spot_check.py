@@ -1,4 +1,4 @@
-"""Spot checks of right runs: every strategy's states load into one process, which computes what the run recorded."""
+"""Spot checks: one process computes what a run recorded; what they find of wrong runs, and the job that makes them."""
 
 from __future__ import annotations
 

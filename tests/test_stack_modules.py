@@ -1,4 +1,4 @@
-"""Environment modules of a stack: loaded by its jobs alone, looked for by their processes, and by the build."""
+"""What a stack needs of a node: environment modules, and versions of torch, Python and packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TF32 of matrix products and of convolutions: set apart, proven apart, and never left to torch's defaults."""
+"""TF32 of matrix products and of convolutions, never left to torch's defaults; and pictures with channels last."""
 
 from __future__ import annotations
 

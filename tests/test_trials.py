@@ -1,4 +1,4 @@
-"""The task as the gate's trials train it: schedules, smooth twins, and limits that rounding loosens."""
+"""The task as the gate's trials train it: schedules, limits that rounding loosens, and how far a reference goes."""
 
 from __future__ import annotations
 
