@@ -1,4 +1,4 @@
-"""On a real Slurm: every strategy from its gate to the report, whole nodes, broken nodes, and tasks that jobs look at."""
+"""On a real Slurm: every strategy from its gate to the report, whole nodes, broken nodes, and tasks that jobs see."""
 
 from __future__ import annotations
 
