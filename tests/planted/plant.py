@@ -34,7 +34,7 @@ HEAD = """\
 # Planted faults, and the test that notices each
 
 Made by `plant.py` of `faults.yaml`: `.venv/bin/python tests/planted/plant.py`. Seconds are those until the test had
-failed, its start and the tests before it included.
+failed, its start and the tests before it included. A row tried on a busy machine has up to some 15 times as many.
 
 | fault | what a user would suffer | caught by | seconds |
 | --- | --- | --- | --- |
