@@ -15,7 +15,7 @@ from relay.planning.searches import depth_searches, shown_depths
 from relay.probe import job
 from relay.probe.largest_model import DepthSearch, run_largest_model
 from relay.probe.tries import Tries
-from relay.spec.probe import Limits
+from relay.spec.run import SearchLimits
 from short_tasks import prepare_at_hand
 
 PROCESS, STATES, LAYER, REST = 400e6, 16.0, 3e6, 1e6
@@ -77,7 +77,7 @@ def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.Mo
     spec, output = tmp_path / f"{name}.run.json", tmp_path / "largest_model" / f"{name}.json"
     search.probe.write(spec)
     monkeypatch.setattr(job, "Tries", lambda *given: Tries(*given, start=preloaded.start))
-    limits = Limits(1, 1, 6, minutes=3, memory_fraction=1.0, node_memory_mb=100_000)
+    limits = SearchLimits(1, 1, 6, minutes=3, memory_fraction=1.0, node_memory_mb=100_000)
     assert run_largest_model(spec, tmp_path, output, limits) == 0
     found = json.loads(output.read_text())
     assert (found["depth"], found["limited_by"], found["reason"]) == (6, "most", None)

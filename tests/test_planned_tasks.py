@@ -15,7 +15,7 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.run_folder.snapshot import freeze
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.looked import Looked
+from relay.spec.tasks import Looked
 from short_tasks import shipped
 
 TASK = """\

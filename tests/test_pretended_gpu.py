@@ -26,7 +26,7 @@ from relay.probe import job, tries
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder.run_chain import read_measured
-from relay.spec.probe import Limits
+from relay.spec.run import SearchLimits
 from relay.task import batches
 from relay.task.data import Mapped, Resident, Streamed
 from relay.task.split import Chosen
@@ -104,15 +104,17 @@ def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.Mon
     gates.dataset(asked.probe)
     declared, output = gates.results / "probe" / f"{name}.run.json", gates.results / "probe" / f"{name}.json"
     asked.probe.write(declared)
-    whole = found_by(declared, gates.results, output, Limits(1, 4, 4, 3, 1.0, None))
+    whole = found_by(declared, gates.results, output, SearchLimits(1, 4, 4, 3, 1.0, None))
     assert whole["batch_per_device"] == 4
     peak = whole["tried"][0]["peak_memory_bytes"]
     # Less than the task itself needs: refused in a backward pass, memory ends a pretended GPU's process.
-    less = found_by(declared, gates.results, output, Limits(1, 4, 4, 3, peak / 100 / pretended_gpu.TOTAL_MEMORY, None))
+    less = found_by(
+        declared, gates.results, output, SearchLimits(1, 4, 4, 3, peak / 100 / pretended_gpu.TOTAL_MEMORY, None)
+    )
     assert (less["limited_by"], less["too_large"]) == ("memory", 1)
 
 
-def found_by(declared: Path, results: Path, output: Path, limits: Limits) -> dict[str, Any]:
+def found_by(declared: Path, results: Path, output: Path, limits: SearchLimits) -> dict[str, Any]:
     """What a probe's job finds."""
     assert job.run_probe(declared, results, output, limits) == 0
     return read_json(output)

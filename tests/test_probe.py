@@ -17,7 +17,7 @@ from relay.config.config import load
 from relay.planning.planner import plan
 from relay.planning.searches import batch_searches, config_text
 from relay.probe import job
-from relay.probe.job import Limits, Search, run_probe
+from relay.probe.job import Search, SearchLimits, run_probe
 from relay.probe.tries import Tries
 from short_tasks import looked, prepare_at_hand
 from snakemake_calls import snakemake
@@ -119,7 +119,7 @@ def probe(results: Path) -> Callable[..., tuple[int, Any]]:
         output.unlink(missing_ok=True)
         values = {"first": asked.limits.first, "most": asked.limits.most} | limits
         budget = {"minutes": 3, "memory_fraction": 1.0, "node_memory_mb": memory_mb}
-        status = run_probe(spec, results, output, Limits(asked.limits.unit, **budget | values))
+        status = run_probe(spec, results, output, SearchLimits(asked.limits.unit, **budget | values))
         return status, json.loads(output.read_text()) if output.exists() else None
 
     return run

@@ -13,8 +13,8 @@ from mini_slurm import MiniSlurm
 from relay.config.config import load
 from relay.planning.planner import plan
 from relay.slurm import allocation, shapes
-from relay.spec.partition import Partition
 from relay.spec.site import load_site
+from relay.spec.site_blocks import Partition
 from site_clusters import filled_in, site_nodes
 
 ROOT = Path(__file__).resolve().parents[1]

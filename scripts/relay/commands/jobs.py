@@ -11,7 +11,7 @@ from pathlib import Path
 
 from relay.base.files import write_json
 from relay.base.options import add
-from relay.spec.probe import Limits
+from relay.spec.run import SearchLimits
 
 ALONG = "gates that the same processes judge afterwards: GATE:REFERENCE"
 
@@ -110,7 +110,7 @@ def largest_model(parser: ArgumentParser, words: list[str]) -> int:
     return run_largest_model(given.spec, given.results, given.output, limits, given.attempt)
 
 
-def _search(parser: ArgumentParser, words: list[str], size: str) -> tuple[Namespace, Limits]:
+def _search(parser: ArgumentParser, words: list[str], size: str) -> tuple[Namespace, SearchLimits]:
     """The options of a search over `size`, and its limits."""
     parser.add_argument("--unit", type=int, default=1, help=f"{size} is a multiple of this")
     parser.add_argument("--first", type=int, required=True, help=f"{size} to begin with")
@@ -118,7 +118,7 @@ def _search(parser: ArgumentParser, words: list[str], size: str) -> tuple[Namesp
     parser.add_argument("--minutes", type=float, required=True, help="how long to search")
     add(parser, "spec", "output", "attempt", "memory-fraction", "memory-mb", "results")
     given = parser.parse_args(words)
-    limits = Limits(given.unit, given.first, given.most, given.minutes, given.memory_fraction, given.memory_mb)
+    limits = SearchLimits(given.unit, given.first, given.most, given.minutes, given.memory_fraction, given.memory_mb)
     return given, limits
 
 

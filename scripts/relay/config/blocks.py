@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from relay.spec.blocks import Block, Natural, Positive, Text
 from relay.spec.messages import show
 from relay.spec.script import compiled
+from relay.spec.yaml_file import Block, Natural, Positive, Text
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]

@@ -19,10 +19,10 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.config.blocks import Read, Segment
-from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import show
 from relay.spec.run import setting_fields
 from relay.spec.script import STARTERS
+from relay.spec.yaml_file import Block, Natural, Text
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def _name(text: str) -> str:
     return text
 
 
-Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
+Values = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
 Name = Annotated[str, AfterValidator(_name)]
 Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
 OptionValue = Annotated[
@@ -73,11 +73,11 @@ def _axes() -> dict[str, Any]:
         default, means = each.default, each.about.means
         if axis.null is not None:
             kind, default, means = kind | None, None, f"{means}; null: {axis.null}"
-        axis_of: Any = Axis
-        axes[each.name] = (axis_of[kind], Field(default=[default], description=means))
+        values_of: Any = Values
+        axes[each.name] = (values_of[kind], Field(default=[default], description=means))
         if each.name == "global_batch_size":
             about = "samples per step and device, in place of global_batch_size"
-            axes["batch_per_device"] = (Axis[Natural | None], Field(default=[None], description=about))
+            axes["batch_per_device"] = (Values[Natural | None], Field(default=[None], description=about))
     return axes
 
 
@@ -108,12 +108,12 @@ class Comparison(_Axes):
         "{../data: /scratch/cifar}",
     )
     stack: Stack = Field(default="torch", description="the software that a command uses")
-    options: dict[str, Axis[OptionValue]] = Field(
+    options: dict[str, Values[OptionValue]] = Field(
         default={},
         description="the strategy's own options, each an axis: {name: value or list}. Of a command: placeholders of "
         "your own",
     )
-    task_options: dict[str, Axis[OptionValue]] = Field(
+    task_options: dict[str, Values[OptionValue]] = Field(
         default={}, description="the task's options for these runs, each an axis, in place of the config's of that name"
     )
     repeats: Natural | None = Field(default=None, description="repeats of these runs; null: the config's")

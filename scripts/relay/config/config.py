@@ -17,11 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
-from relay.config.comparisons import Axis, Comparison, OptionValue
-from relay.spec.blocks import Block, Natural, Positive, Text, Whole
+from relay.config.comparisons import Comparison, OptionValue, Values
 from relay.spec.messages import error_lines, show
 from relay.spec.recipe import Scaling
 from relay.spec.tasks import built_in
+from relay.spec.yaml_file import Block, Natural, Positive, Text, Whole
 
 
 def _task_name(name: str) -> str:
@@ -73,7 +73,7 @@ class Config(Block):
         default="lenet-digits",
         description="what to train: the name of a built-in task, or your own task's file (task.py)",
     )
-    task_options: dict[str, Axis[OptionValue]] = Field(
+    task_options: dict[str, Values[OptionValue]] = Field(
         default={}, description="the task's own options, each an axis: {name: value or list}"
     )
     epochs: Epochs | None = Field(

@@ -25,10 +25,10 @@ from relay.planning.settings import Here
 from relay.slurm import shapes
 from relay.spec import identity
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.looked import Looked
+from relay.spec.recipe import SpotChecks
 from relay.spec.run import Setting
 from relay.spec.site import Site
-from relay.spec.spot_checks import SpotChecks
+from relay.spec.tasks import Looked
 
 
 class Identities:

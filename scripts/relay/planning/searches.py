@@ -20,9 +20,8 @@ from relay.planning.plan import Plan
 from relay.probe.deepest import LargestModel, of_record
 from relay.spec import strategy_files
 from relay.spec.identity import fingerprint
-from relay.spec.probe import Limits
 from relay.spec.requirements import Requirements
-from relay.spec.run import Probe, Setting, setting_fields, value_of
+from relay.spec.run import Probe, SearchLimits, Setting, setting_fields, value_of
 
 LARGEST_MODEL = "largest_model"  # the target
 HEADER = """\
@@ -37,7 +36,7 @@ class PlannedProbe:
     """One probe for all settings that differ in nothing but their batch size; `settings` are their ids."""
 
     probe: Probe
-    limits: Limits
+    limits: SearchLimits
     settings: tuple[str, ...]
 
 
@@ -82,14 +81,14 @@ def _without_batch(setting: Setting) -> str:
     return fingerprint([setting.task.name, dict(setting.task.options), *optimizer, setting.strategy, *groups])
 
 
-def _limits(probe: Probe, config: Config) -> Limits:
+def _limits(probe: Probe, config: Config) -> SearchLimits:
     """The batches that the probe may try: only those that the planner would accept."""
     unit = batch_unit(probe, strategy_files.read(Path(probe.strategy.file)))
     most, bounds, devices = unit, config.probe, probe.shape.devices
     while most + unit <= bounds.most and _leaves_steps((most + unit) * devices, probe, config):
         most += unit
     first = min(most, max(1, probe.batch.global_batch_size // devices // unit) * unit)
-    return Limits(unit, first, most, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
+    return SearchLimits(unit, first, most, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
 
 
 def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
@@ -160,12 +159,12 @@ def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
     return planned_searches
 
 
-def _depths(probe: Probe, config: Config) -> Limits:
+def _depths(probe: Probe, config: Config) -> SearchLimits:
     """Depths that have a block for each stage of a pipeline."""
     needs = strategy_files.read(Path(probe.strategy.file))
     stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
     bounds, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
-    return Limits(1, first, bounds.most_blocks, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
+    return SearchLimits(1, first, bounds.most_blocks, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
 
 
 def shown_depths(plan: Plan, answers: Mapping[str, Mapping[str, Any]]) -> str:

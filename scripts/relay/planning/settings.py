@@ -13,17 +13,12 @@ from relay.config.strategies import StrategyFile
 from relay.launch.gpus import ALONE, Sharing
 from relay.slurm.held import Held
 from relay.spec import option_values, versions
-from relay.spec.card import Card
-from relay.spec.dataset import DatasetSpec
-from relay.spec.looked import Looked
-from relay.spec.recipe import Batch, Length, Optimization
-from relay.spec.requirements import Requirements
+from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
+from relay.spec.requirements import SCHEDULES, Requirements
 from relay.spec.run import Setting
-from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import Backend, Computation, Device, Feeding, Launcher, Loader, Place, Shape, StrategySpec
 from relay.spec.site import Site
-from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import Card, DatasetSpec, Looked, TaskSpec
 
 # In which a GPU's tensor cores compute convolutions; they want the channels of a pixel side by side.
 IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})

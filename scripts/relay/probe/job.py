@@ -18,8 +18,7 @@ from relay.probe.tries import STEPS, Interrupted, Tries
 from relay.run_folder import faults
 from relay.spec.job import Job
 from relay.spec.labels import counted
-from relay.spec.probe import Limits
-from relay.spec.run import Probe, changed
+from relay.spec.run import Probe, SearchLimits, changed
 
 FINENESS = 16  # a size is known to this part of itself: memory is not measured more finely
 
@@ -94,7 +93,7 @@ class Search:
 
 
 def run_probe(
-    spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1, kind: type[Search] = Search
+    spec: Path, results: Path, output: Path, limits: SearchLimits, attempt: int = 1, kind: type[Search] = Search
 ) -> int:
     """Look for the largest size that fits, and write the record to `output`; returns the job's exit status.
 

@@ -14,8 +14,7 @@ from relay.probe.job import Search, of_batch, run_probe
 from relay.probe.tries import Tries
 from relay.spec import strategy_files
 from relay.spec.labels import counted
-from relay.spec.probe import Limits
-from relay.spec.run import Probe
+from relay.spec.run import Probe, SearchLimits
 
 # Of each parameter, numbers that the optimizer keeps.
 KEPT = {"adam": 2, "adamw": 2, "adadelta": 2}
@@ -96,6 +95,6 @@ class DepthSearch(Search):
         return record
 
 
-def run_largest_model(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
+def run_largest_model(spec: Path, results: Path, output: Path, limits: SearchLimits, attempt: int = 1) -> int:
     """Search for the deepest network and write `output`; returns the status of `run_probe`."""
     return run_probe(spec, results, output, limits, attempt, DepthSearch)

@@ -20,8 +20,7 @@ from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.job import Job
-from relay.spec.probe import Limits
-from relay.spec.run import Probe
+from relay.spec.run import Probe, SearchLimits
 
 STEPS = 3  # the optimiser's state comes with the first; buffers that are allocated late with the second
 Start = Callable[[Path, str, Path, list[str], Path], int]
@@ -42,7 +41,14 @@ class Tries:
     """
 
     def __init__(
-        self, run: Probe, job: Job | None, work: Path, results: Path, limits: Limits, what: str, start: Start = launch
+        self,
+        run: Probe,
+        job: Job | None,
+        work: Path,
+        results: Path,
+        limits: SearchLimits,
+        what: str,
+        start: Start = launch,
     ) -> None:
         self.run, self.job, self.work, self.limits, self.what, self.start = run, job, work, limits, what, start
         self.dataset = dataset_folder(results, run.dataset)

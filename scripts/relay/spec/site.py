@@ -15,13 +15,11 @@ from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.spec import cuda, yaml_file
-from relay.spec.blocks import Block, Natural, Text
-from relay.spec.contradictions import contradictions
 from relay.spec.messages import error_lines, show, unknown
-from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
-from relay.spec.site_blocks import Environment, LibTorch, OpenMP
-from relay.spec.site_texts import unfit_texts
+from relay.spec.site_blocks import Environment, LibTorch, Limits, OpenMP, Partition
+from relay.spec.site_checks import contradictions, unfit_texts
+from relay.spec.yaml_file import Block, Natural, Text
 
 SITES = Path("config/sites")
 GpuRequest = Literal["gpus-per-node", "gres"]
