@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, ROOT
+from plans import CPU, ROOT, plan
 from relay.config.config import load
 from relay.planning import costs
 from relay.planning.costs import Cost
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.planning.table import render
 from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file
@@ -29,7 +28,7 @@ def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> P
     """Five repeats on one CPU: 5 runs, a gate, a reference and a spot check, an hour each; on a site a preflight."""
     given = {"repeats": 5, "device": "cpu", "comparisons": [CPU], **keys}
     known = load_site(str(site_file(results, **site)), ROOT) if site is not None else None
-    return plan(load(given), root=ROOT, site=known, speeds=results / "speeds.json", record=True, gpus=0, cpus=8)
+    return plan(load(given), root=ROOT, site=known, results=results, may="look", gpus=0, cpus=8)
 
 
 def test_cores_are_devices_where_there_are_no_gpus(tmp_path: Path) -> None:

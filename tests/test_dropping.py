@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plans import CPU, ROOT
+from plans import CPU, ROOT, plan
 from relay.base.files import write_json
 from relay.config.config import load
 from relay.planning.handed import plan_json
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.planning.rounds import First, clearly_slower
 from relay.planning.table import render
 from simulated_speeds import NOISES, speeds
@@ -71,7 +70,7 @@ def made(results: Path, **keys: Any) -> Plan:
     """Three repeats on one CPU, by two loaders."""
     comparisons = [CPU | {"loader": ["resident", "dataloader"]}]
     given = {"repeats": 3, "device": "cpu", "comparisons": comparisons, "drop_slower_than": 2.0, **keys}
-    return plan(load(given), root=ROOT, speeds=results / "speeds.json", record=True, gpus=0, cpus=8)
+    return plan(load(given), root=ROOT, results=results, may="look", gpus=0, cpus=8)
 
 
 def measured(results: Path, found: Plan, *, equivalent: bool = True) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 import preloaded
 from plans import planned
-from relay.planning.searches import depth_searches, shown_depths
 from relay.probe import job
 from relay.probe.largest_model import DepthSearch, run_largest_model
 from relay.probe.tries import Tries
 from relay.spec.run import SearchLimits
+from relay.workflow.searches import depth_searches, shown_depths
 from short_tasks import prepare_at_hand
 
 PROCESS, STATES, LAYER, REST = 400e6, 16.0, 3e6, 1e6

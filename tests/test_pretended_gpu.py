@@ -15,13 +15,12 @@ import pretended_gpu
 from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, Bench
 from gate_runs import Gates
 from own_tasks import bound, data_of, spec
+from plans import plan
 from preloaded import spawned
 from relay import strategies
 from relay.base.files import read_json
 from relay.chain.generators import generators, restore
 from relay.config.config import load
-from relay.planning.planner import plan
-from relay.planning.searches import batch_searches
 from relay.probe import job, tries
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
@@ -32,6 +31,7 @@ from relay.task.data import Mapped, Resident, Streamed
 from relay.task.split import Chosen
 from relay.training.summary import kept_losses
 from relay.training.timing import Stopwatch
+from relay.workflow.searches import batch_searches
 from spot_checked import verdict
 
 pytest_plugins = ["chain_runs"]

@@ -12,13 +12,12 @@ import pytest
 import yaml
 
 import preloaded
-from plans import planned
+from plans import plan, planned
 from relay.config.config import load
-from relay.planning.planner import plan
-from relay.planning.searches import batch_searches, config_text
 from relay.probe import job
 from relay.probe.job import Search, SearchLimits, run_probe
 from relay.probe.tries import Tries
+from relay.workflow.searches import batch_searches, config_text
 from short_tasks import looked, prepare_at_hand
 from snakemake_calls import snakemake
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from plans import plan
 from relay.commands import drive
 from relay.config.config import load
 from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.slurm import allocation, shapes
 from relay.spec.job import Job
 from relay.spec.site import load_site
@@ -46,7 +46,7 @@ def planned(tmp_path: Path) -> Planned:
         file = tmp_path / "somewhere.yaml"
         file.write_text(yaml.safe_dump(SITE | (site or {})))
         given = {"repeats": 1, "comparisons": list(comparisons), **config}
-        return plan(load(given), site=load_site(str(file), tmp_path), speeds=tmp_path / "speeds.json")
+        return plan(load(given), site=load_site(str(file), tmp_path), results=tmp_path)
 
     return make
 

@@ -43,7 +43,7 @@ def test_segments_end_at_planned_steps() -> None:
 def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) -> None:
     speeds = tmp_path / "speeds.json"
     asked = CPU | {"segment": {"minutes": 5}}
-    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    found = planned(asked, DDP, repeats=2, results=tmp_path)
     run = found.runs_of("cpu")[0]
     assert [waiting.id for waiting in found.unmeasured] == [run.id]
     with pytest.raises(UserError, match=r"segment\.minutes: 5 needs a measured speed.* run 'snakemake plan' first"):
@@ -51,7 +51,7 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
     with pytest.raises(UserError, match="needs a measured speed"):
         plan_json(found)
     speeds.write_text(json.dumps({run.setting_id: 1.0}))
-    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    found = planned(asked, DDP, repeats=2, results=tmp_path)
     assert found.unmeasured == []
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
 

@@ -10,8 +10,8 @@ import pytest
 import site_files
 import slurm_packages
 from mini_slurm import MiniSlurm
+from plans import plan
 from relay.config.config import load
-from relay.planning.planner import plan
 from relay.slurm import allocation, shapes
 from relay.spec.site import load_site
 from relay.spec.site_blocks import Partition

@@ -13,6 +13,7 @@ from rich.text import Text
 from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
+from relay.planning.requests import trained_before
 from relay.planning.segments import STARTUP_SECONDS, Chain, TooShort, chain
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
@@ -57,7 +58,7 @@ def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int
     Where its jobs cannot go on from each other, all of it is one step.
     """
     script = planned.setting.strategy.script
-    ended = [each for each in plan.earlier.of(planned.id, planned.setting) if each.summary] if script else []
+    ended = [each for each in trained_before(plan, planned) if each.summary] if script else []
     summaries = [each.summary for each in ended if each.summary]
     times = [each for run in ended for each in run.times]
     if not script or not summaries or not times:
@@ -76,7 +77,7 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
     if planned.setting.strategy.script:
         return None
     total = planned.setting.length.total_steps
-    trained = plan.earlier.of(planned.id, planned.setting)
+    trained = trained_before(plan, planned)
     times = [each for run in trained for each in run.times]
     if times:
         alike = trained[0].run.setting_id != planned.id

@@ -18,7 +18,7 @@ from relay.config.comparisons import Comparison
 from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.planning import settings, skips
-from relay.planning.settings import Here
+from relay.planning.inputs import Here
 from relay.spec.identity import source_digest
 from relay.spec.messages import show
 from relay.spec.recipe import Batch, Length, Optimization, SpotChecks

@@ -16,6 +16,7 @@ from relay.spec.recipe import Length
 STARTUP_SECONDS = 60.0
 # The part of a job's minutes that stays free for slower hours, evaluation and the last save.
 SPARE_FRACTION = 0.2
+SPEEDS = "speeds.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +82,12 @@ def steps_in_a_job(segment: Segment | None, length: Length, seconds_per_step: fl
     return steps
 
 
-def read_speeds(path: Path) -> dict[str, float]:
+def read_speeds(results: Path) -> dict[str, float]:
     """Measured seconds per step by setting's id, from the file of `snakemake plan`; empty without that file.
 
     Raises UserError for a damaged file.
     """
+    path = results / SPEEDS
     if not path.exists():
         return {}
     try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile
-from relay.launch.gpus import ALONE, Sharing
-from relay.slurm.held import Held
+from relay.planning.inputs import Here
 from relay.spec import option_values, versions
 from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
 from relay.spec.requirements import SCHEDULES, Requirements
@@ -27,22 +26,6 @@ MOST_RESIDENT_BYTES = 4 * 2**30
 OPTIMIZER_OPTIONS = ("momentum", "weight_decay")  # that are axes
 # The backends that every torch has for a device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Here:
-    """Where the runs go: this machine, or the nodes of a site.
-
-    `gpus` and `cpus` are the numbers of this machine. They are None where only the jobs can count them. `sharing`: how
-    many ranks a GPU may have. `held`: the allocation that the driver runs in, whose nodes are all that there are.
-    """
-
-    device: Device
-    gpus: int | None
-    cpus: int | None
-    site: Site | None = None
-    sharing: Sharing = ALONE
-    held: Held | None = None
 
 
 def resolve(

@@ -9,7 +9,8 @@ from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile, slices
 from relay.environments.built import has_header
-from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, Here, default_backend
+from relay.planning.inputs import Here
+from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, default_backend
 from relay.process.one_gpu import can_share
 from relay.spec.requirements import SCHEDULES, Requirements
 from relay.spec.run import Setting

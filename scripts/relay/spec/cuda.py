@@ -1,9 +1,7 @@
-"""What NVIDIA's GPUs can, by the names that clusters give to them; and which builds of torch are for which of them.
+"""Builds of torch for CUDA: the versions that are pinned, and the GPUs and drivers that they are for.
 
-Sources: https://developer.nvidia.com/cuda/gpus, and https://developer.nvidia.com/cuda/gpus/legacy for older ones;
-https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities for what tensor cores compute in; NVIDIA's
-table of minor version compatibility (drivers), and the lists of compute capabilities that PyTorch's releases are
-compiled for. CUDA 13 has left out Pascal and Volta; PyTorch's builds for CUDA 12.8 had done so before.
+Sources: NVIDIA's table of minor version compatibility (drivers), and the lists of compute capabilities that PyTorch's
+releases are compiled for. CUDA 13 has left out Pascal and Volta; PyTorch's builds for CUDA 12.8 had done so before.
 """
 
 from __future__ import annotations
@@ -13,43 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from relay.spec.setting import TF32
+from relay.spec.gpu_types import COMPUTE_CAPABILITY, compute_capability
 from relay.spec.versions import release
-
-# In the names that clusters give to GPUs: a100, nvidia_h100_80gb_hbm3, h100_1g.10gb.
-COMPUTE_CAPABILITY: dict[str, tuple[int, int]] = {
-    "p100": (6, 0),
-    **dict.fromkeys(("p40", "p4", "titanxp", "gtx1080ti"), (6, 1)),
-    **dict.fromkeys(("v100", "v100s", "v100l"), (7, 0)),
-    **dict.fromkeys(("t4", "rtx6000", "rtx8000", "rtx2080ti"), (7, 5)),
-    **dict.fromkeys(("a100", "a100l", "a30"), (8, 0)),
-    **dict.fromkeys(("a40", "a16", "a10", "a2", "a6000", "a5000", "rtx3090"), (8, 6)),
-    **dict.fromkeys(("l4", "l40", "l40s", "rtx4090"), (8, 9)),
-    **dict.fromkeys(("h100", "h200", "gh200"), (9, 0)),
-    # The 300s have 10.3. Code for 10.0 runs there, and the nvcc of CUDA 12.8 knows no 10.3.
-    **dict.fromkeys(("b100", "b200", "gb200", "b300", "gb300"), (10, 0)),
-    "rtx5090": (12, 0),
-}
-# From which compute capability on tensor cores compute in a precision. Below, TF32 is silently fp32, bf16 is emulated,
-# and fp16 has no tensor cores; the latter two give the right results.
-TENSOR_CORES: dict[str, tuple[int, int]] = {**dict.fromkeys(TF32, (8, 0)), "bf16": (8, 0), "fp16": (7, 0)}
-
-
-def without_tensor_cores(precision: str, capability: tuple[int, int]) -> str | None:
-    """What a precision is on GPUs whose tensor cores do not have it; None where they do, or it needs none."""
-    least = TENSOR_CORES.get(precision)
-    if least is None or capability >= least:
-        return None
-    how = {"bf16": "is emulated, slowly, and not for every operation", "fp16": "is computed without tensor cores"}
-    has, wants = (".".join(map(str, each)) for each in (capability, least))
-    return f"precision {precision} {how.get(precision, 'would be fp32')} (compute capability {has}, it needs {wants})"
-
-
-def compute_capability(gpu_name: str | None) -> tuple[int, int] | None:
-    """The compute capability, (major, minor), of a GPU by its name on a cluster; None where the name does not tell."""
-    words = re.findall(r"[a-z0-9]+", (gpu_name or "").lower())
-    return next((COMPUTE_CAPABILITY[word] for word in words if word in COMPUTE_CAPABILITY), None)
-
 
 Generation = Literal["pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first

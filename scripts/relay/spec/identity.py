@@ -18,9 +18,9 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.spec.declare import bearing
+from relay.spec.literals import declared_files, texts, unfit
 from relay.spec.requirements import BUILT_IN
 from relay.spec.run import GROUPS, Setting
-from relay.spec.strategy_files import declared_files, texts, unfit
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where a node has statements, or what holds some

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from relay.spec.cuda import CAPABILITY, Generation, compute_capability, generation_of
+from relay.spec.cuda import CAPABILITY, Generation, generation_of
+from relay.spec.gpu_types import compute_capability
 from relay.spec.setting import Device
 from relay.spec.yaml_file import Block, Natural, Text, Whole
 

@@ -15,15 +15,16 @@ from relay.base import entry
 from relay.config.config import Config
 from relay.driver.job_requests import JobRequests
 from relay.launch import gpus
-from relay.planning import searches, table
+from relay.planning import table
 from relay.planning.plan import Plan
-from relay.planning.searches import PlannedProbe
 from relay.process.cpus import granted
 from relay.slurm.held import Held
 from relay.spec.run import Run, Specification
 from relay.spec.site import Site
 from relay.status.page import GATES, SPOT_CHECKS
 from relay.status.watch import Watch
+from relay.workflow import searches
+from relay.workflow.searches import PlannedProbe
 
 RESULTS = Path("results")
 

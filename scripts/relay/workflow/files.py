@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments import login_node
-from relay.planning import handed, searches
+from relay.planning import handed
 from relay.planning.plan import output_place
-from relay.planning.searches import PlannedProbe
 from relay.run_folder.places import Places
 from relay.spec.run import Run, Specification, Training
 from relay.status import finished
+from relay.workflow import searches
 from relay.workflow.call import RESULTS, Call
+from relay.workflow.searches import PlannedProbe
 
 REFERENCE, GATE, SPOT_CHECK, FACTS = (
     f"results/{output_place(rule, '{}')}" for rule in ("reference", "gate", "spot_check", "preflight")

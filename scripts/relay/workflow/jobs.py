@@ -9,13 +9,13 @@ from typing import Any
 from relay.environments import login_node
 from relay.planning import table
 from relay.planning.plan import specification_place
-from relay.planning.searches import PlannedProbe
 from relay.selftest.parts import FAULTS, RESUME
 from relay.spec.run import Specification
 from relay.workflow.call import Call
 from relay.workflow.files import REFERENCE
 from relay.workflow.job_rule import JobRule
 from relay.workflow.order import Order
+from relay.workflow.searches import PlannedProbe
 
 LOG = "\n    log: {log}"
 REQUEST = (
