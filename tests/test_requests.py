@@ -40,7 +40,7 @@ Planned = Callable[..., Plan]
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Planned:
-    """Plans comparisons on a cluster with these changes, with the speeds of `speeds.json`."""
+    """Plans comparisons on a cluster with these changes."""
 
     def make(*comparisons: dict[str, Any], site: dict[str, Any] | None = None, **config: Any) -> Plan:
         file = tmp_path / "somewhere.yaml"

@@ -41,7 +41,6 @@ def test_segments_end_at_planned_steps() -> None:
 
 
 def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) -> None:
-    speeds = tmp_path / "speeds.json"
     asked = CPU | {"segment": {"minutes": 5}}
     found = planned(asked, DDP, repeats=2, results=tmp_path)
     run = found.runs_of("cpu")[0]
@@ -50,7 +49,12 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
         found.segments(run)
     with pytest.raises(UserError, match="needs a measured speed"):
         plan_json(found)
-    speeds.write_text(json.dumps({run.setting_id: 1.0}))
+    speed = tmp_path / "speeds" / f"{run.setting_id}.json"
+    speed.parent.mkdir()
+    for damaged in ("", "[]", '{"seconds_per_step": 0}', '{"seconds_per_step": "fast"}'):
+        speed.write_text(damaged)
+        assert planned(asked, repeats=2, results=tmp_path).unmeasured  # it is measured again
+    speed.write_text(json.dumps({"seconds_per_step": 1.0}))
     found = planned(asked, DDP, repeats=2, results=tmp_path)
     assert found.unmeasured == []
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start

@@ -14,7 +14,7 @@ from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.requests import trained_before
-from relay.planning.segments import STARTUP_SECONDS, Chain, TooShort, chain
+from relay.planning.segments import Chain, TooShort, chain
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
@@ -84,13 +84,10 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
         source = counted(len(times), "job")
         return job_times.mean(times), f"{source} of another length" if alike else source, total
     probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
-    if isinstance(probed, dict) and "startup_seconds" in probed:
-        measured = {each.name: probed[each.name] for each in fields(JobTimes)}
-        return JobTimes(**measured), "a short measurement", total
-    if seconds := plan.measured.get(planned.id):
-        times_of_a_step = JobTimes(seconds_per_step=seconds, startup_seconds=STARTUP_SECONDS)
-        return times_of_a_step, "a step; its start is estimated", total
-    return None
+    names = [each.name for each in fields(JobTimes)]
+    if not isinstance(probed, dict) or not probed.keys() >= {*names}:
+        return None
+    return JobTimes(**{name: probed[name] for name in names}), "a short measurement", total
 
 
 def shown(plan: Plan) -> Iterator[RenderableType]:

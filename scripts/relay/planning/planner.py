@@ -17,7 +17,7 @@ from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import strategies_of
 from relay.environments import login_node, software, stacks
 from relay.environments.locks import lock_of
-from relay.planning import cautions, costs, requests, rounds, scripts, segments, settings, skips
+from relay.planning import cautions, costs, requests, rounds, scripts, settings, skips
 from relay.planning.inputs import Here, Identities, Inputs
 from relay.planning.plan import RESULTS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import with_proofs
@@ -48,7 +48,6 @@ def make_plan(config: Config, here: Here, *, root: Path = ROOT, results: Path = 
     reading, for_jobs = may == "read", may != "nothing"
     commands, strategies = commands_of(config), strategies_of(config, reading=reading)
     expansion.check_runs(config)
-    segments.read_speeds(results)  # a damaged file is told here, and not by the rule that is first to need it
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     plan = Plan(

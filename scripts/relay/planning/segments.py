@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.base.files import read_json_or
 from relay.config.blocks import Segment
 from relay.run_folder.job_times import JobTimes
 from relay.spec.recipe import Length
@@ -16,7 +16,6 @@ from relay.spec.recipe import Length
 STARTUP_SECONDS = 60.0
 # The part of a job's minutes that stays free for slower hours, evaluation and the last save.
 SPARE_FRACTION = 0.2
-SPEEDS = "speeds.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +82,13 @@ def steps_in_a_job(segment: Segment | None, length: Length, seconds_per_step: fl
 
 
 def read_speeds(results: Path) -> dict[str, float]:
-    """Measured seconds per step by setting's id, from the file of `snakemake plan`; empty without that file.
-
-    Raises UserError for a damaged file.
-    """
-    path = results / SPEEDS
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        speeds = {str(setting): float(seconds) for setting, seconds in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        raise UserError(f"{path}: damaged; delete it and run 'snakemake plan' again") from None
-    for setting, seconds in speeds.items():
-        if not (seconds > 0 and math.isfinite(seconds)):
-            raise UserError(f"{path}: {setting}: {seconds:g} is not allowed; allowed: seconds greater than 0")
+    """Measured seconds per step by setting's id, from the files of `snakemake plan`; a damaged one is made anew."""
+    speeds = {}
+    for path in (results / "speeds").glob("*.json"):
+        content = read_json_or(path, None)
+        seconds = content.get("seconds_per_step") if isinstance(content, dict) else None
+        if isinstance(seconds, int | float) and 0 < seconds < math.inf:
+            speeds[path.stem] = float(seconds)
     return speeds
 
 

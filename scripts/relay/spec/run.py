@@ -114,10 +114,7 @@ class Specification(ABC):
         chosen = next((kind for kind in (cls, *KINDS) if getattr(kind, "kind", None) == values["kind"]), None)
         if chosen is None or not issubclass(chosen, cls):
             raise ValueError(f"its kind is {values['kind']!r}")
-        given = {name: value for name, value in values.items() if name not in ("kind", "job")}
-        if isinstance(length := given.get("length"), dict):  # of an older version
-            given["length"] = {name: value for name, value in length.items() if name != "checkpoint_writers"}
-        return built(chosen, given)
+        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job")})
 
 
 @dataclass(frozen=True, kw_only=True)

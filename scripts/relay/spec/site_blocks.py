@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from relay.spec.cuda import CAPABILITY, Generation, generation_of
 from relay.spec.gpu_types import compute_capability
+from relay.spec.job import FLAG
 from relay.spec.setting import Device
-from relay.spec.yaml_file import Block, Natural, Text, Whole
+from relay.spec.versions import VERSION
+from relay.spec.yaml_file import Block, Natural, Text, Whole, fits
+
+# Texts that become part of commands.
+Name = Annotated[Text, fits(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "letters, digits and . _ + -")]
+PackageOfSite = Annotated[
+    Text,
+    fits(r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?", "a package such as torch or torch==2.9.1"),
+]
+SitePath = Annotated[
+    Text, fits(r"(?!-)[\w./+@~:,=% -]+", "a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %")
+]
+Size = Annotated[Text, fits(r"[1-9][0-9]*[BbKkMmGg]?", "a size such as 512m")]
+Flag = Annotated[Text, fits(FLAG[1], FLAG[0])]
 
 #: What limits count, in words.
 COUNTED = {"jobs": "jobs", "nodes": "nodes", "gpus": "GPUs", "cpus": "CPUs"}
@@ -41,9 +55,9 @@ class Limits(Block):
 class Partition(Block):
     """A kind of node. A job uses the first partition that it fits into."""
 
-    name: Text | None = Field(default=None, description="Slurm's name for the partition; null: Slurm chooses one")
+    name: Name | None = Field(default=None, description="Slurm's name for the partition; null: Slurm chooses one")
     device: Device = Field(description="what its jobs compute on")
-    gpu_name: Text | None = Field(default=None, description="GRES type of its GPUs, as `sinfo -o %G` shows; null: any")
+    gpu_name: Name | None = Field(default=None, description="GRES type of its GPUs, as `sinfo -o %G` shows; null: any")
     gpu_generation: Generation | None = Field(
         default=None, description="generation of its GPUs, where gpu_name does not tell it; null: as gpu_name says"
     )
@@ -119,7 +133,9 @@ class OpenMP(Block):
 
     places: Literal["threads", "cores", "sockets"] | None = Field(default=None, description="OMP_PLACES")
     bind: Literal["close", "spread", "primary"] | None = Field(default=None, description="OMP_PROC_BIND")
-    stack: Text | None = Field(default=None, description="OMP_STACKSIZE, such as 512m")
+    stack: Annotated[Text, fits(r"[1-9][0-9]*[BbKkMmGg]?", "a size such as 512m")] | None = Field(
+        default=None, description="OMP_STACKSIZE, such as 512m"
+    )
 
 
 class Environment(Block):
@@ -136,14 +152,16 @@ class Environment(Block):
         description="download: the locked wheels, downloaded and hash-checked on the login node; "
         "site: the cluster's own wheels, installed with `pip install --no-index`",
     )
-    packages: dict[str, list[Text]] = Field(
+    packages: dict[str, list[PackageOfSite]] = Field(
         default={}, description="the cluster's own wheels to install: {stack: [packages]}"
     )
-    conda: dict[str, Text] = Field(
+    conda: dict[str, SitePath] = Field(
         default={}, description="conda environments: {stack: its name, its folder, or the file that creates it}"
     )
-    image: Text | None = Field(default=None, description="the container's image file, on a disk that all nodes share")
-    python: Text | None = Field(
+    image: SitePath | None = Field(
+        default=None, description="the container's image file, on a disk that all nodes share"
+    )
+    python: SitePath | None = Field(
         default=None,
         description="the Python that virtual environments are made with; null: the one that `make install` used",
     )
@@ -162,7 +180,7 @@ class Environment(Block):
         description="build of torch: cuda is the package registry's, the others are of PyTorch's own indexes; auto: "
         "the first that the partitions' GPUs and nvidia_driver can run",
     )
-    torch_version: Text | None = Field(
+    torch_version: Annotated[Text, fits(VERSION, "a version such as 2.5.1")] | None = Field(
         default=None,
         description="version of torch that the modules, the conda environment, the image or the cluster's wheels give: "
         "strategies that need a newer one are skipped; null: only the jobs can tell",
@@ -181,9 +199,9 @@ class Environment(Block):
 class LibTorch(Block):
     """How the C++ program of `snakemake libtorch` is built, beyond what torch's own CMake files say."""
 
-    compile_flags: list[Text] = Field(
+    compile_flags: list[Flag] = Field(
         default=[], description="flags for the compiler; the job replaces variables, such as -I$EBROOTCUDA/include"
     )
-    link_flags: list[Text] = Field(
+    link_flags: list[Flag] = Field(
         default=[], description="flags for the linker, in the same way, such as -L$EBROOTCUDA/extras/CUPTI/lib64"
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.spec.messages import show
@@ -32,6 +33,22 @@ class Block(BaseModel):
     """The base of all blocks. Unknown keys are refused, and so are values of a wrong type, such as '0.1' or yes."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def refused(message: str) -> PydanticCustomError:
+    """What a model raises for a value that it does not take; `message` says what is allowed."""
+    return PydanticCustomError("refused", "{message}", {"message": message})
+
+
+def fits(pattern: str, allowed: str) -> AfterValidator:
+    """Makes a text one that matches the whole pattern, because it becomes part of a command; `allowed` are words."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise refused(f"{show(text)} is not allowed; allowed: {allowed}")
+        return text
+
+    return AfterValidator(check)
 
 
 class Strict(yaml.SafeLoader):
