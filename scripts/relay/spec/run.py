@@ -176,17 +176,11 @@ class Reference(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe(Training):
-    """A few steps of a setting at a chosen batch size, to see whether it fits into memory."""
-
-    kind: ClassVar[str] = "probe"
-
-
-@dataclass(frozen=True)
 class SearchLimits:
-    """What a probe may try: multiples of `unit` samples per device, from `first` up to `most`, for at most `minutes`.
+    """What a search may try: multiples of `unit`, from `first` up to `most`, for at most `minutes`.
 
-    A batch fits where it leaves 1 - `memory_fraction` of the memory free.
+    A size fits where it leaves 1 - `memory_fraction` of the memory free. `node_memory_mb` is that of a node, where no
+    job declares it.
     """
 
     unit: int
@@ -195,6 +189,17 @@ class SearchLimits:
     minutes: float
     memory_fraction: float
     node_memory_mb: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Training):
+    """A search for the largest size of a setting that fits into memory: a batch per device, or a depth.
+
+    Each size is tried by a few steps, whose specification is a probe, too.
+    """
+
+    kind: ClassVar[str] = "probe"
+    limits: SearchLimits
 
 
 @dataclass(frozen=True, kw_only=True)
