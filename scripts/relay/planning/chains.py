@@ -14,7 +14,7 @@ from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.requests import trained_before
-from relay.planning.segments import Chain, TooShort, chain
+from relay.planning.segments import ChainForecast, TooShort, forecast
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
@@ -29,15 +29,15 @@ NOTE = (
 )
 
 
-def _chains(plan: Plan, shape: Shape, times: JobTimes, total_steps: int) -> list[Chain | TooShort]:
+def _chains(plan: Plan, shape: Shape, times: JobTimes, total_steps: int) -> list[ChainForecast | TooShort]:
     """The chain of a training under each time limit, shortest first.
 
     Limits beyond the shortest one in which a single job does all are left out: nothing is gained there.
     """
-    chains: list[Chain | TooShort] = []
+    chains: list[ChainForecast | TooShort] = []
     for minutes in limits(plan, shape):
-        chains.append(chain(times, total_steps, minutes))
-        if isinstance(chains[-1], Chain) and chains[-1].jobs == 1:
+        chains.append(forecast(times, total_steps, minutes))
+        if isinstance(chains[-1], ChainForecast) and chains[-1].jobs == 1:
             break
     return chains
 
@@ -94,9 +94,9 @@ def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
     any_shown = False
     for planned in plan.settings:
-        if not (forecast := _of_command(plan, planned) or _times(plan, planned)):
+        if not (known := _of_command(plan, planned) or _times(plan, planned)):
             continue
-        (times, source, total), script, any_shown = forecast, planned.setting.strategy.script, True
+        (times, source, total), script, any_shown = known, planned.setting.strategy.script, True
         chains = _chains(plan, planned.setting.shape, times, total)
         table = Table(box=None, pad_edge=False)
         for name in COLUMNS:
@@ -114,13 +114,13 @@ def shown(plan: Plan) -> Iterator[RenderableType]:
         yield Text(NOTE)
 
 
-def _cells(forecast: Chain | TooShort) -> list[str]:
-    limit = f"{forecast.limit_minutes:g} min"
-    if isinstance(forecast, TooShort):
+def _cells(each: ChainForecast | TooShort) -> list[str]:
+    limit = f"{each.limit_minutes:g} min"
+    if isinstance(each, TooShort):
         return [limit, *["–"] * (len(COLUMNS) - 1)]
-    parts = (forecast.startup_seconds, forecast.useful_seconds, forecast.between_seconds, forecast.saving_seconds)
-    shares = [f"{part / forecast.allocated_seconds:.0%}" for part in parts]
-    return [limit, f"{forecast.jobs:,}", f"{forecast.steps_in_a_job:,}", duration(forecast.allocated_seconds), *shares]
+    parts = (each.startup_seconds, each.useful_seconds, each.between_seconds, each.saving_seconds)
+    shares = [f"{part / each.allocated_seconds:.0%}" for part in parts]
+    return [limit, f"{each.jobs:,}", f"{each.steps_in_a_job:,}", duration(each.allocated_seconds), *shares]
 
 
 def refusals(plan: Plan, targets: Collection[str]) -> list[str]:

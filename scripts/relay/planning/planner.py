@@ -143,7 +143,7 @@ def _of_command(combination: Combination, plan: Plan, inputs: Inputs) -> tuple[S
     """The setting of a combination that names a command, and why it cannot run."""
     command, here = inputs.commands[combination.strategy], inputs.here
     stack = plan.stacks.name(plan.config.comparisons[combination.comparison].stack)
-    setting, reasons = scripts.planned(combination, command, config=plan.config, stack=stack, here=here)
+    setting, reasons = scripts.setting_of(combination, command, config=plan.config, stack=stack, here=here)
     if here.site and not reasons:
         reasons += _site_problems(setting, here.site, None, plan)
     return setting, reasons

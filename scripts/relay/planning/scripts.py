@@ -33,7 +33,7 @@ NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)  # it
 NOT_CHECKED = SpotChecks(random_steps=0, hops=0, end=False)
 
 
-def planned(
+def setting_of(
     combination: Combination, command: Command, *, config: Config, stack: str, here: Here
 ) -> tuple[Setting, list[str]]:
     """The setting of a combination, and why it cannot run, each reason with its remedy. Raises UserError."""

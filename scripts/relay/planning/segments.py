@@ -19,7 +19,7 @@ SPARE_FRACTION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class ChainForecast:
     """A training as a chain of jobs of at most `limit_minutes`. The seconds are those of all jobs together."""
 
     limit_minutes: float
@@ -104,13 +104,15 @@ def least_minutes(times: JobTimes, spare: float = SPARE_FRACTION) -> float:
     return (around + times.seconds_per_step + times.between_seconds_per_step) / (1 - spare) / 60
 
 
-def chain(times: JobTimes, total_steps: int, limit_minutes: float, spare: float = SPARE_FRACTION) -> Chain | TooShort:
+def forecast(
+    times: JobTimes, total_steps: int, limit_minutes: float, spare: float = SPARE_FRACTION
+) -> ChainForecast | TooShort:
     """The chain of a training of `total_steps` in jobs of `limit_minutes`, of which the fraction `spare` stays free."""
     steps = steps_in(times, limit_minutes, spare)
     if steps < 1:
         return TooShort(limit_minutes, least_minutes(times, spare))
     jobs = math.ceil(total_steps / steps)
-    return Chain(
+    return ChainForecast(
         limit_minutes=limit_minutes,
         jobs=jobs,
         steps_in_a_job=min(steps, total_steps),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class PipelineSchedule:
     """A schedule of torch.distributed.pipelining; `name` is torch's name for it.
 
     `stages` is the number of pipeline stages in each process.
@@ -47,13 +47,13 @@ class Schedule:
 
 
 SCHEDULES = {
-    "gpipe": Schedule(name="GPipe"),
-    "1f1b": Schedule(name="1F1B", filled=True),
-    "looped_bfs": Schedule(name="LoopedBFS", stages=2),
-    "interleaved_1f1b": Schedule(name="Interleaved1F1B", stages=2, rounds=True),
-    "interleaved_zero_bubble": Schedule(name="InterleavedZeroBubble", stages=2, parted=True, rounds=True),
-    "zbv_zero_bubble": Schedule(name="ZBVZeroBubble", stages=2, v_shaped=True, parted=True),
-    "dualpipe_v": Schedule(name="DualPipeV", stages=2, v_shaped=True, parted=True, filled=True),
+    "gpipe": PipelineSchedule(name="GPipe"),
+    "1f1b": PipelineSchedule(name="1F1B", filled=True),
+    "looped_bfs": PipelineSchedule(name="LoopedBFS", stages=2),
+    "interleaved_1f1b": PipelineSchedule(name="Interleaved1F1B", stages=2, rounds=True),
+    "interleaved_zero_bubble": PipelineSchedule(name="InterleavedZeroBubble", stages=2, parted=True, rounds=True),
+    "zbv_zero_bubble": PipelineSchedule(name="ZBVZeroBubble", stages=2, v_shaped=True, parted=True),
+    "dualpipe_v": PipelineSchedule(name="DualPipeV", stages=2, v_shaped=True, parted=True, filled=True),
 }
 
 
