@@ -23,11 +23,11 @@ min_version("9.23")
 sys.path.insert(0, f"{workflow.current_basedir}/scripts")
 from relay.selftest.parts import PARTS
 from relay.spec.script import NOT_PROVEN
-from relay.workflow.begin import begin, check_defaults
 from relay.workflow.beside_driver import BesideDriver
 from relay.workflow.drive import drive
 from relay.workflow.files import COMPARED, GATE, PROBED, Files
 from relay.workflow.jobs import Jobs
+from relay.workflow.new_call import check_defaults, new_call
 from relay.workflow.selftest import SelfTest
 from relay.workflow.shown import Shown
 
@@ -41,7 +41,7 @@ report: "workflow/report/workflow.rst"
 
 
 # What the rules below refer to: the plan, the files that they make, their jobs' and their own commands.
-call = begin(workflow)
+call = new_call(workflow)
 plan = call.plan
 files = Files(call)
 jobs = Jobs(call)

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import torch
 
 from relay.config.config import load
-from relay.planning.planner import plan
+from relay.planning.inputs import Here
+from relay.planning.planner import make_plan
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.run import Run
@@ -39,7 +40,8 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
 
     Exits with the planner's reasons where it skips the run.
     """
-    planned = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT, prepare=True)
+    asked = load({"device": "cpu", "repeats": 1, **config})
+    planned = make_plan(asked, Here.of(asked), root=ROOT, may="prepare")
     if not planned.runs:
         sys.exit("; ".join(reason for each in planned.skipped for reason in each.reasons))
     (run,) = planned.runs

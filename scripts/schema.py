@@ -21,9 +21,8 @@ from relay.base.errors import UserError
 from relay.config.blocks import Answer, Gate, Probe, Segment, SpotChecks
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.spec.looked import Looked
 from relay.spec.messages import Schema, describe
-from relay.spec.tasks import built_in
+from relay.spec.tasks import Looked, built_in
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"

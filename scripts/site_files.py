@@ -9,10 +9,9 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from relay.spec.messages import describe
-from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
 from relay.spec.site import Site, load_site, names
-from relay.spec.site_blocks import Environment, LibTorch, OpenMP
+from relay.spec.site_blocks import Environment, LibTorch, Limits, OpenMP, Partition
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"

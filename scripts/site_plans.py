@@ -13,8 +13,9 @@ from pathlib import Path
 import yaml
 
 from relay.config.config import load
+from relay.planning.inputs import Here
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
+from relay.planning.planner import make_plan
 from relay.spec.site import load_site, names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +42,8 @@ def plans(name: str) -> Iterator[Plan]:
     site = load_site(name, ROOT)
     for config in CONFIGS:
         given = yaml.safe_load((ROOT / config).read_text(encoding="utf-8")) | {"repeats": 1}
-        yield plan(load(given), root=ROOT, site=site, speeds=Path("/nonexistent"))
+        asked = load(given)
+        yield make_plan(asked, Here.of(asked, site), root=ROOT, results=Path("/nonexistent"))
 
 
 def row(name: str) -> str:

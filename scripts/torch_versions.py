@@ -21,7 +21,8 @@ from relay.base.files import read_json, read_json_or, write_json
 from relay.config.config import load
 from relay.datasets.prepare import prepare
 from relay.environments import built
-from relay.planning.planner import plan
+from relay.planning.inputs import Here
+from relay.planning.planner import make_plan
 from relay.run_folder.places import dataset_folder
 from relay.spec import strategy_files
 from relay.spec.run import Gate, Reference
@@ -84,7 +85,8 @@ def gates(strategies: list[str] | None) -> list[tuple[Gate, Reference]]:
     """Every strategy's gate, on as many processes as it needs at least, with its reference."""
     pairs = []
     for config in CONFIGS:
-        call_plan = plan(load(COMMON | config), gpus=0)
+        asked = load(COMMON | config)
+        call_plan = make_plan(asked, Here.of(asked, gpus=0))
         assert not call_plan.skipped, call_plan.skipped
         pairs += [(gate, call_plan.references[call_plan.reference_of[name]]) for name, gate in call_plan.gates.items()]
     return [pair for pair in pairs if not strategies or pair[0].strategy.name in strategies]

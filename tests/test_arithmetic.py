@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from chain_runs import Bench
+from plans import plan
 from relay.config import config
-from relay.planning import planner
 from relay.planning.plan import Plan
 from relay.spec.arithmetic import Arithmetic, variables_set
 
@@ -19,7 +19,7 @@ BF16 = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
 
 def made(**given: Any) -> Plan:
     asked = {"device": "cpu", "comparisons": [{"strategy": "cpu"}]}
-    return planner.plan(config.load(asked), gpus=0, **given)
+    return plan(config.load(asked), gpus=0, **given)
 
 
 def names(plan: Plan) -> list[set[str]]:

@@ -14,7 +14,7 @@ from relay.base.errors import UserError
 from relay.card.look import Data, look
 from relay.card.words import in_words
 from relay.planning.skips import why_unproven
-from relay.spec.looked import Looked
+from relay.spec.tasks import Looked
 
 TASK = """\
 import random

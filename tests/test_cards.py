@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from relay.card.look import Data, look
-from relay.spec.card import Card
-from relay.spec.looked import Looked
-from relay.spec.tasks import built_in
+from relay.spec.tasks import Card, Looked, built_in
 from short_tasks import at_hand, prepare_at_hand, shipped
 
 TASKS = Path(__file__).parent / "tasks"

@@ -15,7 +15,7 @@ from relay.base.errors import UserError
 from relay.config.blocks import Segment
 from relay.planning import segments
 from relay.planning.handed import plan_json
-from relay.planning.segments import Chain, TooShort, chain, least_minutes
+from relay.planning.segments import ChainForecast, TooShort, forecast, least_minutes
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.recipe import Length
@@ -68,8 +68,8 @@ TIMES = JobTimes(seconds_per_step=2.0, startup_seconds=40.0, between_seconds_per
 
 def test_a_training_of_several_jobs() -> None:
     """10 minutes less a fifth are 480 s, less 50 s around the steps: 430 s, 172 steps of 2.5 s. 1,000 steps: 6 jobs."""
-    found = chain(TIMES, 1000, 10)
-    assert isinstance(found, Chain)
+    found = forecast(TIMES, 1000, 10)
+    assert isinstance(found, ChainForecast)
     assert (found.jobs, found.steps_in_a_job) == (6, 172)
     assert (found.startup_seconds, found.useful_seconds, found.between_seconds) == (240.0, 2000.0, 500.0)
     assert found.saving_seconds == 60.0
@@ -78,16 +78,16 @@ def test_a_training_of_several_jobs() -> None:
 
 
 def test_work_that_fills_its_jobs_needs_no_further_one() -> None:
-    assert getattr(chain(TIMES, 344, 10), "jobs", None) == 2  # 2 × 172
-    assert getattr(chain(TIMES, 345, 10), "jobs", None) == 3
+    assert getattr(forecast(TIMES, 344, 10), "jobs", None) == 2  # 2 × 172
+    assert getattr(forecast(TIMES, 345, 10), "jobs", None) == 3
 
 
 def test_a_limit_without_time_for_a_step_makes_no_progress() -> None:
     """40 + 10 + 2.5 s are four fifths of 65.625 s."""
     assert least_minutes(TIMES) == pytest.approx(65.625 / 60)
-    assert chain(TIMES, 1000, 1) == TooShort(1, pytest.approx(65.625 / 60))
-    just = chain(TIMES, 1000, 65.625 / 60)
-    assert isinstance(just, Chain)
+    assert forecast(TIMES, 1000, 1) == TooShort(1, pytest.approx(65.625 / 60))
+    just = forecast(TIMES, 1000, 65.625 / 60)
+    assert isinstance(just, ChainForecast)
     assert (just.jobs, just.steps_in_a_job) == (1000, 1)
     assert just.goodput == pytest.approx(2 / 52.5)
 
@@ -117,17 +117,21 @@ def test_segments_end_at_planned_steps() -> None:
 
 
 def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) -> None:
-    speeds = tmp_path / "speeds.json"
     asked = CPU | {"segment": {"minutes": 5}}
-    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    found = planned(asked, DDP, repeats=2, results=tmp_path)
     run = found.runs_of("cpu")[0]
     assert [waiting.id for waiting in found.unmeasured] == [run.id]
     with pytest.raises(UserError, match=r"segment\.minutes: 5 needs a measured speed.* run 'snakemake plan' first"):
         found.segments(run)
     with pytest.raises(UserError, match="needs a measured speed"):
         plan_json(found)
-    speeds.write_text(json.dumps({run.setting_id: 1.0}))
-    found = planned(asked, DDP, repeats=2, speeds=speeds)
+    speed = tmp_path / "speeds" / f"{run.setting_id}.json"
+    speed.parent.mkdir()
+    for damaged in ("", "[]", '{"seconds_per_step": 0}', '{"seconds_per_step": "fast"}'):
+        speed.write_text(damaged)
+        assert planned(asked, repeats=2, results=tmp_path).unmeasured  # it is measured again
+    speed.write_text(json.dumps({"seconds_per_step": 1.0}))
+    found = planned(asked, DDP, repeats=2, results=tmp_path)
     assert found.unmeasured == []
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from plans import ROOT
+from plans import ROOT, plan
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.spec import cuda
 from relay.spec.site import Site, load_site
 from slurm_runs import site_file
@@ -54,7 +53,7 @@ def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:
 
 def planned(site: Site) -> Plan:
     config = load({"repeats": 1, "comparisons": [{"strategy": "single_gpu"}]})
-    return plan(config, site=site, speeds=Path("none"))
+    return plan(config, site=site, results=Path("none"))
 
 
 def test_a_build_that_does_not_fit_is_a_reason_to_skip(tmp_path: Path) -> None:

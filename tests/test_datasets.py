@@ -37,7 +37,7 @@ from relay.datasets.cifar10 import read_cifar_batch
 from relay.datasets.download import download
 from relay.datasets.manifest import MANIFEST
 from relay.datasets.prepare import prepare
-from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import DatasetSpec
 from relay.status import finished
 from relay.task.load import task_of
 from relay.task.prepared import version_of

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from plans import ROOT
+from plans import ROOT, plan
 from relay.config import shrink
 from relay.config.config import Config, load
-from relay.planning import planner
 from relay.planning.plan import Plan
 from relay.spec.site import load_site
 from slurm_runs import site_file
@@ -40,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
         {"name": "cpus", "device": "cpu", "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
     ]
     site = load_site(str(site_file(tmp_path_factory.mktemp("site"), partitions=partitions)), ROOT)
-    return {name: planner.plan(config_of(name), site=site, root=ROOT, speeds=Path("none")) for name in SETS}
+    return {name: plan(config_of(name), site=site, root=ROOT, results=Path("none")) for name in SETS}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -54,15 +53,15 @@ def test_nothing_of_it_is_skipped_on_a_cluster_with_gpus(name: str, whole: dict[
 
 @pytest.mark.parametrize("name", [name for name in SETS if name not in LOOKED_AT])
 def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str, tmp_path: Path) -> None:
-    config, speeds = config_of(name, shrink=True), tmp_path / "speeds.json"
-    plan = planner.plan(config, gpus=0, cpus=2, root=ROOT, speeds=speeds)
-    left_out = [reason for skipped in plan.skipped for reason in skipped.reasons]
+    config = config_of(name, shrink=True)
+    made = plan(config, gpus=0, cpus=2, root=ROOT, results=tmp_path)
+    left_out = [reason for skipped in made.skipped for reason in skipped.reasons]
     assert [reason for reason in left_out if not any(known in reason for known in NOT_HERE)] == []
-    assert shrink.WARNING in plan.warnings
-    others = [warning for warning in plan.warnings if warning != shrink.WARNING]
+    assert shrink.WARNING in made.warnings
+    others = [warning for warning in made.warnings if warning != shrink.WARNING]
     assert [warning for warning in others if not any(known in warning for known in EXPECTED)] == []
-    assert len(plan.settings) >= 2
-    for run in plan.runs:
+    assert len(made.settings) >= 2
+    for run in made.runs:
         assert (run.shape.device, run.shape.nodes) == ("cpu", 1)
         assert run.dataset.name in ("synthetic", "digits", "relay-text")
         assert run.shape.world_size <= 4

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, ROOT, planned
+from plans import CPU, DDP, ROOT, plan, planned
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.planning import handed
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
-from relay.planning.requested import Requests, Sized
+from relay.slurm.requested import Requests, Sized
 from relay.spec.run import TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import load_site

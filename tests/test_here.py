@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from plans import plan
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.launch import gpus
-from relay.planning import planner
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.spec.site import Site, load_site
+from relay.workflow import unready
 from support.fake_cuda import driver_of_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +25,7 @@ def planned(config: dict[str, object], site: Site | None = None) -> Plan:
 
 def refusal(made: Plan, results: Path) -> str:
     with pytest.raises(UserError) as caught:
-        planner.check(made, results)
+        unready.check(made, results)
     return str(caught.value)
 
 
@@ -66,10 +66,10 @@ def test_a_name_that_a_jobs_shell_would_read_otherwise_is_told_before_anything_i
     folder = tmp_path / "a`b"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    (line,) = (each for each in planner.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
+    (line,) = (each for each in unready.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
     assert line.endswith(": Slurm jobs cannot work with ` in a path; rename it")
-    assert planner.unready(planned({})) == []  # on this machine it works
-    (line,) = planner.unfit_paths("c$(touch C).yaml", "sound.yaml")
+    assert unready.unready(planned({})) == []  # on this machine it works
+    (line,) = unready.unfit_paths("c$(touch C).yaml", "sound.yaml")
     assert line == "c$(touch C).yaml: Slurm jobs cannot work with $ in a path; rename it"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 
 import preloaded
 from plans import planned
-from relay.planning.searches import depth_searches, shown_depths
 from relay.probe import job
-from relay.probe.largest_model import DepthSearch, run_largest_model
+from relay.probe.largest_model import DepthSearch
 from relay.probe.tries import Tries
-from relay.spec.probe import Limits
+from relay.spec.run import SearchLimits
+from relay.workflow.searches import depth_searches, shown_depths
 from short_tasks import prepare_at_hand
 
 PROCESS, STATES, LAYER, REST = 400e6, 16.0, 3e6, 1e6
@@ -59,9 +60,9 @@ def test_what_grows_faster_than_it_did_at_first_is_found_by_halving() -> None:
 def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> None:
     """The batch stays that of all devices, also of those that one process has."""
     (search,) = depth_searches(planned({"strategy": strategy, "devices_per_node": devices}, gpus=2, **GPT)).values()
-    deep = DepthSearch.of_size(search.probe, 9)
-    assert deep.task.options == {**search.probe.task.options, "depth": 9}
-    assert deep.batch == search.probe.batch
+    deep = DepthSearch.of_size(search, 9)
+    assert deep.task.options == {**search.task.options, "depth": 9}
+    assert deep.batch == search.batch
 
 
 # A real search, on CPUs
@@ -71,14 +72,12 @@ def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> 
 def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned({"strategy": "fsdp", "devices_per_node": 2}, **GPT)
     ((name, search),) = depth_searches(made).items()
-    prepare_at_hand(
-        search.probe.task, search.probe.dataset, tmp_path / "datasets" / search.probe.dataset.directory_name
-    )
+    prepare_at_hand(search.task, search.dataset, tmp_path / "datasets" / search.dataset.directory_name)
     spec, output = tmp_path / f"{name}.run.json", tmp_path / "largest_model" / f"{name}.json"
-    search.probe.write(spec)
+    limits = SearchLimits(unit=1, first=1, most=6, minutes=3, memory_fraction=1.0, node_memory_mb=100_000)
+    replace(search, limits=limits).write(spec)
     monkeypatch.setattr(job, "Tries", lambda *given: Tries(*given, start=preloaded.start))
-    limits = Limits(1, 1, 6, minutes=3, memory_fraction=1.0, node_memory_mb=100_000)
-    assert run_largest_model(spec, tmp_path, output, limits) == 0
+    assert job.run_probe(spec, tmp_path, output, kind=DepthSearch) == 0
     found = json.loads(output.read_text())
     assert (found["depth"], found["limited_by"], found["reason"]) == (6, "most", None)
     assert [one["depth"] for one in found["tried"]] == [1, 2, 6]

@@ -14,8 +14,7 @@ from relay import strategies
 from relay.card.look import Data, look
 from relay.card.words import in_words
 from relay.process.ranks import Ranks
-from relay.spec.looked import Looked
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import Looked, TaskSpec
 from relay.task.data import Resident
 from relay.training.evaluation import Evaluation
 from test_any_model import HEAD

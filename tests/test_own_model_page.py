@@ -11,7 +11,7 @@ import pytest
 from pages import ROOT, blocks
 from relay.card.look import Data, look
 from relay.card.words import in_words
-from relay.spec.looked import Looked
+from relay.spec.tasks import Looked
 
 PAGE = "docs/your-own-model.md"
 

@@ -45,7 +45,7 @@ def recorded(found: Plan) -> tuple[str, Path]:
 def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_same(
     index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = planned(CPU, record=True, **OWN)
+    first = planned(CPU, may="look", **OWN)
     assert "Looking for what stack torch needs for tiny-audio" in capsys.readouterr().err
     stack, lock = recorded(first)
     assert f"stack torch: as recorded in {lock}" in " ".join(table.render(first, width=200).split("\n"))
@@ -58,7 +58,7 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
     before = lock.stat()
     write_wheel(index, "tiny-codec", "3.0")
     monkeypatch.setenv("PATH", "")  # no pip is started
-    again = planned(CPU, record=True, **OWN)
+    again = planned(CPU, may="look", **OWN)
     assert [run.id for run in again.runs] == [run.id for run in first.runs]
     assert lock.stat() == before
     assert capsys.readouterr().err == ""
@@ -79,7 +79,7 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
 )
 def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
     with pytest.raises(UserError, match=told) as caught:
-        planned(CPU, record=True, packages=packages)
+        planned(CPU, may="look", packages=packages)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("config: ")
     assert not Path("results").exists()
@@ -90,7 +90,7 @@ def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
 
 @pytest.mark.slow
 def test_here_it_is_an_environment_above_the_drivers(index: Path, tmp_path: Path) -> None:
-    stack, lock = recorded(planned(CPU, record=True, **OWN))
+    stack, lock = recorded(planned(CPU, may="look", **OWN))
     asked = login_node.environment_of(None, stack, ROOT)
     record = login_node.prepare(asked, lock)
     assert record["differs"] == []

@@ -10,9 +10,8 @@ from pydantic import BaseModel
 import centres_pages
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.spec.partition import Partition
 from relay.spec.site import Site
-from relay.spec.site_blocks import Environment, LibTorch, OpenMP
+from relay.spec.site_blocks import Environment, LibTorch, OpenMP, Partition
 from relay.spec.tasks import built_in
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ from torch import nn
 
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec.schedules import SCHEDULES
+from relay.spec.requirements import SCHEDULES
 from short_tasks import task
 
 pytest_plugins = ["checkpointed"]

@@ -15,7 +15,7 @@ from gate_runs import Gates, planned
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec.schedules import SCHEDULES
+from relay.spec.requirements import SCHEDULES
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
 from relay.task.batches import Batch

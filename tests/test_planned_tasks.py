@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, ROOT
+from plans import CPU, DDP, ROOT, plan
 from relay.card.looks import Looks
 from relay.config.config import Config, load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.run_folder.snapshot import freeze
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.looked import Looked
+from relay.spec.tasks import Looked
 from short_tasks import shipped
 
 TASK = """\
@@ -43,7 +42,7 @@ def asked(*comparisons: dict[str, Any], **keys: Any) -> Config:
 
 
 def planned(config: Config, **how: Any) -> Plan:
-    return plan(config, gpus=0, cpus=64, speeds=Path("results/speeds.json"), **how)
+    return plan(config, gpus=0, cpus=64, results=Path("results"), **how)
 
 
 def seen(config: Config, **changes: Any) -> Looked:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, planned, reasons, strategy_folder
+from plans import CPU, DDP, plan, planned, reasons, strategy_folder
 from relay.base.errors import UserError
 from relay.config import expansion
 from relay.config.config import load
-from relay.planning import combinations, costs
-from relay.planning.planner import plan
+from relay.planning import costs, planner
 from short_tasks import shipped
 
 pytest_plugins = ["plans"]
@@ -164,7 +163,7 @@ def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.
         raise AssertionError("expanded")
 
     monkeypatch.setattr(expansion, "expand", expand)
-    monkeypatch.setattr(combinations, "expand", expand)
+    monkeypatch.setattr(planner, "expand", expand)
     comparison = {"strategy": "cpu", "cpus_per_task": MANY, "threads": MANY, "loader": ["resident", "dataloader"]}
     config = load({"repeats": 3, "comparisons": [{"strategy": "cpu"}, comparison]})
     with pytest.raises(UserError) as caught:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from planned_preflights import FACTS, recorded
+from plans import plan
 from preflight_runs import says
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.config.config import load
 from relay.launch.gpus import Sharing
-from relay.planning.planner import plan
 from relay.preflight import job
 from relay.preflight.checks import check_all
 from relay.preflight.findings import Finding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,23 @@ import pretended_gpu
 from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, Bench
 from gate_runs import Gates
 from own_tasks import bound, data_of, spec
+from plans import plan
 from preloaded import spawned
 from relay import strategies
 from relay.base.files import read_json
 from relay.chain.generators import generators, restore
 from relay.config.config import load
-from relay.planning.planner import plan
-from relay.planning.searches import batch_searches
 from relay.probe import job, tries
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder.run_chain import read_measured
-from relay.spec.probe import Limits
+from relay.spec.run import SearchLimits
 from relay.task import batches
 from relay.task.data import Mapped, Resident, Streamed
 from relay.task.split import Chosen
 from relay.training.summary import kept_losses
 from relay.training.timing import Stopwatch
+from relay.workflow.searches import batch_searches
 from spot_checked import verdict
 
 pytest_plugins = ["chain_runs"]
@@ -101,21 +102,20 @@ def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.Mon
     monkeypatch.setattr(job, "Tries", partial(tries.Tries, start=preloaded.start))
     made = plan(load({"device": "cuda", "task": "lenet-digits", "comparisons": [{"strategy": "single_gpu"}]}), gpus=1)
     ((name, asked),) = batch_searches(made).items()
-    gates.dataset(asked.probe)
+    gates.dataset(asked)
     declared, output = gates.results / "probe" / f"{name}.run.json", gates.results / "probe" / f"{name}.json"
-    asked.probe.write(declared)
-    whole = found_by(declared, gates.results, output, Limits(1, 4, 4, 3, 1.0, None))
+    limits = SearchLimits(unit=1, first=4, most=4, minutes=3, memory_fraction=1.0)
+    replace(asked, limits=limits).write(declared)
+    assert job.run_probe(declared, gates.results, output) == 0
+    whole = read_json(output)
     assert whole["batch_per_device"] == 4
     peak = whole["tried"][0]["peak_memory_bytes"]
     # Less than the task itself needs: refused in a backward pass, memory ends a pretended GPU's process.
-    less = found_by(declared, gates.results, output, Limits(1, 4, 4, 3, peak / 100 / pretended_gpu.TOTAL_MEMORY, None))
+    part = peak / 100 / pretended_gpu.TOTAL_MEMORY
+    replace(asked, limits=replace(limits, memory_fraction=part)).write(declared)
+    assert job.run_probe(declared, gates.results, output) == 0
+    less = read_json(output)
     assert (less["limited_by"], less["too_large"]) == ("memory", 1)
-
-
-def found_by(declared: Path, results: Path, output: Path, limits: Limits) -> dict[str, Any]:
-    """What a probe's job finds."""
-    assert job.run_probe(declared, results, output, limits) == 0
-    return read_json(output)
 
 
 # What a device computes and draws

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,12 @@ import pytest
 import yaml
 
 import preloaded
-from plans import planned
+from plans import plan, planned
 from relay.config.config import load
-from relay.planning.planner import plan
-from relay.planning.searches import batch_searches, config_text
 from relay.probe import job
-from relay.probe.job import Limits, Search, run_probe
+from relay.probe.job import Search, run_probe
 from relay.probe.tries import Tries
+from relay.workflow.searches import batch_searches, config_text
 from short_tasks import looked, prepare_at_hand
 from snakemake_calls import snakemake
 
@@ -67,7 +67,8 @@ def test_settings_that_differ_in_their_batch_share_a_probe() -> None:
     asked = {"global_batch_size": [16, 64], "momentum": [0.0, 0.9]}  # with momentum, the optimizer keeps more
     made = planned({"strategy": "cpu", **asked}, task="lenet-cifar10")
     found = batch_searches(made)
-    assert [len(probe.settings) for probe in found.values()] == [2, 2]
+    assert [*found] == [made.settings[0].id, made.settings[1].id]
+    assert len(made.settings) == 4
 
 
 def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
@@ -84,9 +85,7 @@ def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
     assert "--configfile results/probed.yaml" in text
     again = plan(load(yaml.safe_load(text)), gpus=0)
     assert [skipped.reasons for skipped in again.skipped] == [skipped.reasons for skipped in made.skipped]
-    batches = [
-        answers[name]["batch_per_device"] * probe.probe.shape.devices for name, probe in batch_searches(made).items()
-    ]
+    batches = [answers[name]["batch_per_device"] * probe.shape.devices for name, probe in batch_searches(made).items()]
     assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == batches
     alike = ("strategy", "computation", "shape", "feeding", "optimization")
     for before, after in zip(made.settings, again.settings, strict=True):
@@ -115,11 +114,10 @@ def probe(results: Path) -> Callable[..., tuple[int, Any]]:
     ) -> tuple[int, Any]:
         ((name, asked),) = batch_searches(planned(comparison, strategy_folders=[*strategy_folders])).items()
         spec, output = results / "probe" / f"{name}.run.json", results / "probe" / f"{name}.json"
-        asked.probe.write(spec)
-        output.unlink(missing_ok=True)
-        values = {"first": asked.limits.first, "most": asked.limits.most} | limits
         budget = {"minutes": 3, "memory_fraction": 1.0, "node_memory_mb": memory_mb}
-        status = run_probe(spec, results, output, Limits(asked.limits.unit, **budget | values))
+        replace(asked, limits=replace(asked.limits, **budget | limits)).write(spec)
+        output.unlink(missing_ok=True)
+        status = run_probe(spec, results, output)
         return status, json.loads(output.read_text()) if output.exists() else None
 
     return run

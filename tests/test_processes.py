@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from plans import plan
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.launch import step
 from relay.launch.command_lines import PORT, Meeting, command, free_port
-from relay.planning.planner import plan
 from relay.process import cpus, machine
 from relay.process.cpus import SHARE
 from relay.slurm import allocation

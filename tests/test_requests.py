@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from plans import plan
 from relay.commands import drive
 from relay.config.config import load
 from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.slurm import allocation, shapes
 from relay.spec.job import Job
 from relay.spec.site import load_site
@@ -40,13 +40,13 @@ Planned = Callable[..., Plan]
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Planned:
-    """Plans comparisons on a cluster with these changes, with the speeds of `speeds.json`."""
+    """Plans comparisons on a cluster with these changes."""
 
     def make(*comparisons: dict[str, Any], site: dict[str, Any] | None = None, **config: Any) -> Plan:
         file = tmp_path / "somewhere.yaml"
         file.write_text(yaml.safe_dump(SITE | (site or {})))
         given = {"repeats": 1, "comparisons": list(comparisons), **config}
-        return plan(load(given), site=load_site(str(file), tmp_path), speeds=tmp_path / "speeds.json")
+        return plan(load(given), site=load_site(str(file), tmp_path), results=tmp_path)
 
     return make
 

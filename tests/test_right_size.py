@@ -32,8 +32,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def made(results: Path) -> Plan:
     site = site_in(results.parent)  # 900 MB for each CPU, nodes of unknown memory
-    speeds = results / "speeds.json"
-    return planned(CPU | {"cpus_per_task": 2}, repeats=2, device="cpu", site=site, speeds=speeds, record=True)
+    return planned(CPU | {"cpus_per_task": 2}, repeats=2, device="cpu", site=site, results=results, may="look")
 
 
 def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:

@@ -10,11 +10,11 @@ import pytest
 import site_files
 import slurm_packages
 from mini_slurm import MiniSlurm
+from plans import plan
 from relay.config.config import load
-from relay.planning.planner import plan
 from relay.slurm import allocation, shapes
-from relay.spec.partition import Partition
 from relay.spec.site import load_site
+from relay.spec.site_blocks import Partition
 from site_clusters import filled_in, site_nodes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,9 @@ import pytest
 
 from plans import CPU, ROOT, planned
 from relay.environments.locks import lock_of
-from relay.planning import planner, table
+from relay.planning import table
 from relay.planning.plan import Plan
+from relay.workflow import unready
 from slurm_runs import site_in
 from small_wheels import only, write_wheel
 
@@ -34,13 +35,13 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def planned_in(folder: Path) -> Plan:
     environment = {"mode": "wheels", "wheels_from": "site", "packages": OFFERED, "python": sys.executable}
-    return planned(CPU, site=site_in(folder, environment=environment), record=True)
+    return planned(CPU, site=site_in(folder, environment=environment), may="look")
 
 
 @pytest.mark.slow
 def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) -> None:
     found = planned_in(tmp_path)
-    assert planner.unready(found) == []
+    assert unready.unready(found) == []
     job = found.job(found.runs[0])
     assert job is not None
     assert job.environment["packages"] == ["filelock===3.1+site", "psutil===7.0+site", "torch===2.6.0+site"]
@@ -54,6 +55,6 @@ def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offe
     planned_in(tmp_path)
     write_wheel(offered, "torch", "2.7.0+site", "filelock")
     (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
-    (line,) = planner.unready(planned_in(tmp_path))
+    (line,) = unready.unready(planned_in(tmp_path))
     assert "torch 2.6.0+site (torch-2.6.0+site-py3-none-any.whl) is no more in" in line
     assert "delete this lock to begin again" in line

@@ -93,6 +93,13 @@ def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
     assert line.replace('"', "'").replace("''", "'").startswith(f"{tmp_path}/mine.yaml: {expected}"), line
 
 
+def test_all_texts_that_a_command_could_not_hold_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        site(tmp_path, "account: 'a;b'\nstack_modules: {torch: [good, 'a b']}\nlibtorch: {link_flags: [';x']}")
+    told = [line.partition("mine.yaml: ")[2].partition(": ")[0] for line in str(caught.value).splitlines()]
+    assert told == ["account", "stack_modules.torch[1]", "libtorch.link_flags[0]"]
+
+
 # Which partition
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from plans import planned, reasons
+from plans import plan, planned, reasons
 from relay.config.config import load
-from relay.planning.planner import plan
 from relay.spec.strategy_files import find
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from relay.chain.files import all_described
 from relay.chain.sealed import seal
 from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest
 from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
-from relay.spec.spot_checks import SpotChecks
+from relay.spec.recipe import SpotChecks
 from relay.training.summary import kept_losses
 from spot_checked import kept, states
 

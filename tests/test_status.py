@@ -23,9 +23,8 @@ from relay.planning.plan import Plan
 from relay.process import system
 from relay.run_folder import attempts, faults, run_chain, samples
 from relay.run_folder.samples import Look
-from relay.spec.looked import Looked
 from relay.spec.run import Run
-from relay.spec.tasks import BUILT_IN
+from relay.spec.tasks import BUILT_IN, Looked
 from relay.status import page
 from relay.status.runs import Standing, standing
 from specifications import made

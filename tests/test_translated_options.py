@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plans import ROOT
+from plans import ROOT, plan
 from relay.config.config import load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.spec.site import load_site
@@ -58,7 +57,7 @@ def plan_of(row: Row) -> Plan:
     profile = yaml.safe_load((ROOT / "profiles" / row.profile / "config.yaml").read_text())
     (site,) = (each.removeprefix("site=").strip("'") for each in profile["default-resources"] if "site=" in each)
     config = load(yaml.safe_load(CONFIGS[row.config].read_text()) | {"repeats": 1})
-    return plan(config, site=load_site(site, ROOT), root=ROOT, speeds=Path("none"))
+    return plan(config, site=load_site(site, ROOT), root=ROOT, results=Path("none"))
 
 
 def of_run(run: Run, job: Job) -> tuple[object, ...]:

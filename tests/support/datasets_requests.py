@@ -17,7 +17,7 @@ from relay.datasets.download import Patience
 from relay.datasets.manifest import Manifest
 from relay.datasets.prepare import prepare
 from relay.datasets.public import members
-from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import DatasetSpec
 from relay.tasks import _images
 
 HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, progress_bytes=1000)

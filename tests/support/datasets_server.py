@@ -20,7 +20,7 @@ import numpy as np
 from relay.datasets.cifar10 import read_cifar10
 from relay.datasets.files import Archive, KnownFile, Source
 from relay.datasets.mnist import read_mnist
-from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import DatasetSpec
 
 TRAIN_COUNT, TEST_COUNT = 50, 20  # of the small datasets
 

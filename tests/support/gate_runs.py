@@ -14,8 +14,8 @@ from relay.equivalence.job import run_gate
 from relay.launch.launcher import Start
 from relay.run_folder import faults
 from relay.spec import strategy_files
-from relay.spec.looked import Looked
 from relay.spec.run import Gate, Reference, Training, changed
+from relay.spec.tasks import Looked
 from shared import once
 from short_tasks import DOWNLOADED, at_hand, looked, prepare_at_hand
 

@@ -17,10 +17,10 @@ import psutil
 import yaml
 
 from living import LONGEST_SECONDS
+from plans import plan
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
 from relay.config.config import load
-from relay.planning.planner import plan
 from relay.run_folder import results_folder, sound_checkpoints
 from relay.spec.run import Run
 

@@ -10,9 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relay.spec.dataset import DatasetSpec
-from relay.spec.looked import Looked
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import DatasetSpec, Looked, TaskSpec
 from relay.task import load
 from relay.task.bound import BoundTask
 from relay.task.load import task_class, task_of

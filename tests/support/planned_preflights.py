@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
+from plans import plan
 from relay.config.config import load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.preflight.facts import gathered
 from relay.spec.run import Preflight
 from relay.spec.site import load_site

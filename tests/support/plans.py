@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from relay.config.config import load
-from relay.planning.plan import Plan
-from relay.planning.planner import plan
+from relay.config.config import Config, load
+from relay.planning.inputs import Here
+from relay.planning.plan import RESULTS, Plan
+from relay.planning.planner import May, make_plan
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.run import Run
 from relay.spec.site import Site
@@ -41,21 +42,26 @@ def strategy_folder(folder: Path, name: str, requirements: str) -> str:
     return str(folder)
 
 
+def plan(config: Config, *, root: Path = ROOT, results: Path = RESULTS, may: May = "nothing", **here: Any) -> Plan:
+    """The plan of a config; `here` are the options of `Here.of`."""
+    return make_plan(config, Here.of(config, **here), root=root, results=results, may=may)
+
+
 def planned(
     *comparisons: dict[str, Any],
     gpus: int = 0,
     cpus: int = 64,
     root: Path = ROOT,
-    speeds: Path = Path("none"),
+    results: Path = Path("none"),
     site: Site | None = None,
-    record: bool = False,
+    may: May = "nothing",
     arithmetic: Arithmetic | None = None,
     **keys: Any,
 ) -> Plan:
-    """The plan of these comparisons, one repeat unless said otherwise; `site` and the like are those of `plan`."""
+    """The plan of these comparisons, one repeat unless said otherwise; `site` and the like are those of `Here`."""
     config = load({"repeats": 1, "comparisons": list(comparisons), **keys})
-    given: dict[str, Any] = {"site": site, "record": record, "arithmetic": arithmetic}
-    return plan(config, gpus=gpus, cpus=cpus, root=root, speeds=speeds, **given)
+    here: dict[str, Any] = {"site": site, "arithmetic": arithmetic, "gpus": gpus, "cpus": cpus}
+    return plan(config, root=root, results=results, may=may, **here)
 
 
 def only(*comparisons: dict[str, Any], **keys: Any) -> Run:

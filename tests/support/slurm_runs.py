@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from mini_slurm import MiniSlurm
+from plans import plan
 from relay.config.config import load
 from relay.planning.plan import Plan
-from relay.planning.planner import plan
 from relay.spec.site import Site, load_site
 
 ROOT = Path(__file__).resolve().parents[2]

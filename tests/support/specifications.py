@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from relay.spec.dataset import DatasetSpec
 from relay.spec.run import GROUPS, Training, setting_fields
 from relay.spec.setting import StrategySpec
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import DatasetSpec, TaskSpec
 
 Kind = TypeVar("Kind", bound=Training)
 OF_STRATEGY = {"strategy": "name", "strategy_file": "file", "stack": "stack", "options": "options"}

@@ -15,12 +15,11 @@ from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import trials
 from relay.process.ranks import Ranks
-from relay.spec.dataset import DatasetSpec
 from relay.spec.recipe import Batch, Length
 from relay.spec.run import Gate, OwnBatch
 from relay.spec.setting import Computation, Shape, StrategySpec
 from relay.spec.strategy_files import find, read
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import DatasetSpec, TaskSpec
 from relay.task.bound import BoundTask
 from relay.task.load import task_class
 from relay.task.prepared import prepare_data

@@ -1,5 +1,5 @@
 # `snakemake plan`: the jobs, and the hours at most to be spent, before anything is queued. Where jobs are given in
-# minutes, it first measures what a step takes, and writes that down in results/speeds.json.
+# minutes, it first measures what a step takes, and writes that down in results/speeds.
 use rule look as speed with:
     input:
         files.speed,

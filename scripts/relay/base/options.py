@@ -18,8 +18,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "last": {"type": int, "required": True, "help": "the step at which the segment ends"},
     "attempt": {"type": int, "default": 1, "help": "1, or more for a retry of the same job"},
     "minutes": {"type": float, "help": "the time limit of a command's job, where no scheduler keeps it"},
-    "memory-fraction": {"type": float, "required": True, "help": "the part of the memory that may be filled"},
-    "memory-mb": {"type": int, "help": "main memory of the node, where no job declares it"},
     "results": {"type": Path, "default": Path("results"), "help": "the folder of results (default: %(default)s)"},
 }
 

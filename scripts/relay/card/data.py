@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from relay.card.seen import Seen
 from relay.chain.generators import generators
-from relay.spec.card import LOOKED_AT, Leaf
+from relay.spec.tasks import LOOKED_AT, Leaf
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask

@@ -16,11 +16,8 @@ from relay.card import channels_last, data, declared, divided, learning, model, 
 from relay.card.seen import Seen
 from relay.datasets.manifest import MANIFEST
 from relay.process.devices import gpu
-from relay.spec.card import Card
-from relay.spec.dataset import DatasetSpec
-from relay.spec.looked import Looked
 from relay.spec.option_values import check_task_options, typed
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import Card, DatasetSpec, Looked, TaskSpec
 from relay.task import batches
 from relay.task.bound import BoundTask
 from relay.task.load import as_in_jobs, task_class

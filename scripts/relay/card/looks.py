@@ -24,11 +24,11 @@ from relay.environments.locks import lock_of
 from relay.environments.overlay import DRIVERS
 from relay.spec import identity, option_values
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.looked import Looked
 from relay.spec.messages import show
 from relay.spec.run import TaskLook
 from relay.spec.setting import Device, Shape
 from relay.spec.site import Site
+from relay.spec.tasks import Looked
 
 SECONDS = 600  # a look that takes longer has gone wrong: a download in `datasets`, a model made on the CPU
 # Exit statuses of `relay card`: the task's data, what it imports, or a GPU is not there.

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.entry import ROOT
-from relay.spec.card import LOOKED_AT
 from relay.spec.labels import counted, several
-from relay.spec.looked import Looked
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import LOOKED_AT, Looked, TaskSpec
 
 TITLES = ("data", "model", "dividing", "training")  # and macros of the template
 

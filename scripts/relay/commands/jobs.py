@@ -6,12 +6,11 @@ Each reads its options before it imports what does the work.
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 
 from relay.base.files import write_json
 from relay.base.options import add
-from relay.spec.probe import Limits
 
 ALONG = "gates that the same processes judge afterwards: GATE:REFERENCE"
 
@@ -96,30 +95,19 @@ def measure_speed(parser: ArgumentParser, words: list[str]) -> int:
 
 def probe(parser: ArgumentParser, words: list[str]) -> int:
     """The largest batch per device."""
-    given, limits = _search(parser, words, "the batch per device")
+    given = add(parser, "spec", "output", "attempt", "results").parse_args(words)
     from relay.probe.job import run_probe
 
-    return run_probe(given.spec, given.results, given.output, limits, given.attempt)
+    return run_probe(given.spec, given.results, given.output, given.attempt)
 
 
 def largest_model(parser: ArgumentParser, words: list[str]) -> int:
     """The largest depth."""
-    given, limits = _search(parser, words, "the depth")
-    from relay.probe.largest_model import run_largest_model
+    given = add(parser, "spec", "output", "attempt", "results").parse_args(words)
+    from relay.probe.job import run_probe
+    from relay.probe.largest_model import DepthSearch
 
-    return run_largest_model(given.spec, given.results, given.output, limits, given.attempt)
-
-
-def _search(parser: ArgumentParser, words: list[str], size: str) -> tuple[Namespace, Limits]:
-    """The options of a search over `size`, and its limits."""
-    parser.add_argument("--unit", type=int, default=1, help=f"{size} is a multiple of this")
-    parser.add_argument("--first", type=int, required=True, help=f"{size} to begin with")
-    parser.add_argument("--most", type=int, required=True, help=f"the largest that {size} may be")
-    parser.add_argument("--minutes", type=float, required=True, help="how long to search")
-    add(parser, "spec", "output", "attempt", "memory-fraction", "memory-mb", "results")
-    given = parser.parse_args(words)
-    limits = Limits(given.unit, given.first, given.most, given.minutes, given.memory_fraction, given.memory_mb)
-    return given, limits
+    return run_probe(given.spec, given.results, given.output, given.attempt, DepthSearch)
 
 
 def libtorch(parser: ArgumentParser, words: list[str]) -> int:

@@ -17,8 +17,7 @@ from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.base.typed import built
 from relay.environments import login_node, task_python
-from relay.spec.dataset import DatasetSpec
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import DatasetSpec, TaskSpec
 
 
 def dataset(parser: ArgumentParser, words: list[str]) -> int:

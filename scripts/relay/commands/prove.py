@@ -24,8 +24,10 @@ from relay.equivalence.campaign import Proof, markdown
 from relay.equivalence.raised import refusing
 from relay.launch import gpus
 from relay.launch.gpus import count_gpus
-from relay.planning.planner import check, plan
+from relay.planning.inputs import Here
+from relay.planning.planner import make_plan
 from relay.spec.messages import unknown
+from relay.workflow.unready import check
 
 
 def read(path: Path, precision: str | None, steps: int | None, task: str | None = None) -> config.Config:
@@ -45,11 +47,10 @@ def read(path: Path, precision: str | None, steps: int | None, task: str | None 
 def proofs(given: Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
     sharing = gpus.of_this_machine(cache(count_gpus)) if given.share_gpu else gpus.ALONE
-    plans = [
-        plan(read(path, given.precision, given.steps, task), sharing=sharing, record=True, prepare=True)
-        for path in given.configs
-        for task in given.task or (None,)
+    configs = [
+        read(path, given.precision, given.steps, task) for path in given.configs for task in given.task or (None,)
     ]
+    plans = [make_plan(each, Here.of(each, sharing=sharing), may="prepare") for each in configs]
     strategies = sorted({name for planned in plans for name in planned.strategies})
     for name in given.strategy or ():
         if name not in strategies:

@@ -8,10 +8,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from relay.spec.blocks import Block, Natural, Positive, Text
 from relay.spec.messages import show
 from relay.spec.script import compiled
+from relay.spec.yaml_file import Block, Natural, Positive, Text, refused
 
+EXAMPLE = "such as 'loss {number}'"
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 
@@ -21,15 +22,10 @@ def _pattern(text: str) -> str:
     try:
         groups = compiled(text).groups
     except re.error as error:
-        raise _refused(text, f"is no regular expression: {error}") from None
+        raise refused(f"{show(text)} is no regular expression: {error}; allowed: {EXAMPLE}") from None
     if groups != 1:
-        raise _refused(text, f"has {groups} groups, and one is read")
+        raise refused(f"{show(text)} has {groups} groups, and one is read; allowed: {EXAMPLE}")
     return text
-
-
-def _refused(text: str, why: str) -> PydanticCustomError:
-    message = f"{show(text)} {why}; allowed: such as 'loss {{number}}'"
-    return PydanticCustomError("refused", "{message}", {"message": message})
 
 
 Pattern = Annotated[Text, AfterValidator(_pattern)]

@@ -19,10 +19,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.config.blocks import Read, Segment
-from relay.spec.blocks import Block, Natural, Text
-from relay.spec.messages import show
 from relay.spec.run import setting_fields
 from relay.spec.script import STARTERS
+from relay.spec.yaml_file import Block, Natural, Text, fits, refused
 
 T = TypeVar("T")
 
@@ -47,16 +46,9 @@ def _single(value: Any) -> Any:
     return value
 
 
-def _name(text: str) -> str:
-    """A word that can be a part of a file's name."""
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", text):
-        message = f"{show(text)} is not allowed; allowed: letters, digits, '_', '-' and '.', a letter first"
-        raise PydanticCustomError("refused", "{message}", {"message": message})
-    return text
-
-
-Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
-Name = Annotated[str, AfterValidator(_name)]
+Values = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
+# It can be a part of a file's name.
+Name = Annotated[str, fits(r"[A-Za-z][A-Za-z0-9_.-]*", "letters, digits, '_', '-' and '.', a letter first")]
 Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
@@ -73,11 +65,11 @@ def _axes() -> dict[str, Any]:
         default, means = each.default, each.about.means
         if axis.null is not None:
             kind, default, means = kind | None, None, f"{means}; null: {axis.null}"
-        axis_of: Any = Axis
-        axes[each.name] = (axis_of[kind], Field(default=[default], description=means))
+        values_of: Any = Values
+        axes[each.name] = (values_of[kind], Field(default=[default], description=means))
         if each.name == "global_batch_size":
             about = "samples per step and device, in place of global_batch_size"
-            axes["batch_per_device"] = (Axis[Natural | None], Field(default=[None], description=about))
+            axes["batch_per_device"] = (Values[Natural | None], Field(default=[None], description=about))
     return axes
 
 
@@ -108,12 +100,12 @@ class Comparison(_Axes):
         "{../data: /scratch/cifar}",
     )
     stack: Stack = Field(default="torch", description="the software that a command uses")
-    options: dict[str, Axis[OptionValue]] = Field(
+    options: dict[str, Values[OptionValue]] = Field(
         default={},
         description="the strategy's own options, each an axis: {name: value or list}. Of a command: placeholders of "
         "your own",
     )
-    task_options: dict[str, Axis[OptionValue]] = Field(
+    task_options: dict[str, Values[OptionValue]] = Field(
         default={}, description="the task's options for these runs, each an axis, in place of the config's of that name"
     )
     repeats: Natural | None = Field(default=None, description="repeats of these runs; null: the config's")
@@ -131,13 +123,13 @@ class Comparison(_Axes):
     def _one_of_both(self) -> Comparison:
         if self.command is None:
             if not self.strategy:
-                raise PydanticCustomError("refused", "gives neither a strategy nor a command; allowed: one of them")
+                raise refused("gives neither a strategy nor a command; allowed: one of them")
             if alone := sorted({"name", "read", "links", "stack"} & self.model_fields_set):
-                raise PydanticCustomError("refused", "{key} is for a command, and there is none", {"key": alone[0]})
+                raise refused(f"{alone[0]} is for a command, and there is none")
         elif self.strategy != (self.name or _name_of(self.command)):
-            raise PydanticCustomError("refused", "gives a strategy and a command; allowed: one of them")
+            raise refused("gives a strategy and a command; allowed: one of them")
         elif other := next((key for key in ("segment", "task_options") if getattr(self, key)), None):
-            raise PydanticCustomError("refused", "{key} is for a strategy, not for a command", {"key": other})
+            raise refused(f"{other} is for a strategy, not for a command")
         return self
 
 

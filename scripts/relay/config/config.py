@@ -6,7 +6,6 @@ by `scripts/schema.py`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,27 +16,26 @@ from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
-from relay.config.comparisons import Axis, Comparison, OptionValue
-from relay.spec.blocks import Block, Natural, Positive, Text, Whole
+from relay.config.comparisons import Comparison, OptionValue, Values
 from relay.spec.messages import error_lines, show
 from relay.spec.recipe import Scaling
 from relay.spec.tasks import built_in
+from relay.spec.yaml_file import Block, Natural, Positive, Text, Whole, refused
 
 
 def _task_name(name: str) -> str:
     if name not in built_in() and not name.endswith(".py"):
         if Path(f"{name}.py").is_file():
-            raise PydanticCustomError("refused", "'{name}' is unknown; did you mean '{name}.py'?", {"name": name})
+            raise refused(f"'{name}' is unknown; did you mean '{name}.py'?")
         raise PydanticCustomError("unknown_task", "is unknown")
     return name
 
 
 def _without_user(address: str) -> str:
     if "@" in urlsplit(address).netloc:
-        line = (
+        raise refused(
             "the address has a user in it, whom all users of the machine would see; write user and password to ~/.netrc"
         )
-        raise PydanticCustomError("refused", "{line}", {"line": line})
     return address
 
 
@@ -73,7 +71,7 @@ class Config(Block):
         default="lenet-digits",
         description="what to train: the name of a built-in task, or your own task's file (task.py)",
     )
-    task_options: dict[str, Axis[OptionValue]] = Field(
+    task_options: dict[str, Values[OptionValue]] = Field(
         default={}, description="the task's own options, each an axis: {name: value or list}"
     )
     epochs: Epochs | None = Field(
@@ -252,11 +250,7 @@ def load(raw: Mapping[str, Any] | None) -> Config:
     """
     if raw is not None and not isinstance(raw, Mapping):
         raise UserError(f"config: {show(raw)} is not allowed; allowed: keys and values")
-    given = dict(raw or {})
-    if given.pop("checkpoint_writers", None):  # for one release
-        message = "it has no meaning any more: a group is warned of, what everyone can write is refused; delete it"
-        print(f"warning: config: checkpoint_writers: {message}", file=sys.stderr)
     try:
-        return Config.model_validate(given)
+        return Config.model_validate(dict(raw or {}))
     except ValidationError as error:
         raise UserError("\n".join(error_lines(error, raw or {}, Config.model_json_schema()))) from None

@@ -17,7 +17,7 @@ from relay.base.files import errors_in_one_line
 from relay.chain.files import sync
 from relay.datasets import manifest, verified
 from relay.datasets.manifest import MANIFEST, Manifest
-from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import DatasetSpec
 
 _ABANDONED_SECONDS = 24 * 3600
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import Any
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.planning import handed
 from relay.planning.plan import Plan
-from relay.planning.requested import name_of
 from relay.slurm import commands, shapes
+from relay.slurm.requested import name_of
 from relay.spec.run import Specification
 from relay.spec.setting import Shape
 

@@ -11,10 +11,10 @@ from relay.environments import login_node, wheelhouse
 from relay.environments.locks import base, is_recorded, pinned
 from relay.spec import cuda
 from relay.spec.gpu_types import without_tensor_cores
-from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
 from relay.spec.setting import TF32
 from relay.spec.site import Site
+from relay.spec.site_blocks import Partition
 from relay.spec.versions import lacking, names_in, too_old
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from relay.config.config import Config
 from relay.environments import software
+from relay.planning.inputs import Here
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.segments import STARTUP_SECONDS
-from relay.planning.settings import Here
 from relay.slurm import shapes
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.labels import counted

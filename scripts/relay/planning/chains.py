@@ -13,7 +13,8 @@ from rich.text import Text
 from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.segments import STARTUP_SECONDS, Chain, TooShort, chain
+from relay.planning.requests import trained_before
+from relay.planning.segments import ChainForecast, TooShort, forecast
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
@@ -28,15 +29,15 @@ NOTE = (
 )
 
 
-def _chains(plan: Plan, shape: Shape, times: JobTimes, total_steps: int) -> list[Chain | TooShort]:
+def _chains(plan: Plan, shape: Shape, times: JobTimes, total_steps: int) -> list[ChainForecast | TooShort]:
     """The chain of a training under each time limit, shortest first.
 
     Limits beyond the shortest one in which a single job does all are left out: nothing is gained there.
     """
-    chains: list[Chain | TooShort] = []
+    chains: list[ChainForecast | TooShort] = []
     for minutes in limits(plan, shape):
-        chains.append(chain(times, total_steps, minutes))
-        if isinstance(chains[-1], Chain) and chains[-1].jobs == 1:
+        chains.append(forecast(times, total_steps, minutes))
+        if isinstance(chains[-1], ChainForecast) and chains[-1].jobs == 1:
             break
     return chains
 
@@ -57,7 +58,7 @@ def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int
     Where its jobs cannot go on from each other, all of it is one step.
     """
     script = planned.setting.strategy.script
-    ended = [each for each in plan.earlier.of(planned.id, planned.setting) if each.summary] if script else []
+    ended = [each for each in trained_before(plan, planned) if each.summary] if script else []
     summaries = [each.summary for each in ended if each.summary]
     times = [each for run in ended for each in run.times]
     if not script or not summaries or not times:
@@ -76,29 +77,26 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
     if planned.setting.strategy.script:
         return None
     total = planned.setting.length.total_steps
-    trained = plan.earlier.of(planned.id, planned.setting)
+    trained = trained_before(plan, planned)
     times = [each for run in trained for each in run.times]
     if times:
         alike = trained[0].run.setting_id != planned.id
         source = counted(len(times), "job")
         return job_times.mean(times), f"{source} of another length" if alike else source, total
     probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
-    if isinstance(probed, dict) and "startup_seconds" in probed:
-        measured = {each.name: probed[each.name] for each in fields(JobTimes)}
-        return JobTimes(**measured), "a short measurement", total
-    if seconds := plan.measured.get(planned.id):
-        times_of_a_step = JobTimes(seconds_per_step=seconds, startup_seconds=STARTUP_SECONDS)
-        return times_of_a_step, "a step; its start is estimated", total
-    return None
+    names = [each.name for each in fields(JobTimes)]
+    if not isinstance(probed, dict) or not probed.keys() >= {*names}:
+        return None
+    return JobTimes(**{name: probed[name] for name in names}), "a short measurement", total
 
 
 def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
     any_shown = False
     for planned in plan.settings:
-        if not (forecast := _of_command(plan, planned) or _times(plan, planned)):
+        if not (known := _of_command(plan, planned) or _times(plan, planned)):
             continue
-        (times, source, total), script, any_shown = forecast, planned.setting.strategy.script, True
+        (times, source, total), script, any_shown = known, planned.setting.strategy.script, True
         chains = _chains(plan, planned.setting.shape, times, total)
         table = Table(box=None, pad_edge=False)
         for name in COLUMNS:
@@ -116,13 +114,13 @@ def shown(plan: Plan) -> Iterator[RenderableType]:
         yield Text(NOTE)
 
 
-def _cells(forecast: Chain | TooShort) -> list[str]:
-    limit = f"{forecast.limit_minutes:g} min"
-    if isinstance(forecast, TooShort):
+def _cells(each: ChainForecast | TooShort) -> list[str]:
+    limit = f"{each.limit_minutes:g} min"
+    if isinstance(each, TooShort):
         return [limit, *["–"] * (len(COLUMNS) - 1)]
-    parts = (forecast.startup_seconds, forecast.useful_seconds, forecast.between_seconds, forecast.saving_seconds)
-    shares = [f"{part / forecast.allocated_seconds:.0%}" for part in parts]
-    return [limit, f"{forecast.jobs:,}", f"{forecast.steps_in_a_job:,}", duration(forecast.allocated_seconds), *shares]
+    parts = (each.startup_seconds, each.useful_seconds, each.between_seconds, each.saving_seconds)
+    shares = [f"{part / each.allocated_seconds:.0%}" for part in parts]
+    return [limit, f"{each.jobs:,}", f"{each.steps_in_a_job:,}", duration(each.allocated_seconds), *shares]
 
 
 def refusals(plan: Plan, targets: Collection[str]) -> list[str]:

@@ -66,7 +66,7 @@ def cores_of_a_device(plan: Plan) -> float:
     return plan.charging.cores_per_gpu if gpus else 1
 
 
-def planned(plan: Plan) -> Cost:
+def whole(plan: Plan) -> Cost:
     """The most that one try of each job may take, without settings of unknown speed."""
     return sum((_limit(plan, specification) for specification, _ in _jobs(plan)), Cost())
 
@@ -231,13 +231,13 @@ def _segments_of(each: PlannedSetting, plan: Plan) -> int:
 
 def shown(plan: Plan) -> Iterator[str]:
     """The cost in lines: device-hours planned, used and left, the price, and the budget."""
-    whole, so_far, to_do = planned(plan), used(plan), left(plan)
+    in_all, so_far, to_do = whole(plan), used(plan), left(plan)
     cores = cores_of_a_device(plan)
     on_cpus = any(not each.setting.shape.gpus_per_node for each in plan.settings)
     counted = f"; of jobs without GPUs, {cores:g} CPU cores count as a device" if on_cpus and cores > 1 else ""
-    hours = [f"{round(cost.device_hours(plan), 2):g}" for cost in (whole, so_far, to_do)]
+    hours = [f"{round(cost.device_hours(plan), 2):g}" for cost in (in_all, so_far, to_do)]
     yield f"device-hours: at most {hours[0]} planned, {hours[1]} used so far, at most {hours[2]} to do{counted}"
-    prices = [cost.price for cost in (whole, so_far, to_do)]
-    if plan.site and all(price is not None for price in prices) and whole.price:
+    prices = [cost.price for cost in (in_all, so_far, to_do)]
+    if plan.site and all(price is not None for price in prices) and in_all.price:
         amounts = [f"{price:,.2f} {plan.site.price.currency}" for price in prices]
         yield "price: at most {} planned, {} used so far, at most {} to do ({})".format(*amounts, plan.site.file)

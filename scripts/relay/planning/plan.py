@@ -17,10 +17,9 @@ from relay.config.config import Config
 from relay.environments import login_node
 from relay.environments.stacks import Stacks
 from relay.planning import segments
-from relay.planning.earlier import Earlier
-from relay.planning.requested import Requests
 from relay.slurm import shapes
 from relay.slurm.held import Held
+from relay.slurm.requested import Requests
 from relay.spec.job import Job
 from relay.spec.labels import described, setting_labels
 from relay.spec.price import Charging, charging
@@ -28,7 +27,7 @@ from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, S
 from relay.spec.setting import Shape
 from relay.spec.site import Site
 
-SPEEDS = Path("results/speeds.json")
+RESULTS = Path("results")
 PREFLIGHT_MINUTES = 10
 # By rule: where its specifications have folders below the results, and what is there once a job is done.
 PLACES = {
@@ -90,7 +89,7 @@ class Plan:
     root: Path
     site: Site | None
     strategies: Sequence[str]
-    speeds: Path = SPEEDS
+    results: Path = RESULTS
     held: Held | None = None
     stacks: Stacks = field(default_factory=lambda: Stacks("current"))
     requests: Requests = field(default_factory=Requests)
@@ -110,11 +109,6 @@ class Plan:
     over_budget: str = ""
     dropped: Mapping[str, str] = field(default_factory=dict)
     anchors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def results(self) -> Path:
-        """The folder of all results."""
-        return self.speeds.parent
 
     # What belongs to what
 
@@ -151,12 +145,12 @@ class Plan:
     def job(self, specification: Specification) -> Job | None:
         """What a specification's job asks Slurm for; None where it runs on this machine."""
         if self.site:
-            return self.requests.applied(specification, self.declared(specification))
+            return self.requests.applied(specification, self.job_by_config(specification))
         shape, minutes = specification.shape, self.config.runtime_minutes
         environment = self._environment(specification.stack, shape.device, None)
         return self.held.job(shape, minutes, environment) if self.held else None
 
-    def declared(self, specification: Specification) -> Job:
+    def job_by_config(self, specification: Specification) -> Job:
         """What a specification's job would ask Slurm for if nothing had been measured. Only for a plan with a site."""
         assert self.site is not None
         shape, minutes = specification.shape, self.config.runtime_minutes
@@ -199,14 +193,9 @@ class Plan:
     # What was measured, and the chains that follow from it
 
     @cached_property
-    def earlier(self) -> Earlier:
-        """What runs of these strategies have measured in the folder of results."""
-        return Earlier(self.results, self.strategies)
-
-    @cached_property
     def measured(self) -> dict[str, float]:
         """Measured seconds per step, by the settings' ids."""
-        return segments.read_speeds(self.speeds)
+        return segments.read_speeds(self.results)
 
     @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:

@@ -1,13 +1,11 @@
-"""From the config to the plan: the steps, each of which gives another plan; and what it needs that is not here."""
+"""From the config to the plan: `make_plan` is the whole story; below it, how combinations of axes become settings."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
@@ -15,78 +13,64 @@ from relay.card.looks import Looks
 from relay.config import expansion, shrink
 from relay.config.commands import commands_of
 from relay.config.config import Config
+from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import strategies_of
-from relay.datasets.files import check_root, folder_of
-from relay.datasets.manifest import MANIFEST
-from relay.datasets.public import SOURCES
-from relay.environments import login_node, stacks
-from relay.launch.gpus import ALONE, Sharing, count_gpus, usable
-from relay.planning import cautions, costs, requests, rounds, segments
-from relay.planning.combinations import Identities, Inputs, as_configured, with_settings
-from relay.planning.plan import SPEEDS, Plan
+from relay.environments import login_node, software, stacks
+from relay.environments.locks import lock_of
+from relay.planning import cautions, costs, requests, rounds, scripts, settings, skips
+from relay.planning.inputs import Here, Identities, Inputs
+from relay.planning.plan import RESULTS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import with_proofs
-from relay.planning.requested import Requests
-from relay.planning.settings import Here
-from relay.process.cpus import granted
 from relay.slurm import shapes
-from relay.slurm.held import Held
-from relay.spec.arithmetic import Arithmetic
-from relay.spec.setting import Device
+from relay.slurm.requested import Requests
+from relay.spec import identity
+from relay.spec.recipe import SpotChecks
+from relay.spec.run import Setting
 from relay.spec.site import Site
+from relay.spec.tasks import Looked
+
+# What making a plan may do. "nothing": it is made from the files that are there. "read": pip is asked for stacks whose
+# lock is to be recorded, and earlier runs for what jobs need, which settings are too slow, and what the budget leaves;
+# no task's file is run, and no function of another's strategy. "look": also those run, to look at a task whose card is
+# not known. "prepare": also the task's data is prepared for that.
+May = Literal["nothing", "read", "look", "prepare"]
 
 
-def plan(
-    config: Config,
-    *,
-    root: Path = ROOT,
-    gpus: Callable[[], int] | int = count_gpus,
-    cpus: int | None = None,
-    sharing: Sharing = ALONE,
-    held: Held | None = None,
-    speeds: Path = SPEEDS,
-    site: Site | None = None,
-    arithmetic: Arithmetic | None = None,
-    record: bool = False,
-    prepare: bool = False,
-    reading: bool = False,
-) -> Plan:
+def make_plan(config: Config, here: Here, *, root: Path = ROOT, results: Path = RESULTS, may: May = "nothing") -> Plan:
     """The plan of a config, in three phases: as declared, with what was seen of the task, and with what was measured.
 
-    `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
-    this machine; by default they are counted. `sharing`: how many ranks may share a GPU. `speeds` is the file with the
-    measured seconds per step. `site` is the cluster that the runs go to; None means this machine, or the allocation
-    that the driver runs in (`held`): no more is planned with than that has. `arithmetic` is the driver's; None means
-    this process's.
-    `record` has pip asked for stacks whose lock is to be recorded, the task looked at where its card is not known, and
-    earlier runs asked for what jobs need, which settings are too slow, and what the budget leaves. `prepare` has the
-    task's data prepared before a look. Where only a node has what the task needs, the plan has nothing but the jobs
-    that look (`Plan.looks`). With `reading`, no task's file is run, and no function of a strategy of another's.
+    `root` is the project's folder, with the locks and the sources of the tasks. Where only a node has what the task
+    needs, the plan has nothing but the jobs that look (`Plan.looks`).
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read; NotKnown
     where the task's data have to be prepared first, or it has to be looked at.
     """
-    cpus, gpus = (cpus or len(granted()), gpus) if held is None else held.bounded(len(granted()), gpus)
     # Read and validated: what the config and the site say alone
+    reading, for_jobs = may == "read", may != "nothing"
     commands, strategies = commands_of(config), strategies_of(config, reading=reading)
     expansion.check_runs(config)
-    segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
-    names = [*dict.fromkeys(each.strategy for each in config.comparisons)]
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
-    software = stacks.find(config, site, root, needed, record=record)
-    plan = Plan(config, root, site, names, speeds, held, software)
+    plan = Plan(
+        config,
+        root,
+        here.site,
+        [*dict.fromkeys(each.strategy for each in config.comparisons)],
+        results=results,
+        held=here.held,
+        stacks=stacks.find(config, here.site, root, needed, record=for_jobs),
+        requests=Requests.read(results),
+    )
     # The task, as it was looked at
-    here = replace(_here(config.device, gpus, cpus, site), sharing=sharing, held=held)
-    arithmetic = arithmetic or Arithmetic.here()
     looks = Looks(
         config=config,
         root=root,
-        results=plan.results,
-        arithmetic=arithmetic,
-        stack=software.plain,
-        site=site,
+        results=results,
+        arithmetic=here.arithmetic,
+        stack=plan.stacks.plain,
+        site=here.site,
         device=here.device,
-        look=record or prepare,
-        prepare=prepare,
+        look=for_jobs,
+        prepare=may == "prepare",
         reading=reading,
     )
     seen, by_job = ({}, []) if commands else looks.by_options()
@@ -95,19 +79,17 @@ def plan(
         return replace(plan, looks={each.look.id: each.look for each in by_job}, warnings=[*why])
     inputs = Inputs(
         here=here,
-        arithmetic=arithmetic,
         strategies=strategies,
         commands=commands,
-        tasks={options: as_configured(looked, config, looks) for options, looked in seen.items()},
+        tasks={options: _as_configured(looked, config, looks) for options, looked in seen.items()},
         identities=Identities(root, None if commands else looks.task, strategies),
     )
     # Settings, what proves them, and their runs
-    plan = with_settings(plan, inputs)
+    plan = _with_settings(plan, inputs)
     plan = with_proofs(plan, inputs)
-    plan = rounds.with_rounds(plan, inputs.identities, today=record)
+    plan = rounds.with_rounds(plan, inputs.identities, today=for_jobs)
     # What jobs ask for by measurement, what goes on, and what the budget leaves
-    plan = replace(plan, requests=Requests.read(plan.results))
-    if record:
+    if for_jobs:
         plan = replace(plan, requests=replace(plan.requests, measured=requests.measured(plan)))
         plan = costs.kept_to(rounds.dropped(plan))
     of_plan = [*([shrink.WARNING] if config.shrink else []), *cautions.of_plan(plan)]
@@ -117,78 +99,120 @@ def plan(
     return plan
 
 
-def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
-    """Where the runs go. Device `auto` is decided here, because a job on another machine might decide otherwise."""
-    if site is not None:
-        chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
-        return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
-    if device == "cpu":
-        return Here(device=device, gpus=None, cpus=cpus)
-    count = gpus if isinstance(gpus, int) else gpus()
-    if device == "cuda":  # accepted without a GPU: `check` tells the driver why there is none
-        return Here(device=device, gpus=count or None, cpus=cpus)
-    return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
+def _as_configured(looked: Looked, config: Config, looks: Looks) -> Looked:
+    """A task that was looked at; the config's learning rate replaces its own, if there is one."""
+    rate = config.learning_rate or looked.task.learning_rate
+    # The file is not that of the look: the folder may be another one.
+    return replace(looked, task=replace(looked.task, file=looks.task[1], learning_rate=rate))
 
 
-def check(plan: Plan, results: Path = Path("results")) -> None:
-    """Raises UserError with a line for each thing that the plan needs and that is not here.
-
-    For the driver alone: a job's node may see other folders.
-    """
-    if lines := [*_partitions(plan), *_gpus(plan), *_data(plan, results)]:
-        raise UserError("\n".join(lines))
-
-
-def unready(plan: Plan) -> list[str]:
-    """What the user must fill in before jobs can be submitted, one line for each thing."""
-    if plan.site is None:
-        return []
-    needed = [planned.setting.shape for planned in plan.settings]
-    needed += [proof.shape for proofs in (plan.gates, plan.references, plan.spot_checks) for proof in proofs.values()]
-    partitions = (shapes.partition_for(shape, plan.site, plan.config)[0] for shape in needed)
-    used = [partition for partition in partitions if partition]
-    missing = [*plan.site.missing(plan.config.runtime_minutes, used), *login_node.unready(plan.site)]
-    missing += plan.stacks.unrecorded
-    return [*missing, *unfit_paths(Path.cwd(), plan.root.resolve(), sys.prefix, plan.config.task)]
-
-
-def unfit_paths(*paths: str | Path) -> Iterator[str]:
-    """A line for each file or folder whose name fails in a Slurm job, or would run as a command.
-
-    Snakemake's Slurm plugin puts the job's command into double quotes, where the shell expands these characters.
-    """
-    for path in dict.fromkeys(map(str, paths)):
-        if unfit := next((each for each in path if each in "$`\\" or not each.isprintable()), None):
-            shown, named = (text if text.isprintable() else repr(text) for text in (unfit, path))
-            yield f"{named}: Slurm jobs cannot work with {shown} in a path; rename it"
-
-
-def _partitions(plan: Plan) -> Iterator[str]:
-    if plan.site and not plan.site.partitions:
-        yield f"{plan.site.file}: partitions: missing; add at least one (`sinfo` lists them)"
-
-
-def _gpus(plan: Plan) -> Iterator[str]:
-    on_gpus = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
-    if plan.site is None and plan.config.device == "cuda" and on_gpus:
-        count, why = usable()
-        if not count:
-            yield f"config: device: 'cuda' is not allowed: this machine has no usable GPU: {why}; allowed: auto, cpu"
-
-
-def _data(plan: Plan, results: Path) -> Iterator[str]:
-    """Whether the folders that the data is taken from are there, as long as it is not prepared yet."""
-    config = plan.config
-    own = [each.setting for each in plan.settings if each.setting.dataset.name]  # a script brings its own data
-    datasets = {setting.dataset.directory_name: setting for setting in own}
-    for directory, setting in datasets.items():
-        if (results / "datasets" / directory / MANIFEST).exists():
+def _with_settings(plan: Plan, inputs: Inputs) -> Plan:
+    """The plan with every combination of the config: as a setting, or as skipped with reasons."""
+    planned: dict[str, PlannedSetting] = {}
+    skipped: dict[str, Skipped] = {}
+    named_by_caution: dict[str, list[str]] = {}
+    variables = inputs.here.arithmetic.variables
+    warnings = [f"set in the environment, and so a part of every run: {variables}"] if variables else []
+    warnings += dict.fromkeys(warning for looked in inputs.tasks.values() for warning in looked.warnings)
+    for combination in expand(plan.config):
+        if combination.strategy in inputs.commands:
+            setting, reasons = _of_command(combination, plan, inputs)
+        else:
+            setting, reasons = _of_strategy(combination, plan, inputs)
+        if inputs.identities.lock(setting.strategy.stack) is None:
+            reasons.append(f"stack {setting.strategy.stack} has no lock envs/{setting.strategy.stack}.txt")
+        if reasons:
+            skipped.setdefault(inputs.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
             continue
-        try:
-            if config.dataset_root:
-                source = None if setting.task.file else SOURCES.get(setting.dataset.name)
-                check_root(Path(config.dataset_root).expanduser(), source)
-            elif config.dataset_mirror and urlsplit(config.dataset_mirror).scheme == "file":
-                folder_of(config.dataset_mirror)
-        except UserError as error:
-            yield f"config: {error}"
+        each = _planned(_placed(setting, plan, inputs), combination.comparison, plan.config, inputs.identities)
+        first = planned.get(each.id)
+        if first is None:
+            planned[each.id] = each
+            for caution in cautions.of_setting(each, plan, inputs.here):
+                named_by_caution.setdefault(caution, []).append(f"{each.id} (comparisons[{each.comparison}])")
+        else:
+            planned[each.id] = replace(first, repeats=max(first.repeats, each.repeats))
+            warnings.append(_once(planned[each.id], each))
+    for caution, named in named_by_caution.items():
+        others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
+        warnings.append(f"{named[0]} {caution}{others}")
+    return replace(plan, settings=[*planned.values()], skipped=[*skipped.values()], warnings=warnings)
+
+
+def _of_command(combination: Combination, plan: Plan, inputs: Inputs) -> tuple[Setting, list[str]]:
+    """The setting of a combination that names a command, and why it cannot run."""
+    command, here = inputs.commands[combination.strategy], inputs.here
+    stack = plan.stacks.name(plan.config.comparisons[combination.comparison].stack)
+    setting, reasons = scripts.setting_of(combination, command, config=plan.config, stack=stack, here=here)
+    if here.site and not reasons:
+        reasons += _site_problems(setting, here.site, None, plan)
+    return setting, reasons
+
+
+def _of_strategy(combination: Combination, plan: Plan, inputs: Inputs) -> tuple[Setting, list[str]]:
+    """The setting of a combination that names a strategy, and why it cannot run."""
+    config, here, strategy = plan.config, inputs.here, inputs.strategies[combination.strategy]
+    needs = strategy.requirements
+    stack, looked = plan.stacks.name(needs.stack), inputs.tasks[options_key(combination.task_options)]
+    setting = settings.resolve(combination, config=config, strategy=strategy, stack=stack, looked=looked, here=here)
+    reasons = skips.problems(combination, setting, config=config, strategy=strategy, here=here)
+    lock = lock_of(plan.root, stack)
+    torch = software.torch_version(here.site, stack, lock, inputs.here.arithmetic.torch)
+    if here.site and not reasons:
+        reasons += _site_problems(setting, here.site, torch, plan)
+    reasons += software.problems(needs, combination.strategy, torch, here.site)
+    reasons += software.missing_packages(needs, combination.strategy, here.site, stack, lock)
+    if unproven := skips.why_unproven(setting.task):
+        if config.unproven == "skip":
+            reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
+        # Nothing is computed again where one plain process need not train the same.
+        setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+    return setting, reasons
+
+
+def _site_problems(setting: Setting, site: Site, torch: str | None, plan: Plan) -> Iterator[str]:
+    """Why the cluster cannot take the setting's jobs. `torch` is the version that they will have."""
+    partition, reason = shapes.partition_for(setting.shape, site, plan.config)
+    if partition is None:
+        yield reason
+    else:
+        yield from software.unfit(site, partition, torch, setting.computation.precision)
+    try:
+        login_node.environment_of(site, setting.strategy.stack, plan.root, device=setting.shape.device)
+    except UserError as error:
+        yield str(error)
+
+
+def _placed(setting: Setting, plan: Plan, inputs: Inputs) -> Setting:
+    """The setting with the site's kind of GPU and software, and with what changes the arithmetic."""
+    site, variables, torch = inputs.here.site, inputs.here.arithmetic.variables, inputs.here.arithmetic.torch
+    if site is None:
+        return replace(setting, place=replace(setting.place, variables=variables, torch_version=torch))
+    partition, _ = shapes.partition_for(setting.shape, site, plan.config)
+    environment = login_node.environment_of(site, setting.strategy.stack, plan.root)
+    of_jobs = {name: environment[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
+    of_jobs |= {"stack_modules": environment["stack_modules"]} if environment["stack_modules"] else {}
+    place = replace(
+        setting.place,
+        gpu_name=partition.gpu_name if partition else None,
+        software=f"{environment['mode']}-{identity.fingerprint(of_jobs)}",
+        torch_version=torch if environment["mode"] == "current" else None,
+        variables=variables,
+    )
+    return replace(setting, place=place)
+
+
+def _planned(setting: Setting, index: int, config: Config, identities: Identities) -> PlannedSetting:
+    """The setting as comparison `index` of the config asks for it."""
+    comparison, name = config.comparisons[index], f"{setting.strategy.name}-{identities.of(setting)}"
+    segment = None if comparison.command else comparison.segment or config.segment  # a script's jobs end by themselves
+    return PlannedSetting(name, setting, index, segment, comparison.repeats or config.repeats)
+
+
+def _once(planned: PlannedSetting, again: PlannedSetting) -> str:
+    """What it means that another combination asks for a setting again."""
+    place = f"in comparisons[{planned.comparison}] and"
+    if planned.comparison == again.comparison:
+        place = "twice in"
+    other = "" if planned.segment == again.segment else ", with the segment of the former"
+    return f"{planned.id} is {place} comparisons[{again.comparison}]: runs once, {planned.repeats} repeats{other}"

@@ -12,7 +12,7 @@ from relay.config.expansion import options_key
 from relay.config.strategies import StrategyFile, unit
 from relay.environments import overlay
 from relay.environments.locks import base
-from relay.planning.combinations import Inputs
+from relay.planning.inputs import Inputs
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.settings import BACKENDS
 from relay.process.cpus import useful_threads

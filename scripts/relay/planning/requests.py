@@ -3,21 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from relay.base.errors import NoNode, Unavailable, UserError
+from relay.base.files import read_json_or
+from relay.base.grouped import grouped
 from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.planning.plan import Plan, PlannedSetting
-from relay.planning.requested import Sized
 from relay.run_folder import job_times
+from relay.run_folder.job_times import JobTimes
+from relay.run_folder.places import Places
 from relay.slurm import commands, shapes
+from relay.slurm.requested import Sized
+from relay.spec.identity import fingerprint
 from relay.spec.job import Job
 from relay.spec.labels import counted
+from relay.spec.run import Run, Setting
 from relay.spec.setting import Shape
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that has trained: the times of its jobs, what they asked Slurm for, and its summary once it is done."""
+
+    run: Run
+    times: tuple[JobTimes, ...]
+    job: Job | None
+    summary: Mapping[str, Any] | None
+
+
+def trained_before(plan: Plan, planned: PlannedSetting) -> list[Trained]:
+    """The runs of a setting that have trained; where there are none, those that differ from it in their length only."""
+    alike = _trained_by_kind(plan).get(_kind(planned.setting), [])
+    return [each for each in alike if each.run.setting_id == planned.id] or alike
+
+
+@cache  # all runs of the plan's strategies that have trained in its folder of results are read once
+def _trained_by_kind(plan: Plan) -> dict[str, list[Trained]]:
+    return grouped(_trained(plan.results, plan.strategies), lambda each: _kind(each.run))
+
+
+def _trained(results: Path, strategies: Collection[str]) -> Iterator[Trained]:
+    for path in sorted((results / "checkpoints").glob("*/chain.json")):
+        places = Places(results, path.parent.name)
+        if not places.run_id.startswith(tuple(f"{name}-" for name in strategies)):
+            continue
+        specification = places.run / "run.json"
+        try:
+            run, job = Run.read(specification), Job.read(specification)
+        except (OSError, UserError, ValueError, TypeError, KeyError):
+            continue  # of another version, or damaged: it then counts as not measured
+        if times := job_times.of_run(places.work):
+            summary = read_json_or(places.run / "summary.json", None)
+            done = isinstance(summary, dict) and summary.get("status") == "done"
+            yield Trained(run, tuple(times), job, summary if done else None)
+
+
+def _kind(setting: Setting) -> str:
+    """What two settings have in common that take the same time and memory for a step."""
+    script = setting.strategy.script
+    strategy: list[Any] = [setting.strategy.name, setting.strategy.stack, dict(setting.strategy.options)]
+    strategy += [script.identity()] if script else []
+    optimizer = (setting.task.optimizer, dict(setting.task.optimizer_options))
+    groups = (setting.shape, setting.place, setting.computation, setting.feeding, setting.batch)
+    return fingerprint([setting.task.name, *optimizer, setting.dataset.directory_name, *strategy, *groups])
 
 
 def measured(plan: Plan) -> dict[str, Sized]:
@@ -32,14 +86,14 @@ def measured(plan: Plan) -> dict[str, Sized]:
 
 
 def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
-    done = [each for each in plan.earlier.of(planned.id, planned.setting) if each.summary]
+    done = [each for each in trained_before(plan, planned) if each.summary]
     if not done:
         return None
     try:
         steps = min(plan.steps_in_a_job(planned), planned.setting.length.total_steps)
     except UserError:  # a segment in minutes whose speed is not measured
         return None
-    declared = plan.declared(next(run for run in plan.runs if run.setting_id == planned.id))
+    declared = plan.job_by_config(next(run for run in plan.runs if run.setting_id == planned.id))
     summaries: list[Mapping[str, Any]] = [each.summary for each in done if each.summary]
     had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
     cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
@@ -75,7 +129,7 @@ def shown(plan: Plan) -> Iterator[str]:
     """What is asked for by declaration and by measurement, in lines."""
     first = {run.setting_id: run for run in reversed(plan.runs)}
     for name, sized in plan.requests.measured.items():
-        declared = plan.declared(first[name])
+        declared = plan.job_by_config(first[name])
         job = plan.job(first[name])
         assert job is not None
         text = f"{job.minutes} minutes (declared: {declared.minutes}; measured: {sized.time_why})"

@@ -25,7 +25,7 @@ from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
 from relay.base.grouped import grouped
 from relay.equivalence.verdict import of_batch
-from relay.planning.combinations import Identities
+from relay.planning.inputs import Identities
 from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.run_folder import run_chain
 from relay.run_folder.places import Places

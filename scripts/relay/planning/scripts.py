@@ -18,24 +18,22 @@ from relay.config.comparisons import Comparison
 from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.planning import settings, skips
-from relay.planning.settings import Here
-from relay.spec.dataset import DatasetSpec
+from relay.planning.inputs import Here
 from relay.spec.identity import source_digest
 from relay.spec.messages import show
-from relay.spec.recipe import Batch, Length, Optimization
+from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.script import OF_A_JOB, Counted, Script, filled, options_given, placeholders, started_by_torchrun
 from relay.spec.setting import Computation, Feeding, Launcher, Place, Shape, StrategySpec
-from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import DatasetSpec, TaskSpec
 
 NEEDS = Requirements()  # a command states none
 NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)  # it brings its own
 NOT_CHECKED = SpotChecks(random_steps=0, hops=0, end=False)
 
 
-def planned(
+def setting_of(
     combination: Combination, command: Command, *, config: Config, stack: str, here: Here
 ) -> tuple[Setting, list[str]]:
     """The setting of a combination, and why it cannot run, each reason with its remedy. Raises UserError."""

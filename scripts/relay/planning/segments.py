@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.base.files import read_json_or
 from relay.config.blocks import Segment
 from relay.run_folder.job_times import JobTimes
 from relay.spec.recipe import Length
@@ -19,7 +19,7 @@ SPARE_FRACTION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class ChainForecast:
     """A training as a chain of jobs of at most `limit_minutes`. The seconds are those of all jobs together."""
 
     limit_minutes: float
@@ -81,21 +81,14 @@ def steps_in_a_job(segment: Segment | None, length: Length, seconds_per_step: fl
     return steps
 
 
-def read_speeds(path: Path) -> dict[str, float]:
-    """Measured seconds per step by setting's id, from the file of `snakemake plan`; empty without that file.
-
-    Raises UserError for a damaged file.
-    """
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        speeds = {str(setting): float(seconds) for setting, seconds in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        raise UserError(f"{path}: damaged; delete it and run 'snakemake plan' again") from None
-    for setting, seconds in speeds.items():
-        if not (seconds > 0 and math.isfinite(seconds)):
-            raise UserError(f"{path}: {setting}: {seconds:g} is not allowed; allowed: seconds greater than 0")
+def read_speeds(results: Path) -> dict[str, float]:
+    """Measured seconds per step by setting's id, from the files of `snakemake plan`; a damaged one is made anew."""
+    speeds = {}
+    for path in (results / "speeds").glob("*.json"):
+        content = read_json_or(path, None)
+        seconds = content.get("seconds_per_step") if isinstance(content, dict) else None
+        if isinstance(seconds, int | float) and 0 < seconds < math.inf:
+            speeds[path.stem] = float(seconds)
     return speeds
 
 
@@ -111,13 +104,15 @@ def least_minutes(times: JobTimes, spare: float = SPARE_FRACTION) -> float:
     return (around + times.seconds_per_step + times.between_seconds_per_step) / (1 - spare) / 60
 
 
-def chain(times: JobTimes, total_steps: int, limit_minutes: float, spare: float = SPARE_FRACTION) -> Chain | TooShort:
+def forecast(
+    times: JobTimes, total_steps: int, limit_minutes: float, spare: float = SPARE_FRACTION
+) -> ChainForecast | TooShort:
     """The chain of a training of `total_steps` in jobs of `limit_minutes`, of which the fraction `spare` stays free."""
     steps = steps_in(times, limit_minutes, spare)
     if steps < 1:
         return TooShort(limit_minutes, least_minutes(times, spare))
     jobs = math.ceil(total_steps / steps)
-    return Chain(
+    return ChainForecast(
         limit_minutes=limit_minutes,
         jobs=jobs,
         steps_in_a_job=min(steps, total_steps),

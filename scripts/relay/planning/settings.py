@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile
-from relay.launch.gpus import ALONE, Sharing
-from relay.slurm.held import Held
+from relay.planning.inputs import Here
 from relay.spec import option_values, versions
-from relay.spec.card import Card
-from relay.spec.dataset import DatasetSpec
-from relay.spec.looked import Looked
-from relay.spec.recipe import Batch, Length, Optimization
-from relay.spec.requirements import Requirements
+from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
+from relay.spec.requirements import SCHEDULES, Requirements
 from relay.spec.run import Setting
-from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import Backend, Computation, Device, Feeding, Launcher, Loader, Place, Shape, StrategySpec
 from relay.spec.site import Site
-from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import Card, DatasetSpec, Looked, TaskSpec
 
 # In which a GPU's tensor cores compute convolutions; they want the channels of a pixel side by side.
 IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})
@@ -32,22 +26,6 @@ MOST_RESIDENT_BYTES = 4 * 2**30
 OPTIMIZER_OPTIONS = ("momentum", "weight_decay")  # that are axes
 # The backends that every torch has for a device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Here:
-    """Where the runs go: this machine, or the nodes of a site.
-
-    `gpus` and `cpus` are the numbers of this machine. They are None where only the jobs can count them. `sharing`: how
-    many ranks a GPU may have. `held`: the allocation that the driver runs in, whose nodes are all that there are.
-    """
-
-    device: Device
-    gpus: int | None
-    cpus: int | None
-    site: Site | None = None
-    sharing: Sharing = ALONE
-    held: Held | None = None
 
 
 def resolve(

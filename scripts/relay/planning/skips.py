@@ -9,14 +9,13 @@ from relay.config.config import Config
 from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile, slices
 from relay.environments.built import has_header
-from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, Here, default_backend
+from relay.planning.inputs import Here
+from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, default_backend
 from relay.process.one_gpu import can_share
-from relay.spec.card import ROUNDING
-from relay.spec.requirements import Requirements
+from relay.spec.requirements import SCHEDULES, Requirements
 from relay.spec.run import Setting
-from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import TF32
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import ROUNDING, TaskSpec
 
 DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 

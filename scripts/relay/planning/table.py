@@ -106,7 +106,7 @@ def _hours(hours: float) -> str:
 
 
 def _totals(plan: Plan) -> str:
-    total = costs.planned(plan)
+    total = costs.whole(plan)
     line = (
         f"{total.jobs} jobs; at most {_hours(total.cpu_hours)} CPU-hours and {_hours(total.gpu_hours)} GPU-hours "
         f"per try (time limit of each job: {plan.config.runtime_minutes} minutes)"

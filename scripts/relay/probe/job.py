@@ -18,7 +18,6 @@ from relay.probe.tries import STEPS, Interrupted, Tries
 from relay.run_folder import faults
 from relay.spec.job import Job
 from relay.spec.labels import counted
-from relay.spec.probe import Limits
 from relay.spec.run import Probe, changed
 
 FINENESS = 16  # a size is known to this part of itself: memory is not measured more finely
@@ -42,7 +41,7 @@ class Search:
     @classmethod
     def of(cls, run: Probe, tries: Tries) -> Search:
         """The search for a run."""
-        return cls(tries.limits.unit, tries.limits.first, tries.limits.most, tries.measured)
+        return cls(run.limits.unit, run.limits.first, run.limits.most, tries.measured)
 
     @staticmethod
     def of_size(run: Probe, size: int) -> Probe:
@@ -93,9 +92,7 @@ class Search:
         }
 
 
-def run_probe(
-    spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1, kind: type[Search] = Search
-) -> int:
+def run_probe(spec: Path, results: Path, output: Path, attempt: int = 1, kind: type[Search] = Search) -> int:
     """Look for the largest size that fits, and write the record to `output`; returns the job's exit status.
 
     0: done, also where nothing fits, with the reason; 1: a fault of the program's own, which a retry (`attempt` > 1)
@@ -105,7 +102,7 @@ def run_probe(
     if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
         return ended
     try:
-        tries = Tries(run, job, work, results, limits, kind.words)
+        tries = Tries(run, job, work, results, kind.words)
         search = kind.of(run, tries)
         search.run(lambda size: tries.fits(size, kind.of_size(run, size)))
     except UserError as error:
@@ -113,7 +110,7 @@ def run_probe(
     except Interrupted as interrupted:
         return ending.say(interrupted.ending)
     record = search.record(run, tries)
-    write_json(output, record | {"limits": asdict(limits)})
+    write_json(output, record | {"limits": asdict(run.limits)})
     print(f"probe {run.id}: {record['reason'] or f'{search.largest} {kind.words}'}", flush=True)
     return 0
 

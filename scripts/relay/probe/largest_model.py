@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from relay.probe.job import Search, of_batch, run_probe
+from relay.probe.job import Search, of_batch
 from relay.probe.tries import Tries
 from relay.spec import strategy_files
 from relay.spec.labels import counted
-from relay.spec.probe import Limits
 from relay.spec.run import Probe
 
 # Of each parameter, numbers that the optimizer keeps.
@@ -46,7 +45,7 @@ class DepthSearch(Search):
 
     @classmethod
     def of(cls, run: Probe, tries: Tries) -> DepthSearch:
-        return cls(1, tries.limits.first, tries.limits.most, tries.measured, state_bytes=state_bytes(run))
+        return cls(1, run.limits.first, run.limits.most, tries.measured, state_bytes=state_bytes(run))
 
     @staticmethod
     def of_size(run: Probe, size: int) -> Probe:
@@ -94,8 +93,3 @@ class DepthSearch(Search):
             record |= {"parameters": self.measured[self.largest]["parameters"], "predicted_depth": predicted}
             record["predicted_parameters"] = self.parameters(predicted)
         return record
-
-
-def run_largest_model(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
-    """Search for the deepest network and write `output`; returns the status of `run_probe`."""
-    return run_probe(spec, results, output, limits, attempt, DepthSearch)

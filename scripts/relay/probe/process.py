@@ -24,24 +24,26 @@ from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.known_faults import Kind, is_a
-from relay.spec.run import Training
+from relay.spec.job import Job
+from relay.spec.run import Probe, Training
 from relay.task.bound import BoundTask
 from relay.task.data import feeder
 from relay.task.split import chosen
 from relay.training.evaluation import Evaluation
 
 
-def budget_bytes(run: Training, device: torch.device, fraction: float, node_memory_mb: int | None) -> int:
+def budget_bytes(run: Probe, job: Job | None, device: torch.device) -> int:
     """What each process may hold: its share of the GPU's memory, or of the node's that the job has.
 
-    `node_memory_mb` is what was declared; without it, what the control group or the machine has.
+    That is what was declared; without it, what the control group or the machine has.
     """
+    fraction = run.limits.memory_fraction
     if is_gpu(device):
         sharing = max(1, run.shape.processes_per_node // run.shape.devices_per_node)
         return int(fraction * torch.cuda.get_device_properties(device).total_memory / sharing)
-    if node_memory_mb is None:
-        node_memory_mb = system.memory_bytes() // 2**20
-    return int(fraction * node_memory_mb * 2**20 / run.shape.processes_per_node)
+    declared_mb = job.memory_mb if job else run.limits.node_memory_mb
+    memory_mb = declared_mb or system.memory_bytes() // 2**20
+    return int(fraction * memory_mb * 2**20 / run.shape.processes_per_node)
 
 
 def limit_memory(ranks: Ranks, budget: int) -> None:
@@ -114,11 +116,10 @@ def parameters(task: BoundTask) -> int:
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, train, and write what it took. Raises NoRoom where it does not fit."""
-    parser = options.parser(__doc__, "spec", "output", "dataset", "memory-fraction", "memory-mb", prog="probe.process")
-    given = parser.parse_args(arguments)
-
+    given = options.parser(__doc__, "spec", "output", "dataset", prog="probe.process").parse_args(arguments)
     with joined(given.spec, strategies.service) as (run, ranks):
-        budget = budget_bytes(run, ranks.device, given.memory_fraction, given.memory_mb)
+        assert isinstance(run, Probe)
+        budget = budget_bytes(run, Job.read(given.spec), ranks.device)
         with without_room_told():
             limit_memory(ranks, budget)
             speed = train(run, ranks, given.dataset)

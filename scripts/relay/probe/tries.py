@@ -20,7 +20,6 @@ from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.job import Job
-from relay.spec.probe import Limits
 from relay.spec.run import Probe
 
 STEPS = 3  # the optimiser's state comes with the first; buffers that are allocated late with the second
@@ -42,12 +41,12 @@ class Tries:
     """
 
     def __init__(
-        self, run: Probe, job: Job | None, work: Path, results: Path, limits: Limits, what: str, start: Start = launch
+        self, run: Probe, job: Job | None, work: Path, results: Path, what: str, start: Start = launch
     ) -> None:
-        self.run, self.job, self.work, self.limits, self.what, self.start = run, job, work, limits, what, start
+        self.run, self.job, self.work, self.what, self.start = run, job, work, what, start
         self.dataset = dataset_folder(results, run.dataset)
         self.code = freeze(Path(run.strategy.file), run.task.file, folder=results / "code")
-        self.deadline, self.longest_seconds = time.monotonic() + limits.minutes * 60, 0.0
+        self.deadline, self.longest_seconds = time.monotonic() + run.limits.minutes * 60, 0.0
         self.measured: dict[int, dict[str, Any]] = {}
         self.refusal = ""
 
@@ -69,9 +68,6 @@ class Tries:
         output.unlink(missing_ok=True)
         run.write(spec, self.job)
         arguments = ["--spec", str(spec), "--dataset", str(self.dataset), "--output", str(output)]
-        arguments += ["--memory-fraction", str(self.limits.memory_fraction)]
-        memory_mb = self.job.memory_mb if self.job else self.limits.node_memory_mb
-        arguments += ["--memory-mb", str(memory_mb)] if memory_mb else []
         status = self.start(spec, "probe.process", self.work, arguments, self.code)
         measured: dict[str, Any] | None = read_json(output)
         if measured:

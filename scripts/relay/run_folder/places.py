@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import DatasetSpec
 
 
 def dataset_folder(results: Path, dataset: DatasetSpec) -> Path:

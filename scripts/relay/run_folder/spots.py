@@ -17,7 +17,7 @@ from relay.base.files import remove, write_json
 from relay.chain.sealed import steps
 from relay.chain.writers import make_own
 from relay.run_folder.sound_checkpoints import complete, remove_leftovers
-from relay.spec.spot_checks import SpotChecks
+from relay.spec.recipe import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]
 FOLDER, FILE = "spots", "spots.json"

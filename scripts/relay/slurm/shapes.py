@@ -9,9 +9,9 @@ from typing import Any
 from relay.config.config import Config
 from relay.slurm.batch_script import asked
 from relay.spec.job import Job
-from relay.spec.partition import Partition
 from relay.spec.setting import Shape
 from relay.spec.site import Site
+from relay.spec.site_blocks import Partition
 from relay.spec.user_limits import counters
 
 # All keys that `resources` may return, besides the counters of a user's limits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from relay.spec.messages import show
 
 if TYPE_CHECKING:
     from relay.spec.site import Site
+
+GRES_TYPE = r"[A-Za-z0-9_.]+"  # what Snakemake's Slurm plugin takes as the type of a GPU
 
 
 def contradictions(site: Site) -> Iterator[str]:
@@ -42,6 +45,9 @@ def _of_partitions(site: Site) -> Iterator[str]:
                 f"{place}.max_minutes: {p.max_minutes} is not allowed with min_minutes: {site.min_minutes}, the "
                 "shortest job; allowed: at least as much"
             )
+        if site.gpu_request == "gres" and p.gpu_name and not re.fullmatch(GRES_TYPE, p.gpu_name):
+            allowed = "letters, digits, . and _ with gpu_request: gres"
+            yield f"{place}.gpu_name: {show(p.gpu_name)} is not allowed; allowed: {allowed}"
         first = [each.slurms for each in site.partitions].index(p.slurms)
         if p.limits != site.partitions[first].limits:
             yield f"{place}.limits: differ from partitions[{first}].limits, and both are {p.shown}"

@@ -106,32 +106,27 @@ def _of(generation: Generation) -> set[tuple[int, int]]:
 
 def problem(build: str, generation: str | None, driver: str | None) -> str | None:
     """Why a build does not run on such GPUs, or with such a driver; None where it does, or nothing is known."""
+    if (why := _unfit(build, generation, driver)) is None:
+        return None
+    fitting = [each for each in BUILDS if _unfit(each, generation, driver) is None]
+    remedy = f"allowed: {', '.join(fitting)}" if fitting else "no build does"
+    return f"{why}; {remedy}"
+
+
+def _unfit(build: str, generation: str | None, driver: str | None) -> str | None:
     facts = BUILDS[build]
     name = f"torch's build {build} (CUDA {facts.cuda})"
     oldest, newest = GENERATIONS.index(facts.oldest), GENERATIONS.index(facts.newest)
     if generation and not oldest <= GENERATIONS.index(generation) <= newest:
-        return f"{name} has no code for GPUs of the generation {generation}; {_remedy(generation, driver)}"
+        return f"{name} has no code for GPUs of the generation {generation}"
     least = OLDEST_DRIVER[int(facts.cuda.split(".")[0])]
     if driver and release(driver)[0] < least:
-        return (
-            f"{name} needs NVIDIA's driver {least} or newer, nvidia_driver is {driver}; {_remedy(generation, driver)}"
-        )
+        return f"{name} needs NVIDIA's driver {least} or newer, nvidia_driver is {driver}"
     return None
-
-
-def _remedy(generation: str | None, driver: str | None) -> str:
-    fitting = [build for build in BUILDS if _fits(build, [generation], driver)]
-    return f"allowed: {', '.join(fitting)}" if fitting else "no build does"
-
-
-def _fits(build: str, generations: Iterable[str | None], driver: str | None) -> bool:
-    facts = BUILDS[build]
-    places = [GENERATIONS.index(each) for each in generations if each]
-    covered = all(GENERATIONS.index(facts.oldest) <= each <= GENERATIONS.index(facts.newest) for each in places)
-    return covered and (not driver or release(driver)[0] >= OLDEST_DRIVER[int(facts.cuda.split(".")[0])])
 
 
 def chosen(generations: Iterable[str | None], driver: str | None) -> str | None:
     """The build for `torch: auto`, for all of these GPUs and the driver; None where no build is for all of them."""
-    wanted = list(generations)
-    return next((build for build in BUILDS if _fits(build, wanted, driver)), None)
+    wanted = [*generations, None]  # the driver counts also without GPUs
+    fitting = (build for build in BUILDS if not any(_unfit(build, each, driver) for each in wanted))
+    return next(fitting, None)

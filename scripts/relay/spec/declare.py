@@ -53,7 +53,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Declared:
+class SettingField:
     """A declared field: its group, name, type (without None) and default, and what it declares."""
 
     group: str
@@ -86,18 +86,18 @@ def is_declared(each: Field[Any]) -> bool:
 
 
 @cache
-def declared(groups: tuple[tuple[str, type], ...]) -> tuple[Declared, ...]:
+def fields_of(groups: tuple[tuple[str, type], ...]) -> tuple[SettingField, ...]:
     """Every declared field of these groups (name and dataclass), in their order."""
-    return tuple(_declared(groups))
+    return tuple(_fields_of(groups))
 
 
-def _declared(groups: tuple[tuple[str, type], ...]) -> Iterator[Declared]:
+def _fields_of(groups: tuple[tuple[str, type], ...]) -> Iterator[SettingField]:
     for name, kind in groups:
         types = get_type_hints(kind)
         for each in fields(kind):
             if is_declared(each):
                 default = None if each.default is MISSING else each.default
-                yield Declared(name, each.name, _given(types[each.name]), default, each.metadata["about"])
+                yield SettingField(name, each.name, _given(types[each.name]), default, each.metadata["about"])
 
 
 def _given(kind: Any) -> Any:

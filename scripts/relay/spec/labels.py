@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.grouped import gathered
-from relay.spec.declare import Declared
+from relay.spec.declare import SettingField
 from relay.spec.run import Setting, setting_fields, value_of
 from relay.spec.strategy_files import chosen
 
@@ -89,7 +89,7 @@ def setting_labels(rows: Sequence[Row]) -> list[str]:
     return labels
 
 
-def _distinction(alike: Sequence[Row], more: Sequence[Declared] | None) -> Callable[[Row], list[str]]:
+def _distinction(alike: Sequence[Row], more: Sequence[SettingField] | None) -> Callable[[Row], list[str]]:
     """What is added to the name of one of these rows: words of these fields, or without any the setting's id."""
     if more is not None:
         various = _various(alike, more)
@@ -98,7 +98,7 @@ def _distinction(alike: Sequence[Row], more: Sequence[Declared] | None) -> Calla
     return lambda row: [str(row["setting"])] if several and row.get("setting") else []
 
 
-def _various(rows: Sequence[Row], among: Sequence[Declared]) -> Mapping[Any, Sequence[Declared]]:
+def _various(rows: Sequence[Row], among: Sequence[SettingField]) -> Mapping[Any, Sequence[SettingField]]:
     """By task: those of the fields whose values differ between its rows."""
     values: dict[Any, dict[str, set[Any]]] = {}
     for row in rows:
@@ -107,7 +107,7 @@ def _various(rows: Sequence[Row], among: Sequence[Declared]) -> Mapping[Any, Seq
     return {task: [each for each in among if len(seen[each.name] - {None}) > 1] for task, seen in values.items()}
 
 
-def _differing(row: Row, various: Mapping[Any, Sequence[Declared]]) -> list[str]:
+def _differing(row: Row, various: Mapping[Any, Sequence[SettingField]]) -> list[str]:
     """The labels of the row's values in those fields whose values differ between the rows of its task."""
     return [each.about.word(row[each.name]) for each in various[row["task"]] if row[each.name] is not None]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from relay.spec.blocks import Block, Positive, Text
+from relay.spec.yaml_file import Block, Positive, Text
 
 CORES_PER_GPU = 12  # where a site does not say: four GPUs beside 48 cores are usual
 

@@ -1,4 +1,5 @@
-"""The fields of a setting that say how it learns: batch, optimizer, schedule and length. See `setting.py`."""
+"""The fields of a setting that say how it learns, batch, optimizer, schedule and length (see `setting.py`); and which
+steps are computed again to check it."""
 
 from __future__ import annotations
 
@@ -115,3 +116,22 @@ class Length:
     monitor_seconds: float = declare(
         1.0, means="seconds between two looks at the CPUs, memory and GPUs that a run uses; 0: none", bears_on="", ge=0
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpotChecks:
+    """How many spots of a run are checked, and how many `steps` each of them has.
+
+    `random_steps` lie anywhere. `hops` lie across a planned end of a job: it saves, and the next one loads. `end` are
+    the run's last steps. They do not belong to a run's identity, because they change nothing that it computes.
+    """
+
+    random_steps: int = 1
+    hops: int = 1
+    end: bool = True
+    steps: int = 2
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to check."""
+        return self.random_steps > 0 or self.hops > 0 or self.end

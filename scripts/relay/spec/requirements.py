@@ -1,18 +1,61 @@
-"""What a strategy needs, as plain data that the planner reads from the strategy's file without importing it."""
+"""What a strategy needs, and the schedules of pipelines, as plain data that the planner reads without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import Backend
 from relay.spec.versions import LEAST
 
 if TYPE_CHECKING:
     from relay.spec.run import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSchedule:
+    """A schedule of torch.distributed.pipelining; `name` is torch's name for it.
+
+    `stages` is the number of pipeline stages in each process.
+    `v_shaped` places the first and the last stage on the first process; otherwise a process has every n-th stage.
+    `parted` schedules compute the gradients of inputs and of weights separately, the latter while a process would wait.
+    `filled` schedules need at least as many micro-batches as pipeline stages.
+    `rounds` schedules divide the micro-batches into equal rounds over the processes.
+    """
+
+    name: str
+    stages: int = 1
+    v_shaped: bool = False
+    parted: bool = False
+    filled: bool = False
+    rounds: bool = False
+
+    def problems(self, processes: int, micro_batches: int, compiled: bool, channels_last: bool) -> Iterator[str]:
+        """The reasons why torch cannot run this schedule, each a sentence without its subject, the schedule's name."""
+        stages = processes * self.stages
+        if self.filled and micro_batches < stages:
+            yield f"needs at least {stages} micro_batches for its {stages} stages, has {micro_batches}"
+        if self.rounds and micro_batches % max(1, micro_batches // processes):
+            rounds = micro_batches // processes
+            yield f"works in {rounds} equal rounds, has {micro_batches} micro_batches; a multiple of {processes} fits"
+        # torch.compile computes both kinds of gradients in one pass. In channels_last, torch 2.13 crashes on CPUs when
+        # the gradients of GroupNorm's weights are computed alone.
+        if self.parted and (compiled or channels_last):
+            yield f"computes gradients in parts, which {'compile' if compiled else 'channels_last'} does not allow"
+
+
+SCHEDULES = {
+    "gpipe": PipelineSchedule(name="GPipe"),
+    "1f1b": PipelineSchedule(name="1F1B", filled=True),
+    "looped_bfs": PipelineSchedule(name="LoopedBFS", stages=2),
+    "interleaved_1f1b": PipelineSchedule(name="Interleaved1F1B", stages=2, rounds=True),
+    "interleaved_zero_bubble": PipelineSchedule(name="InterleavedZeroBubble", stages=2, parted=True, rounds=True),
+    "zbv_zero_bubble": PipelineSchedule(name="ZBVZeroBubble", stages=2, v_shaped=True, parted=True),
+    "dualpipe_v": PipelineSchedule(name="DualPipeV", stages=2, v_shaped=True, parted=True, filled=True),
+}
+
 
 BUILT_IN = Path(__file__).parents[1] / "strategies"
 # Takes a setting, the processes of a replica and the stages of a pipeline: what the setting lacks, in a line, or None.
@@ -37,8 +80,8 @@ class Requirements:
 
     `group`: which processes hold one replica together. None: each holds one of its own; "all": all of the run; else
     the option that says how many neighbouring ranks do.
-    `pipelined`: the option `schedule` names one of `relay.spec.schedules`, which the group's processes follow with as
-    many micro-batches as the option `micro_batches` says.
+    `pipelined`: the option `schedule` names one of `SCHEDULES`, which the group's processes follow with as many
+    micro-batches as the option `micro_batches` says.
     `needs`: names of functions that say what the task or the shape lacks: of the strategy's own file, or of
     `strategies/_needs.py`. Each takes the setting, the processes of a replica, and the pipeline's stages.
     `node_needs`: what each node must have besides the stack, by kind of device: "mps" (NVIDIA's Multi-Process Service),

@@ -17,13 +17,11 @@ from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
 from relay.base.typed import built
-from relay.spec.dataset import DatasetSpec
-from relay.spec.declare import Declared, declared, is_declared
+from relay.spec.declare import SettingField, fields_of, is_declared
 from relay.spec.job import Job
-from relay.spec.recipe import Batch, Length, Optimization
+from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
 from relay.spec.setting import Computation, Feeding, Place, Shape, StrategySpec
-from relay.spec.spot_checks import SpotChecks
-from relay.spec.tasks import TaskSpec
+from relay.spec.tasks import DatasetSpec, TaskSpec
 
 AnySetting = TypeVar("AnySetting", bound="Setting")
 
@@ -53,12 +51,12 @@ class Setting:
 GROUPS = tuple((name, kind) for name, kind in get_type_hints(Setting).items() if any(map(is_declared, fields(kind))))
 
 
-def setting_fields() -> tuple[Declared, ...]:
+def setting_fields() -> tuple[SettingField, ...]:
     """Every declared field of a setting, in order."""
-    return declared(GROUPS)
+    return fields_of(GROUPS)
 
 
-def value_of(setting: Setting, each: Declared) -> Any:
+def value_of(setting: Setting, each: SettingField) -> Any:
     """A declared field's value in a setting."""
     return getattr(getattr(setting, each.group), each.name)
 
@@ -116,10 +114,7 @@ class Specification(ABC):
         chosen = next((kind for kind in (cls, *KINDS) if getattr(kind, "kind", None) == values["kind"]), None)
         if chosen is None or not issubclass(chosen, cls):
             raise ValueError(f"its kind is {values['kind']!r}")
-        given = {name: value for name, value in values.items() if name not in ("kind", "job")}
-        if isinstance(length := given.get("length"), dict):  # of an older version
-            given["length"] = {name: value for name, value in length.items() if name != "checkpoint_writers"}
-        return built(chosen, given)
+        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +176,30 @@ class Reference(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchLimits:
+    """What a search may try: multiples of `unit`, from `first` up to `most`, for at most `minutes`.
+
+    A size fits where it leaves 1 - `memory_fraction` of the memory free. `node_memory_mb` is that of a node, where no
+    job declares it.
+    """
+
+    unit: int
+    first: int
+    most: int
+    minutes: float
+    memory_fraction: float
+    node_memory_mb: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Probe(Training):
-    """A few steps of a setting at a chosen batch size, to see whether it fits into memory."""
+    """A search for the largest size of a setting that fits into memory: a batch per device, or a depth.
+
+    Each size is tried by a few steps, whose specification is a probe, too.
+    """
 
     kind: ClassVar[str] = "probe"
+    limits: SearchLimits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,24 @@ from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.spec import cuda, yaml_file
-from relay.spec.blocks import Block, Natural, Text
 from relay.spec.contradictions import contradictions
 from relay.spec.messages import error_lines, show, unknown
-from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
-from relay.spec.site_blocks import Environment, LibTorch, OpenMP
-from relay.spec.site_texts import unfit_texts
+from relay.spec.site_blocks import Environment, LibTorch, Limits, Name, OpenMP, Partition
+from relay.spec.yaml_file import Block, Natural, Text, fits
 
 SITES = Path("config/sites")
+# Texts that become part of commands, like the names and paths in the blocks.
+FileName = Annotated[Text, fits(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -")]
+Features = Annotated[Text, fits(r"[A-Za-z0-9._+&|*()\[\]-]+", "features, with & | * ( ) [ ]")]
+Mail = Annotated[Text, fits(r"[A-Za-z0-9._+-]+(@[A-Za-z0-9.-]+)?", "an address such as name@example.org")]
+Driver = Annotated[Text, fits(r"[1-9][0-9]{2}(\.[0-9]+){0,2}", "a version such as 550.54.15")]
+Disk = Annotated[Text, fits(r"[/$][A-Za-z0-9._/${}-]*", "a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay")]
+Interface = Annotated[Text, fits(r"[A-Za-z0-9._:-]+", "an interface such as bond0")]
+Module = Annotated[Text, fits(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module such as python/3.11")]
+Capabilities = Annotated[
+    Text, fits(r"[0-9]+\.[0-9](\+PTX)?(;[0-9]+\.[0-9](\+PTX)?)*", "compute capabilities such as 8.0;9.0")
+]
 GpuRequest = Literal["gpus-per-node", "gres"]
 MailType = Literal[
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
@@ -36,17 +45,17 @@ Event = Annotated[MailType, BeforeValidator(lambda name: name.upper() if isinsta
 class Site(Block):
     """A cluster's file."""
 
-    name: Text = Field(description="the cluster's name, which is also the name of this file")
+    name: FileName = Field(description="the cluster's name, which is also the name of this file")
     description: Text = Field(description="which cluster this is")
     verified: Text = Field(
         default="not stated", description="where this file was tried, and where its values come from"
     )
-    account: Text | None = Field(default=None, description="account that the cluster charges (sbatch --account)")
+    account: Name | None = Field(default=None, description="account that the cluster charges (sbatch --account)")
     account_required: bool = Field(default=False, description="whether the cluster refuses jobs without an account")
-    qos: Text | None = Field(default=None, description="quality of service (sbatch --qos)")
-    constraint: Text | None = Field(default=None, description="features that nodes must have (sbatch --constraint)")
-    reservation: Text | None = Field(default=None, description="reservation to use (sbatch --reservation)")
-    mail_user: Text | None = Field(default=None, description="who gets mail (sbatch --mail-user); null: Slurm decides")
+    qos: Name | None = Field(default=None, description="quality of service (sbatch --qos)")
+    constraint: Features | None = Field(default=None, description="features that nodes must have (sbatch --constraint)")
+    reservation: Name | None = Field(default=None, description="reservation to use (sbatch --reservation)")
+    mail_user: Mail | None = Field(default=None, description="who gets mail (sbatch --mail-user); null: Slurm decides")
     mail_type: list[Event] = Field(default=[], description="events that send mail (sbatch --mail-type)")
     partitions: list[Partition] = Field(
         default=[], description="kinds of nodes; a job uses the first that it fits into"
@@ -77,30 +86,30 @@ class Site(Block):
         default=False,
         description="whether the cluster limits jobs to their CPUs and GPUs (cgroups); true: jobs check that it does",
     )
-    nvidia_driver: Text | None = Field(
+    nvidia_driver: Driver | None = Field(
         default=None,
         description="oldest version of NVIDIA's driver on the nodes, such as 550.54 (`nvidia-smi` shows it); null: not "
         "known before a preflight",
     )
-    node_disk: Text = Field(
+    node_disk: Disk = Field(
         default="/tmp", description="folder on the node's own disk; variables are expanded inside the job"
     )
-    network_interface: Text | None = Field(
+    network_interface: Interface | None = Field(
         default=None,
         description="interface between nodes (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: NCCL and gloo choose",
     )
     openmp: OpenMP = Field(default=OpenMP(), description="placement of threads")
-    modules: list[Text] = Field(
+    modules: list[Module] = Field(
         default=[],
         description="environment modules that jobs load, in this order; with mode: conda, those that provide `conda`",
     )
-    stack_modules: dict[str, list[Text]] = Field(
+    stack_modules: dict[str, list[Module]] = Field(
         default={},
         description="environment modules that the jobs of a stack load after these: {stack: [modules]}, such as CUDA "
         "for deepspeed; under `libtorch` those of the C++ program's job",
     )
     environment: Environment = Field(default=Environment(), description="where a job's packages come from")
-    torch_cuda_arch_list: Text | None = Field(
+    torch_cuda_arch_list: Capabilities | None = Field(
         default=None,
         description="what CUDA code that is built for this cluster is for (TORCH_CUDA_ARCH_LIST): compute capabilities "
         "such as 8.0;9.0; null: those of the partitions' GPUs",
@@ -111,8 +120,8 @@ class Site(Block):
 
     @model_validator(mode="after")
     def _agrees(self) -> Site:
-        """Check texts that become part of commands, and keys that depend on each other."""
-        for line in (*unfit_texts(self), *contradictions(self)):
+        """Check keys that depend on each other."""
+        for line in contradictions(self):
             raise PydanticCustomError("exceeds", "{line}", {"line": line})
         return self
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relay.spec.partition import COUNTED, Limits, Partition
 from relay.spec.site import Site
+from relay.spec.site_blocks import COUNTED, Limits, Partition
 
 DRIVER_JOB = "TORCH_RELAY_DRIVER_IS_A_JOB"  # set in the environment of such a driver, and of its jobs
 DRIVER = {"jobs": 1, "nodes": 1, "gpus": 0, "cpus": 1}  # what a driver takes that is a job itself

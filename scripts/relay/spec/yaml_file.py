@@ -1,4 +1,5 @@
-"""Reads the YAML files that users write, and refuses what YAML would silently take for something else."""
+"""Reads the YAML files that users write, and refuses what YAML would silently take for something else; and the base of
+the models that their content is held against."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import json
 import re
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.spec.messages import show
@@ -18,6 +21,34 @@ MOST_NODES = 20_000  # values and keys of a YAML file; more take seconds to read
 LONGEST = 10_000  # characters of a text
 TEXT = re.compile(rf'"((?:[^"\\]|\\.){{{LONGEST + 1},}})"')  # in JSON
 CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # in JSON
+
+
+Natural = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Block(BaseModel):
+    """The base of all blocks. Unknown keys are refused, and so are values of a wrong type, such as '0.1' or yes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def refused(message: str) -> PydanticCustomError:
+    """What a model raises for a value that it does not take; `message` says what is allowed."""
+    return PydanticCustomError("refused", "{message}", {"message": message})
+
+
+def fits(pattern: str, allowed: str) -> AfterValidator:
+    """Makes a text one that matches the whole pattern, because it becomes part of a command; `allowed` are words."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise refused(f"{show(text)} is not allowed; allowed: {allowed}")
+        return text
+
+    return AfterValidator(check)
 
 
 class Strict(yaml.SafeLoader):

@@ -22,7 +22,7 @@ from typing import Any
 from relay.base.files import read_json, read_json_or
 from relay.run_folder import attempts, replaced, run_chain
 from relay.run_folder.places import Places
-from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import DatasetSpec
 from relay.status import compared
 
 MISSING = "is missing"

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from relay.spec.card import Card
+from relay.spec.tasks import Card
 from relay.strategies.base import Requirements, Strategy
 from relay.task import batches
 

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from relay.base.errors import UserError
-from relay.spec.schedules import SCHEDULES
+from relay.spec.requirements import SCHEDULES
 from relay.strategies._stage import Stage, shapes
 from relay.strategies._stages import Staged
 from relay.strategies.base import Replica, Requirements

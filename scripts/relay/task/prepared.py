@@ -14,9 +14,8 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.datasets.manifest import Manifest
 from relay.datasets.prepare import prepare
-from relay.spec.dataset import DatasetSpec
 from relay.spec.identity import fingerprint, plain_tree, source_digest
-from relay.spec.tasks import BUILT_IN, TaskSpec
+from relay.spec.tasks import BUILT_IN, DatasetSpec, TaskSpec
 from relay.task.load import in_one_line, task_of, undeclared
 from relay.task.user import Task, options_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json, write_json
+from relay.base.files import write_json
 from relay.run_folder import faults, job_times
 from relay.spec.job import Job
 from relay.spec.run import Run, changed
@@ -47,11 +47,3 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
         shutil.rmtree(places.run, ignore_errors=True)
         if faults.recorded(places.work) is None:
             shutil.rmtree(places.work, ignore_errors=True)
-
-
-def remember(measured: list[Path], speeds: Path) -> None:
-    """Add measurements, each {"setting": …, "seconds_per_step": …, …}, to the file that the planner reads."""
-    measurements = [read_json(path) for path in measured]
-    if measurements:
-        earlier = read_json(speeds) or {}
-        write_json(speeds, earlier | {each["setting"]: each["seconds_per_step"] for each in measurements})

@@ -15,15 +15,15 @@ from relay.base import entry
 from relay.config.config import Config
 from relay.driver.job_requests import JobRequests
 from relay.launch import gpus
-from relay.planning import searches, table
+from relay.planning import table
 from relay.planning.plan import Plan
-from relay.planning.searches import PlannedProbe
 from relay.process.cpus import granted
 from relay.slurm.held import Held
-from relay.spec.run import Run, Specification
+from relay.spec.run import Probe, Run, Specification
 from relay.spec.site import Site
 from relay.status.page import GATES, SPOT_CHECKS
 from relay.status.watch import Watch
+from relay.workflow import searches
 
 RESULTS = Path("results")
 
@@ -73,11 +73,11 @@ class Call:
         return {run.setting_id: run for run in self.plan.unmeasured}
 
     @cached_property
-    def probes(self) -> dict[str, PlannedProbe]:
+    def probes(self) -> dict[str, Probe]:
         return searches.batch_searches(self.plan)
 
     @cached_property
-    def searches(self) -> dict[str, PlannedProbe]:
+    def searches(self) -> dict[str, Probe]:
         return searches.depth_searches(self.plan)
 
     @cached_property

@@ -12,9 +12,10 @@ from relay.driver.targets import unknown_targets
 from relay.environments import login_node
 from relay.equivalence.job import settle
 from relay.launch import gpus
-from relay.planning import chains, handed, planner, scripts, searches, table
+from relay.planning import chains, handed, scripts, table
 from relay.spec import strategy_files
 from relay.status import finished
+from relay.workflow import searches, unready
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.jobs import Jobs
 from relay.workflow.shown import Shown
@@ -54,9 +55,9 @@ class Wants(guard.Wants):
         workflow, held, site = self.call.workflow, self.call.held, self.call.site
         if held and held.elsewhere:
             yield held.elsewhere
-        yield from planner.unready(self.plan)
+        yield from unready.unready(self.plan)
         if site:
-            yield from planner.unfit_paths(*workflow.config_settings.configfiles)
+            yield from unready.unfit_paths(*workflow.config_settings.configfiles)
         methods = {method.item_to_choice() for method in workflow.deployment_settings.deployment_method}
         yield from login_node.undeployed(site, methods)
         if self.plan.over_budget:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments import login_node
-from relay.planning import handed, searches
+from relay.planning import handed
 from relay.planning.plan import output_place
-from relay.planning.searches import PlannedProbe
 from relay.run_folder.places import Places
-from relay.spec.run import Run, Specification, Training
+from relay.spec.run import Probe, Run, Specification, Training
 from relay.status import finished
+from relay.workflow import searches
 from relay.workflow.call import RESULTS, Call
 
 REFERENCE, GATE, SPOT_CHECK, FACTS = (
@@ -247,10 +247,10 @@ class Files:
     def largest_model(self, job: Any) -> list[str]:
         return self._search("largest_model", self.call.searches[job.setting])
 
-    def _search(self, folder: str, planned: PlannedProbe) -> list[str]:
-        output = f"results/{folder}/{planned.probe.id}.json"
-        why = finished.record(Path(output), limits=asdict(planned.limits))
-        return self.needed(output, why, self.waited_for(planned.probe), {"probe_job", "largest_model_job"})
+    def _search(self, folder: str, probe: Probe) -> list[str]:
+        output = f"results/{folder}/{probe.id}.json"
+        why = finished.record(Path(output), limits=asdict(probe.limits))
+        return self.needed(output, why, self.waited_for(probe), {"probe_job", "largest_model_job"})
 
     def probed(self, job: Any) -> list[str]:
         answers = self.answers("probe")

@@ -9,9 +9,8 @@ from typing import Any
 from relay.environments import login_node
 from relay.planning import table
 from relay.planning.plan import specification_place
-from relay.planning.searches import PlannedProbe
 from relay.selftest.parts import FAULTS, RESUME
-from relay.spec.run import Specification
+from relay.spec.run import Probe, Specification
 from relay.workflow.call import Call
 from relay.workflow.files import REFERENCE
 from relay.workflow.job_rule import JobRule
@@ -126,16 +125,9 @@ class Jobs:
     def largest_model_job(self) -> JobRule:
         return self._search("largest-model", self.call.searches, "Searching for the largest model of {}")
 
-    def _search(self, command: str, searches: Mapping[str, PlannedProbe], sentence: str) -> JobRule:
-        def options(job: Any) -> list[Any]:
-            limits = searches[job.setting].limits
-            words = ["--unit", limits.unit, "--first", limits.first, "--most", limits.most]
-            words += ["--minutes", limits.minutes, "--memory-fraction", limits.memory_fraction]
-            return words + (["--memory-mb", limits.node_memory_mb] if limits.node_memory_mb else [])
-
-        probes = {id: search.probe for id, search in searches.items()}
+    def _search(self, command: str, searches: Mapping[str, Probe], sentence: str) -> JobRule:
         file = f"results/{command.replace('-', '_')}/{{}}.run.json"
-        return self._rule(command, "setting", probes, sentence, writes=file, options=options)
+        return self._rule(command, "setting", searches, sentence, writes=file)
 
     @cached_property
     def libtorch_job(self) -> JobRule:

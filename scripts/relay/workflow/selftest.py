@@ -88,7 +88,7 @@ class SelfTest:
             rows += records.of_run(run)
         rows += [records.of_spot_check(setting) for setting in plan.spot_checks]
         rows += [records.of_own_part(part, place, self.pairs.get(place)) for part, place in self.parts]
-        rows += [records.of_probe(planned.probe) for planned in self.call.probes.values()]
+        rows += [records.of_probe(probe) for probe in self.call.probes.values()]
         rows += [records.of_libtorch(setting) for setting in plan.libtorch]
         return rows + [records.of_skipped(line) for line in dict.fromkeys(table.skipped(plan))]  # of several tasks
 

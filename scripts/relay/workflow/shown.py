@@ -17,11 +17,11 @@ from relay.config.expansion import task_options
 from relay.driver import claim, end_jobs, guard, refused
 from relay.driver.view import View
 from relay.libtorch import record
-from relay.planning import chains, handed, requests, searches, table
+from relay.planning import chains, handed, requests, table
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.status import page as status_page
-from relay.training import speed
+from relay.workflow import searches
 from relay.workflow.beside_driver import BesideDriver
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import PROBED, Files
@@ -59,7 +59,6 @@ class Shown(guard.Shows):
         """Print the plan; exit status 1 where Slurm would refuse a job."""
         plan = self.plan
         if self.call.unmeasured and self.call.again:  # what was just measured tells how many jobs there are
-            speed.remember([RESULTS / "speeds" / f"{setting}.json" for setting in self.call.unmeasured], plan.speeds)
             plan = self.call.again()
         _say(table.render(plan, width=_width()))
         if problems := requests.refused(plan):

@@ -1,4 +1,4 @@
-"""How a call of Snakemake begins: its config is read, its site found, its plan made. A mistake is a line for each."""
+"""A new call of Snakemake: its config is read, its site found, its plan made. A mistake is a line for each."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from relay.config import reading, shrink
 from relay.config.config import Config, load
 from relay.driver import first_look, full_disk
 from relay.launch import gpus
-from relay.planning import handed, planner, searches, table
+from relay.planning import handed, table
+from relay.planning.inputs import Here
 from relay.planning.plan import Plan
+from relay.planning.planner import May, make_plan
 from relay.run_folder import results_folder
 from relay.slurm.held import Held
 from relay.spec import user_limits
-from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import Site, leave_to_slurm, load_site, site_of
 from relay.training import changed_code
-from relay.workflow import selftest_plan
+from relay.workflow import searches, selftest_plan, unready
 from relay.workflow.call import RESULTS, Call
 
 # Snakemake tells its targets only after the Snakefile is read. These need no speed that is not measured yet.
@@ -54,7 +55,7 @@ def check_defaults(workflow: Any) -> None:
         reading.read_config(_defaults(workflow))
 
 
-def begin(workflow: Any) -> Call:
+def new_call(workflow: Any) -> Call:
     """The call that the Snakefile is read for. In a job, it is the driver's."""
     with _in_a_line():
         if not workflow.is_main_process:
@@ -96,19 +97,14 @@ def _planned(workflow: Any, words: list[str]) -> Call:
     config = shrink.applied(load(given))
     site = _site(config, workflow, root)
     results_folder.refuse_other(RESULTS)
-    count, alone = cache(gpus.count_gpus), chosen and not site and config.device != "cpu"
-    planned = partial(
-        planner.plan,
-        root=root,
-        site=site,
-        gpus=count,
-        sharing=gpus.of_this_machine(count) if alone else gpus.ALONE,
-        held=(held := None if site else Held.here()),
-        arithmetic=Arithmetic.here(),
-        record=True,
-        prepare=not first_look.dry(words),
-        reading=first_look.only_reads(words),
-    )
+    held, count = None if site else Held.here(), cache(gpus.count_gpus)
+    sharing = gpus.of_this_machine(count) if chosen and not site and config.device != "cpu" else gpus.ALONE
+    may: May = "read" if first_look.only_reads(words) else "look" if first_look.dry(words) else "prepare"
+
+    def planned(config: Config) -> Plan:
+        here = Here.of(config, site, held=held, gpus=count, sharing=sharing)
+        return make_plan(config, here, root=root, may=may)
+
     try:
         plan = planned(config)
     except UserError as error:
@@ -117,7 +113,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
         plan = selftest_plan.with_gates(plan, planned(load(given | reading.read_config(file))))
     if not UNPLANNED & {*words}:
         plan.check_measured()
-    planner.check(plan)
+    unready.check(plan)
     if plan.looks and "status" in words:
         raise looks.NotKnown(*table.unknown(plan))
     return Call(workflow, handed.as_read(plan), chosen, held, partial(planned, config), count)

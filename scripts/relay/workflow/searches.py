@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from relay.base.grouped import grouped
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
 from relay.config.strategies import unit
-from relay.planning.plan import Plan
+from relay.planning.plan import Plan, PlannedSetting
 from relay.probe.deepest import LargestModel, of_record
 from relay.spec import strategy_files
 from relay.spec.identity import fingerprint
-from relay.spec.probe import Limits
 from relay.spec.requirements import Requirements
-from relay.spec.run import Probe, Setting, setting_fields, value_of
+from relay.spec.run import Probe, SearchLimits, Setting, setting_fields, value_of
 
 LARGEST_MODEL = "largest_model"  # the target
 HEADER = """\
@@ -32,30 +31,24 @@ HEADER = """\
 """
 
 
-@dataclass(frozen=True)
-class PlannedProbe:
-    """One probe for all settings that differ in nothing but their batch size; `settings` are their ids."""
-
-    probe: Probe
-    limits: Limits
-    settings: tuple[str, ...]
-
-
-def batch_searches(plan: Plan) -> dict[str, PlannedProbe]:
+def batch_searches(plan: Plan) -> dict[str, Probe]:
     """The probes of a plan, by the id of the first setting that each stands for."""
-    planned_probes: dict[str, PlannedProbe] = {}
-    first_of: dict[str, str] = {}
-    for planned in plan.settings:
-        if planned.setting.strategy.script:  # its batch is its own affair
-            continue
-        name = first_of.setdefault(_without_batch(planned.setting), planned.id)
-        if name in planned_probes:
-            probe_so_far = planned_probes[name]
-            planned_probes[name] = replace(probe_so_far, settings=(*probe_so_far.settings, planned.id))
-        else:
-            probe = Probe.of(planned.setting, id=name, seed=plan.config.seed)
-            planned_probes[name] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
-    return planned_probes
+    return {probe.id: probe for probe in _probe_of_each(plan).values()}
+
+
+def _probe_of_each(plan: Plan) -> dict[str, Probe]:
+    """The probe of each setting: one for all that differ in nothing but their batch size."""
+    probes: dict[str, Probe] = {}
+    for alike in grouped(plan.settings, lambda planned: _without_batch(planned.setting)).values():
+        first = alike[0]
+        if not first.setting.strategy.script:  # its batch is its own affair
+            probe = _probe(first, _limits(first.setting, plan.config), plan)
+            probes |= {planned.id: probe for planned in alike}
+    return probes
+
+
+def _probe(planned: PlannedSetting, limits: SearchLimits, plan: Plan) -> Probe:
+    return Probe.of(planned.setting, id=planned.id, seed=plan.config.seed, limits=limits)
 
 
 def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
@@ -82,19 +75,31 @@ def _without_batch(setting: Setting) -> str:
     return fingerprint([setting.task.name, dict(setting.task.options), *optimizer, setting.strategy, *groups])
 
 
-def _limits(probe: Probe, config: Config) -> Limits:
+def _limits(setting: Setting, config: Config) -> SearchLimits:
     """The batches that the probe may try: only those that the planner would accept."""
-    unit = batch_unit(probe, strategy_files.read(Path(probe.strategy.file)))
-    most, bounds, devices = unit, config.probe, probe.shape.devices
-    while most + unit <= bounds.most and _leaves_steps((most + unit) * devices, probe, config):
+    unit = batch_unit(setting, strategy_files.read(Path(setting.strategy.file)))
+    most, devices = unit, setting.shape.devices
+    while most + unit <= config.probe.most and _leaves_steps((most + unit) * devices, setting, config):
         most += unit
-    first = min(most, max(1, probe.batch.global_batch_size // devices // unit) * unit)
-    return Limits(unit, first, most, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
+    first = min(most, max(1, setting.batch.global_batch_size // devices // unit) * unit)
+    return _bounded(config, unit=unit, first=first, most=most)
 
 
-def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
+def _bounded(config: Config, *, unit: int, first: int, most: int) -> SearchLimits:
+    """These limits of sizes, with the config's of time and memory."""
+    return SearchLimits(
+        unit=unit,
+        first=first,
+        most=most,
+        minutes=config.probe.minutes,
+        memory_fraction=config.probe.memory_fraction,
+        node_memory_mb=config.memory_mb_per_node,
+    )
+
+
+def _leaves_steps(batch: int, setting: Setting, config: Config) -> bool:
     """Whether a run with the global batch size `batch` has any timed steps after warm-up."""
-    return round(probe.length.epochs * (probe.dataset.train_count // batch)) > config.warmup_steps
+    return round(setting.length.epochs * (setting.dataset.train_count // batch)) > config.warmup_steps
 
 
 def batch_unit(setting: Setting, needs: Requirements) -> int:
@@ -105,9 +110,7 @@ def batch_unit(setting: Setting, needs: Requirements) -> int:
 
 def config_text(plan: Plan, answers: Mapping[str, Mapping[str, Any]], path: str) -> str:
     """The plan's config as YAML, with the largest batch of each setting. `answers` maps a probe's id to its answer."""
-    batch_of = {
-        setting: answers[name]["batch_per_device"] for name, p in batch_searches(plan).items() for setting in p.settings
-    }
+    batch_of = {setting: answers[probe.id]["batch_per_device"] for setting, probe in _probe_of_each(plan).items()}
     entries = []
     for planned in plan.settings:
         entry = _comparison(planned.setting, batch_of[planned.id]) | {"repeats": planned.repeats}
@@ -136,9 +139,9 @@ def _comparison(setting: Setting, batch_per_device: int | None) -> dict[str, Any
 def shown_batches(plan: Plan, answers: Mapping[str, Mapping[str, Any]], path: str) -> str:
     """The probes' answers for the terminal: a line for each setting, and the command that uses them."""
     lines = []
-    for name, planned in batch_searches(plan).items():
-        answer, shape = answers[name], planned.probe.shape
-        place = f"{shape.nodes} × {shape.devices_per_node} {shape.device}, {planned.probe.computation.precision}"
+    for name, probe in batch_searches(plan).items():
+        answer, shape = answers[name], probe.shape
+        place = f"{shape.nodes} × {shape.devices_per_node} {shape.device}, {probe.computation.precision}"
         limits = {
             "memory": "",
             "most": ", the largest batch to try",
@@ -150,22 +153,18 @@ def shown_batches(plan: Plan, answers: Mapping[str, Mapping[str, Any]], path: st
     return "\n".join([*lines, f"Use it by: snakemake --profile … --configfile {path}"])
 
 
-def depth_searches(plan: Plan) -> dict[str, PlannedProbe]:
+def depth_searches(plan: Plan) -> dict[str, Probe]:
     """The searches of a plan, by the setting's id: one for each setting whose task has an option `depth`."""
-    planned_searches = {}
-    for planned in plan.settings:
-        if "depth" in planned.setting.task.options:
-            probe = Probe.of(planned.setting, id=planned.id, seed=plan.config.seed)
-            planned_searches[planned.id] = PlannedProbe(probe, _depths(probe, plan.config), (planned.id,))
-    return planned_searches
+    deep = [planned for planned in plan.settings if "depth" in planned.setting.task.options]
+    return {planned.id: _probe(planned, _depths(planned.setting, plan.config), plan) for planned in deep}
 
 
-def _depths(probe: Probe, config: Config) -> Limits:
+def _depths(setting: Setting, config: Config) -> SearchLimits:
     """Depths that have a block for each stage of a pipeline."""
-    needs = strategy_files.read(Path(probe.strategy.file))
-    stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
-    bounds, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
-    return Limits(1, first, bounds.most_blocks, bounds.minutes, bounds.memory_fraction, config.memory_mb_per_node)
+    needs = strategy_files.read(Path(setting.strategy.file))
+    stages = needs.stages_per_process(setting.strategy.options) * setting.shape.world_size
+    first = max(1, stages if "cut_before" in needs.options else 1)
+    return _bounded(config, unit=1, first=first, most=config.probe.most_blocks)
 
 
 def shown_depths(plan: Plan, answers: Mapping[str, Mapping[str, Any]]) -> str:
