@@ -34,10 +34,9 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.folder = folder / "project", folder
-        for name in ("scripts", "envs"):
-            (self.root / name).mkdir(parents=True)
-        for name in ("scripts/bootstrap.py", "scripts/editable.py", "pyproject.toml"):
-            shutil.copy(ROOT / name, self.root / name)
+        (self.root / "envs").mkdir(parents=True)
+        shutil.copytree(ROOT / "scripts", self.root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", self.root)
         both = [self.offered(name, version, "", "+cpu") for name, version in TORCH.items()]
         self.lock("torch.txt", *both)
         self.lock("torch-cuda.txt", self.offered("nvidia-thing", "13.0", "", marker=" ; sys_platform == 'linux'"))

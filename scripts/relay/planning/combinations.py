@@ -18,7 +18,7 @@ from relay.config.config import Config
 from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import StrategyFile
 from relay.environments import login_node, software
-from relay.environments.locks import lock_of
+from relay.environments.locks import lock_of, names_and_versions
 from relay.planning import cautions, scripts, settings, skips
 from relay.planning.plan import Plan, PlannedSetting, Skipped
 from relay.planning.settings import Here
@@ -54,7 +54,7 @@ class Identities:
         """The digest of the versions that a stack's lock pins, or None where it has no lock."""
         if stack not in self.locks:
             path = lock_of(self.root, stack)
-            self.locks[stack] = identity.fingerprint(identity.lock_lines(path)) if path.exists() else None
+            self.locks[stack] = identity.fingerprint(names_and_versions(path)) if path.exists() else None
         return self.locks[stack]
 
     def of(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:

@@ -14,6 +14,9 @@ from relay.base.typed import built
 from relay.spec.dataset import DatasetSpec
 from relay.spec.tasks import TaskSpec
 
+# Exit statuses of `relay card`: the task's data, what it imports, or a GPU is not there.
+UNPREPARED, NO_PACKAGE, NO_GPU = 3, 4, 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
