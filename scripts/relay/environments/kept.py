@@ -40,6 +40,9 @@ COMPILERS = {"g++": "g++", "make": "make"}  # programs, each with the Debian pac
 # The user's, which change what compilers make. CMake and setuptools heed most of them.
 HEEDED = re.compile(r"CC|CXX|(C|CXX|CPP|LD|CUDA)FLAGS|NVCC_(APPEND|PREPEND)_FLAGS|CMAKE_\w+|HOROVOD_\w+|DS_\w+")
 
+# What tells an error in the words of compilers, CMake, pip and shells; the first that is met counts.
+TELLING = (r"(?i)\berror:(?! subprocess)|CMake Error|THESE PACKAGES", r": (command )?not found$")
+
 
 def cache() -> Path:
     """This user's folder for what took long to make: `$XDG_CACHE_HOME/torch-relay`, or `~/.cache/torch-relay`."""
@@ -87,8 +90,8 @@ class Build:
     def failed(self, said: str, remedy: str = "") -> UserError:
         """The error of a build that has said this: its first line that tells an error."""
         lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no line says why"]
-        telling = re.compile(r"(?i)\berror:(?! subprocess)|CMake Error|THESE PACKAGES")
-        place = next((number for number, line in enumerate(lines) if telling.search(line)), len(lines) - 1)
+        told = (number for text in TELLING for number, line in enumerate(lines) if re.search(text, line))
+        place = next(told, len(lines) - 1)
         reason = " ".join(lines[place : place + (2 if lines[place].endswith(":") else 1)])[:300]  # CMake's comes next
         known = look_up(reason)
         if known and known.name == "environment" and not remedy:
