@@ -157,8 +157,8 @@ def add_own(venv: Path) -> None:
     if there and all(path.is_file() for path in last):
         return
     # Not by the user's configuration, which may want hashes or another folder.
-    how = ["--isolated", "--no-deps", "--no-index", "--no-build-isolation"]
-    result = run_pip(pip_of(venv), "install", *how, "--editable", ROOT.as_uri())
+    how = ["--no-deps", "--no-index", "--no-build-isolation"]
+    result = run_pip(pip_of(venv), "install", *how, "--editable", ROOT.as_uri(), configured=False)
     if result.returncode:
         raise InstallError(f"pip could not install this checkout:\n{result.stdout}".rstrip())
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relay.environments.pip import environment as pips_environment
+
 PROBE_SECONDS = 5
 # Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
 SOURCE_ONLY = "connection-pool"
@@ -36,12 +38,20 @@ def pip_of(venv: Path) -> list[str]:
 
 
 def run_pip(
-    pip: list[str], *arguments: str, timeout: float | None = None, shown: Callable[[str], None] = lambda line: None
+    pip: list[str],
+    *arguments: str,
+    timeout: float | None = None,
+    shown: Callable[[str], None] = lambda line: None,
+    configured: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a pip, keeping what it says; `shown` gets each line at once. Raises subprocess.TimeoutExpired."""
+    """Runs a pip, keeping what it says; `shown` gets each line at once. Raises subprocess.TimeoutExpired.
+
+    With `configured`, the user's files of pip's configuration count.
+    """
     command = [*pip, "--disable-pip-version-check", "--no-input", *arguments]
     # Older pips would build the old way, which needs a package that no lock has; newer ones ignore this.
-    environment = {**os.environ, "PIP_USE_PEP517": "1"}
+    environment = {**pips_environment(), "PIP_USE_PEP517": "1"}
+    environment |= {} if configured else {"PIP_CONFIG_FILE": os.devnull}
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     together["close_fds"] = False
     if timeout is not None:

@@ -57,7 +57,7 @@ class Project:
         (self.root / "envs" / file).write_text("".join(entries), encoding="utf-8")
 
     def install(self, *options: str, torch: str = "cpu") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "scripts/bootstrap.py", "--torch", torch, *options]
+        command = [sys.executable, "scripts/bootstrap.py", "--torch", torch, "--network-seconds", "60", *options]
         command += ["--torch-index", self.index("cpu").as_uri()]
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=LONGEST_SECONDS)
 
@@ -125,4 +125,23 @@ def test_what_a_killed_installation_left_running_is_waited_for_and_then_repaired
     release.join()
     assert after.returncode == 0, after.stderr
     assert after.stdout.startswith("Waiting for another installation")
+    assert project.packages() == REGISTRYS
+
+
+@pytest.mark.slow
+def test_settings_of_pip_that_say_what_it_does_lead_no_package_elsewhere(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clusters set some of them for users who install into their homes."""
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(
+        "[global]\nquiet = 2\n[install]\nuser = true\nrequire-virtualenv = true\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+    elsewhere = {"TARGET": str(tmp_path / "target"), "PREFIX": str(tmp_path / "prefix"), "DRY_RUN": "1"}
+    for name, value in {**elsewhere, "NO_BINARY": ":all:", "NO_DEPS": "1", "PYTHON": "/usr/bin/python3"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    done = project.install(torch="cuda")
+    assert done.returncode == 0, done.stderr
     assert project.packages() == REGISTRYS

@@ -48,6 +48,8 @@ def check(arguments: Sequence[str]) -> None:
         given = parsed(arguments)
     except UserError as error:
         sys.exit(f"error: {error}")
+    if problem := full_disk.no_cache():
+        sys.exit(f"error: {problem}")
     if any(map(LISTING.fullmatch, arguments)):
         print(*TARGETS.findall(SNAKEFILE.read_text(encoding="utf-8")), "all rules:", sep="\n", flush=True)
     if given.targets == ["status"] and given.cores is None and given.jobs is None:

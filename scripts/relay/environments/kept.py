@@ -45,9 +45,14 @@ TELLING = (r"(?i)\berror:(?! subprocess)|CMake Error|THESE PACKAGES", r": (comma
 
 
 def cache() -> Path:
-    """This user's folder for what took long to make: `$XDG_CACHE_HOME/torch-relay`, or `~/.cache/torch-relay`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "torch-relay"
+    """This user's folder for what took long to make: `$XDG_CACHE_HOME/torch-relay`, or `~/.cache/torch-relay`.
+
+    Raises UserError for a user without a home folder.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-relay"
+    except RuntimeError:
+        raise UserError(f"user {os.getuid()} has no home folder here: set HOME, or {ELSEWHERE}") from None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def filesystem(path: Path) -> str | None:
 
 def located(path: Path) -> dict[str, Any]:
     """A path and its filesystem's type."""
-    path = path.expanduser()
+    with suppress(RuntimeError):  # a user without a home folder, as in some containers
+        path = path.expanduser()
     return {"path": str(path), "filesystem": filesystem(path)}
 
 
