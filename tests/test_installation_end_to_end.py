@@ -137,11 +137,12 @@ def test_settings_of_pip_that_say_what_it_does_lead_no_package_elsewhere(
     configuration.write_text(
         "[global]\nquiet = 2\n[install]\nuser = true\nrequire-virtualenv = true\n", encoding="utf-8"
     )
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     elsewhere = {"TARGET": str(tmp_path / "target"), "PREFIX": str(tmp_path / "prefix"), "DRY_RUN": "1"}
-    for name, value in {**elsewhere, "NO_BINARY": ":all:", "NO_DEPS": "1", "PYTHON": "/usr/bin/python3"}.items():
-        monkeypatch.setenv(f"PIP_{name}", value)
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    done = project.install(torch="cuda")
+    elsewhere |= {"CONFIG_FILE": str(configuration), "NO_BINARY": ":all:", "NO_DEPS": "1", "PYTHON": "/usr/bin/python3"}
+    with monkeypatch.context() as cluster:
+        for name, value in elsewhere.items():
+            cluster.setenv(f"PIP_{name}", value)
+        cluster.setenv("PYTHONSAFEPATH", "1")
+        done = project.install(torch="cuda")
     assert done.returncode == 0, done.stderr
     assert project.packages() == REGISTRYS

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
-from relay.environments import kept, versioned
+from relay.environments import kept, node, versioned
 from relay.environments.kept import Build
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -112,6 +113,23 @@ def test_a_cache_of_another_user_is_refused(cache: Path) -> None:
     os.chown(cache, 12345, -1)
     with pytest.raises(UserError, match=r"built belongs to another user \(12345\).* in XDG_CACHE_HOME"):
         kept.kept("thing", [], "thing 1.0", wheel)
+
+
+def test_a_build_works_where_the_temporary_folder_runs_no_program(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CMake and packages run what they have just compiled, and /tmp may be mounted noexec."""
+    (disk := tmp_path / "disk").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    monkeypatch.setattr(kept, "noexec", lambda folder: folder == disk)
+    folders = list[Path]()
+    kept.kept("thing", [], "thing 1.0", lambda build: folders.append(build.folder) or wheel(build))
+    assert folders[0].parent == cache.parent
+    assert not folders[0].exists()
+    monkeypatch.setattr(node, "noexec", lambda folder: folder == disk)
+    asked = {"mode": "wheels", "site_wheels": True}
+    with pytest.raises(UserError, match=r"node_disk: .*/disk on node \S+ is mounted noexec.*; name another folder in"):
+        node.prepare(asked, disk)
 
 
 def test_an_open_umask_opens_no_cache(cache: Path) -> None:

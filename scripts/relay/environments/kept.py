@@ -29,6 +29,7 @@ from relay.base.clock import duration
 from relay.base.errors import UserError
 from relay.base.files import errors_in_one_line
 from relay.chain import files, writers
+from relay.environments.node_folder import noexec
 from relay.environments.versioned import only_one
 from relay.run_folder.known_faults import look_up
 
@@ -122,15 +123,24 @@ def kept(name: str, depends_on: Sequence[Any], what: str, make: Callable[[Build]
         started, log = time.monotonic(), place.with_name(f"{place.name}.log")
         print(f"Building {what} on node {os.uname().nodename}; this is done once; its log: {log}", flush=True)
         log.write_text("", encoding="utf-8")
-        with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as text, telling(f"building {what}"):
-            folder, remedy = Path(text), "free that disk, or name another folder in TMPDIR"
-            with errors_in_one_line(folder, "cannot be used", remedy):
+        with scratch() as folder, telling(f"building {what}"):
+            with errors_in_one_line(folder, "cannot be used", "free that disk, or name another folder in TMPDIR"):
                 file = make(Build(what, folder, log))
             _keep(file, place)
         print(f"  built in {time.monotonic() - started:.0f} s", flush=True)
     made = _made(place)
     assert made is not None
     return made
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder on a local disk; in the cache where that disk is mounted noexec, as /tmp is on some machines."""
+    disk = Path(tempfile.gettempdir())
+    if noexec(disk):
+        writers.make_own(disk := cache())
+    with tempfile.TemporaryDirectory(prefix="torch-relay-build-", dir=disk) as folder:
+        yield Path(folder)
 
 
 def _folder() -> Path:

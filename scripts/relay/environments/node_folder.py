@@ -33,6 +33,11 @@ def node_disk(text: str) -> Path:
     return disk
 
 
+def noexec(folder: Path) -> bool:
+    """Whether nothing in this folder can be run, nor a library there be loaded: its disk is mounted so."""
+    return bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
+
+
 def in_one_line(path: Path) -> AbstractContextManager[None]:
     """Raise UserError for an OSError: the user, not this project, can mend a full, read-only or broken disk."""
     remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"

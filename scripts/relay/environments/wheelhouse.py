@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import fresh_folder, sha256
-from relay.environments import built, installer, pip
+from relay.environments import built, installer, kept, pip
 from relay.environments.locks import Pin, exactly, is_recorded, lock_of, pinned, read
 from relay.environments.recipes import RECIPES
 from relay.environments.versioned import only_one
@@ -206,8 +205,8 @@ def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *optio
 def _build(wanted: Order, partial: Path) -> set[str]:
     """Add the wheels that have to be built, in an environment of the others; their names. Raises UserError."""
     names = set()
-    with tempfile.TemporaryDirectory(prefix="torch-relay-environment-") as folder:
-        environment = Path(folder) / "environment"
+    with kept.scratch() as folder:
+        environment = folder / "environment"
         installer.install(partial, partial / REQUIREMENTS, wanted.python, environment)
         for pin in wanted.built:
             wheel = built.wheel(pin, environment / "bin" / "python", wanted.build, wanted.arch_list)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from relay.environments.node_folder import noexec
 from relay.process import cpus, mps_daemon, system
 
 # Where compiled extensions go unless their variable says otherwise.
@@ -132,6 +133,7 @@ def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
     declared = (job or {}).get("node_disk")
     text = os.path.expandvars(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     disk: dict[str, Any] = {"declared": declared, "path": text, "filesystem": None, "free_bytes": None, "error": None}
+    disk["noexec"] = False
     if "$" in text:
         return disk | {"error": f"{text} is not set"}
     path = Path(text)
@@ -144,7 +146,7 @@ def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
             stream.flush()
             os.fsync(stream.fileno())
             seconds = time.perf_counter() - started
-        free_bytes = shutil.disk_usage(path).free
+        free_bytes, disk["noexec"] = shutil.disk_usage(path).free, noexec(path)
     except OSError as error:
         return disk | {"error": error.strerror or str(error)}
     disk |= {"filesystem": filesystem(path), "free_bytes": free_bytes}
