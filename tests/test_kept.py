@@ -132,6 +132,20 @@ def test_a_build_works_where_the_temporary_folder_runs_no_program(
         node.prepare(asked, disk)
 
 
+def test_compilers_are_asked_in_english(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that tells an error is found by its words."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+
+    def fail(build: Build) -> Path:
+        build.run(
+            ["sh", "-c", 'case "$LC_ALL" in C) echo "a.c:1: error: no type";; *) echo Fehler;; esac; echo 2; exit 1']
+        )
+        return build.folder
+
+    with pytest.raises(UserError, match=r"thing 1\.0 could not be built on node \S+: a\.c:1: error: no type; all that"):
+        kept.kept("thing", [], "thing 1.0", fail)
+
+
 def test_an_open_umask_opens_no_cache(cache: Path) -> None:
     before = os.umask(0)
     try:

@@ -44,6 +44,8 @@ HEEDED = re.compile(r"CC|CXX|(C|CXX|CPP|LD|CUDA)FLAGS|NVCC_(APPEND|PREPEND)_FLAG
 # What tells an error in the words of compilers, CMake, pip and shells; the first that is met counts.
 TELLING = (r"(?i)\berror:(?! subprocess)|CMake Error|THESE PACKAGES", r": (command )?not found$")
 
+IN_ENGLISH = {"LC_ALL": "C"}  # what compilers say otherwise, nothing here would understand
+
 
 def cache() -> Path:
     """This user's folder for what took long to make: `$XDG_CACHE_HOME/torch-relay`, or `~/.cache/torch-relay`.
@@ -83,7 +85,7 @@ class Build:
         """Run a step. Its compilers end with this process: they are in one process group. Raises UserError."""
         with self.log.open("a", encoding="utf-8") as said:
             together: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True}
-            with subprocess.Popen(words, env=environment, **together) as running:
+            with subprocess.Popen(words, env={**(environment or os.environ), **IN_ENGLISH}, **together) as running:
                 try:
                     status = running.wait()
                 except BaseException:

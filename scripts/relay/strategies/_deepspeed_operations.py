@@ -102,7 +102,7 @@ def _compiled(builder: Any, build: Build) -> Any:
 
     The user's TORCH_CUDA_ARCH_LIST may be for other GPUs, and DeepSpeed 0.19.8 ends with ValueError on its 9.0a.
     """
-    variables = {"PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
+    variables = kept.IN_ENGLISH | {"PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
     variables |= {"TORCH_EXTENSIONS_DIR": str(build.folder), "MAX_JOBS": os.environ.get("MAX_JOBS") or kept.cpus()}
     variables |= {"TORCH_CUDA_ARCH_LIST": ";".join(_architectures())} if _on_gpus(builder) else {}
     try:
