@@ -40,7 +40,6 @@ from bootstrap_pip import (
     InstallError,
     NoSuchBuild,
     check_network,
-    index_offers,
     pip_install,
     pip_of,
     run_pip,
@@ -49,8 +48,10 @@ from bootstrap_pip import (
 from editable import files
 from relay.base.errors import UserError
 from relay.environments.locks import Pin, exactly, read
+from relay.environments.pip import index_offers
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PROBE_SECONDS = 5
 
 
 def has_nvidia_gpu(devices: Path = Path("/dev")) -> bool:
@@ -185,7 +186,7 @@ def install_torch(venv: Path, lock: list[Pin], device: str, index: str) -> tuple
         pip_install(venv, torch, "--no-deps")
     except NoSuchBuild:
         say(f"      no torch {version} where pip's own configuration looks: passed over")
-        if not index_offers(venv, index, version):
+        if not index_offers(index, "torch", version, pip=pip_of(venv), seconds=PROBE_SECONDS):
             say(f"      no torch {version} at {index}, or it cannot be reached: passed over")
             if sys.platform == "linux":
                 say("      Only the registry's build of torch is left. It brings CUDA: gigabytes to download.")

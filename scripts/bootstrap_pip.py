@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
@@ -15,7 +14,6 @@ from typing import Any
 
 from relay.environments.pip import environment as pips_environment
 
-PROBE_SECONDS = 5
 # Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
 SOURCE_ONLY = "connection-pool"
 
@@ -88,20 +86,6 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
         kind = NoSuchBuild if re.search(missing, result.stdout) else InstallError
         fault = re.search(r"(?im)^ *error:", result.stdout)  # what comes before is what has gone well
         raise kind(f"pip could not install this:\n{result.stdout[fault.start() if fault else 0 :].rstrip()}")
-
-
-def index_offers(venv: Path, index: str, version: str) -> bool:
-    """Whether an index answers within PROBE_SECONDS and has that version of torch for this machine.
-
-    pip itself asks, so that its proxy and certificates are used.
-    """
-    query = ["index", "versions", "torch", "--index-url", index, "--retries=0"]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        answer = run_pip(pip_of(venv), *query, timeout=PROBE_SECONDS)
-        # Of that line alone: others name what is installed already.
-        listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
-        return listed is not None and version in listed.group(1).split(", ")
-    return False
 
 
 def check_network(venv: Path, name: str, seconds: float) -> None:

@@ -130,13 +130,13 @@ def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
     return complaint(said) if running.returncode else ""
 
 
-def index_offers(index: str, name: str, version: str, *, python: Path | str) -> bool:
-    """Whether an index answers in time and has that version. pip asks, so that its proxy settings apply."""
-    ask = [*program(python), "index", "versions", name, "--index-url", index, "--retries=0"]
+def index_offers(index: str, name: str, version: str, *, pip: Sequence[str], seconds: float = PROBE_SECONDS) -> bool:
+    """Whether an index answers in time and has that version. A `pip` (its words) asks, with the user's proxy."""
+    ask = [*pip, "index", "versions", name, "--index-url", index, "--retries=0"]
+    how: dict[str, Any] = {"env": environment(), "capture_output": True, "text": True, "timeout": seconds}
     with suppress(subprocess.TimeoutExpired):
-        answer = subprocess.run(
-            ask, check=False, env=environment(), capture_output=True, text=True, timeout=PROBE_SECONDS
-        )
+        answer = subprocess.run(ask, check=False, **how)
+        # Of that line alone: others name what is installed already.
         listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
         return listed is not None and version in listed[1].split(", ")
     return False

@@ -180,7 +180,7 @@ def _download(wanted: Order, partial: Path) -> None:
         if pip.lacks("torch", words):
             torch = f"{pinned(wanted.locked, 'torch')}+cpu"
             print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
-            if not pip.index_offers(CPU_INDEX, "torch", torch, python=wanted.python):
+            if not pip.index_offers(CPU_INDEX, "torch", torch, pip=pip.program(wanted.python)):
                 lacks = f"no torch {torch} for Python {python} there either, or it cannot be reached"
                 raise UserError(f"{lacks}; {CPU_REMEDY}")
             where = ("--extra-index-url", CPU_INDEX)

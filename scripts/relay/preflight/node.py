@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from relay.environments.node_folder import noexec
+from relay.environments.node_folder import looked_at, noexec
 from relay.process import cpus, mps_daemon, system
 
 # Where compiled extensions go unless their variable says otherwise.
@@ -131,12 +131,11 @@ def cache(path: Path) -> dict[str, Any]:
 def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
     """The node's own disk as the site declares it, expanded here; `error` says why it cannot be used, or is None."""
     declared = (job or {}).get("node_disk")
-    text = os.path.expandvars(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
-    disk: dict[str, Any] = {"declared": declared, "path": text, "filesystem": None, "free_bytes": None, "error": None}
-    disk["noexec"] = False
-    if "$" in text:
-        return disk | {"error": f"{text} is not set"}
-    path = Path(text)
+    path, problem = looked_at(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    disk: dict[str, Any] = {"declared": declared, "path": str(path), "filesystem": None, "free_bytes": None}
+    disk |= {"noexec": False, "error": problem or None}
+    if problem:
+        return disk
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix="relay-preflight-") as stream:
             first = os.environ.get("LOCAL_RANK", "0") == "0"  # one a node: several would share the bandwidth
