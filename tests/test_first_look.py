@@ -101,3 +101,15 @@ def test_a_home_folder_that_takes_no_writing_is_one_line(folder: Path) -> None:
         f"error: {folder}/full/.cache/snakemake: Snakemake's cache cannot be written: Not a directory; free it or its "
     )
     assert done.stderr == f"{line}quota, or name a folder of yours on another disk in XDG_CACHE_HOME\n"
+
+
+def test_what_a_call_writes_is_its_users_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first files are there before it looks who may write to the folder of results."""
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-n"])
+    before = os.umask(0)
+    try:
+        check(["-n"])
+    finally:
+        given = os.umask(before)
+    assert given == 0o022
