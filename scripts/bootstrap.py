@@ -20,9 +20,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +33,25 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         "install PYTHON=python3.12` (clusters: config/sites/README.md)".format(*sys.version_info[:2], sys.executable)
     )
 
+os.umask(os.umask(0o077) | 0o022)  # nobody else may change what you run
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))  # PYTHONSAFEPATH takes it away
+from bootstrap_pip import (
+    InstallError,
+    NoSuchBuild,
+    check_network,
+    pip_install,
+    pip_of,
+    run_pip,
+    say,
+)
+from editable import files
+from relay.base.errors import UserError
+from relay.environments.locks import Pin, exactly, read
+from relay.environments.pip import index_offers
+
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 5
-# Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
-SOURCE_ONLY = "connection-pool"
-
-
-class InstallError(Exception):
-    """The installation cannot go on; the message says why and what to do."""
-
-
-class NoSuchBuild(InstallError):
-    """The sources that were asked do not have the wanted build of torch."""
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def has_nvidia_gpu(devices: Path = Path("/dev")) -> bool:
@@ -64,23 +65,6 @@ def has_nvidia_gpu(devices: Path = Path("/dev")) -> bool:
         listing = subprocess.run([nvidia_smi, "-L"], check=False, capture_output=True, text=True, timeout=20)
         return listing.returncode == 0 and "GPU " in listing.stdout
     return False
-
-
-def exactly(lock: str, label: str = "") -> str:
-    """A lock's text with each version exactly as it stands there, or with a local label such as `+cpu`.
-
-    `==2.13.0` would also take a `2.13.0+cpu` or a `2.13.0+computecanada` from a folder of wheels, whose hash the lock
-    does not have. `===` takes no label but the given one.
-    """
-    return re.sub(r"(?m)^([A-Za-z0-9._-]+)==([^\s;]+)", rf"\1===\2{label}", lock)
-
-
-def entry(lock: str, name: str) -> str:
-    """One package's entry in a lock, with its hashes. Raises InstallError if the lock does not name it."""
-    match = re.search(rf"(?m)^{name}==.*(?:\n[ \t]+.*)*", lock)
-    if match is None:
-        raise InstallError(f"envs/torch.txt names no {name}: restore it, or run `make lock`")
-    return match.group() + "\n"
 
 
 class Stamp:
@@ -160,47 +144,11 @@ def create(venv: Path) -> None:
         raise InstallError(f"the virtual environment could not be made:\n{done.stdout}{done.stderr}".rstrip())
 
 
-def pip_of(venv: Path) -> list[str]:
-    """The command of an environment's pip."""
-    return [str(venv / "bin" / "python"), "-P", "-m", "pip"]
-
-
-def run_pip(
-    pip: list[str], *arguments: str, timeout: float | None = None, shown: Callable[[str], None] = lambda line: None
-) -> subprocess.CompletedProcess[str]:
-    """Runs a pip, keeping what it says; `shown` gets each line at once. Raises subprocess.TimeoutExpired."""
-    command = [*pip, "--disable-pip-version-check", "--no-input", *arguments]
-    # Older pips would build the old way, which needs a package that no lock has; newer ones ignore this.
-    environment = {**os.environ, "PIP_USE_PEP517": "1"}
-    together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    together["close_fds"] = False
-    if timeout is not None:
-        return subprocess.run(command, check=False, env=environment, timeout=timeout, **together)
-    with subprocess.Popen(command, env=environment, **together) as running:
-        lines = []
-        for line in running.stdout or ():
-            lines.append(line)
-            shown(line)
-    return subprocess.CompletedProcess(command, running.returncode, "".join(lines))
-
-
-def show_progress(line: str) -> None:
-    """Tells what takes long of what pip says: files of a megabyte and more, builds, and the installation."""
-    match = re.match(r"\s*Downloading \S*?([^/\s]+?)-\d\S* \(([\d.]+ [MG]B)\)", line)
-    if match:
-        say(f"      downloading {match[1]} ({match[2]})")
-    elif line.startswith("Installing collected packages: "):
-        count = line.count(",") + 1
-        say(f"      installing {count} package{'s' * (count > 1)}")
-
-
 def add_own(venv: Path) -> None:
     """Has the environment import this checkout's `relay`, find its plugins of Snakemake, and have its commands.
 
     Does nothing where all of it is there. Raises InstallError with pip's own words if it fails.
     """
-    from editable import files  # needs this Python
-
     packages = next(venv.glob("lib/python3*/site-packages"))
     text_by_path = {packages / name: text for name, text in files().items()}
     record = [*text_by_path][-1]  # pip writes it last, with another content
@@ -210,61 +158,10 @@ def add_own(venv: Path) -> None:
     if there and all(path.is_file() for path in last):
         return
     # Not by the user's configuration, which may want hashes or another folder.
-    how = ["--isolated", "--no-deps", "--no-index", "--no-build-isolation"]
-    result = run_pip(pip_of(venv), "install", *how, "--editable", ROOT.as_uri())
+    how = ["--no-deps", "--no-index", "--no-build-isolation"]
+    result = run_pip(pip_of(venv), "install", *how, "--editable", ROOT.as_uri(), configured=False)
     if result.returncode:
         raise InstallError(f"pip could not install this checkout:\n{result.stdout}".rstrip())
-
-
-def pip_install(venv: Path, requirements: str, *options: str) -> None:
-    """Installs the text of a requirements file. Raises InstallError with pip's own words if that fails."""
-    safety = ["--require-hashes", "--only-binary=:all:", f"--no-binary={SOURCE_ONLY}", "--no-build-isolation"]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write(requirements)
-        file.flush()
-        how = ["--progress-bar=off", *safety, *options]
-        result = run_pip(pip_of(venv), "install", *how, "--requirement", file.name, shown=show_progress)
-    if result.returncode:
-        # The second is what pip says where a constraints file of the user's own names torch as well.
-        missing = r"(No matching distribution found for|Cannot install) torch(vision)?="
-        kind = NoSuchBuild if re.search(missing, result.stdout) else InstallError
-        fault = re.search(r"(?im)^ *error:", result.stdout)  # what comes before is what has gone well
-        raise kind(f"pip could not install this:\n{result.stdout[fault.start() if fault else 0 :].rstrip()}")
-
-
-def index_offers(venv: Path, index: str, version: str) -> bool:
-    """Whether an index answers within PROBE_SECONDS and has that version of torch for this machine.
-
-    pip itself asks, so that its proxy and certificates are used.
-    """
-    query = ["index", "versions", "torch", "--index-url", index, "--retries=0"]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        answer = run_pip(pip_of(venv), *query, timeout=PROBE_SECONDS)
-        # Of that line alone: others name what is installed already.
-        listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
-        return listed is not None and version in listed.group(1).split(", ")
-    return False
-
-
-def check_network(venv: Path, lock: str, seconds: float) -> None:
-    """Raises InstallError, after so many seconds at most, unless pip finds the first package of a lock where it looks.
-
-    Without a network pip itself goes on trying for minutes.
-    """
-    pip = some_pip(venv)
-    if pip is None:
-        return
-    name = re.findall(r"(?m)^([A-Za-z0-9._-]+)==", lock)[0]
-    try:
-        answer = run_pip(pip, "index", "versions", name, "--retries=0", timeout=seconds)
-    except subprocess.TimeoutExpired:
-        problem = f"does not answer within {seconds:g} s (a slow one: make install NETWORK_SECONDS=60)"
-    else:
-        if answer.returncode == 0:
-            return
-        problem = f"cannot be reached, or has no {name} ({answer.stdout.strip().rpartition(chr(10))[2]})"
-    remedy = "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
-    raise InstallError(f"pip's package index {problem}; {remedy}")
 
 
 def check_writable(venv: Path) -> None:
@@ -275,46 +172,42 @@ def check_writable(venv: Path) -> None:
         raise InstallError(f"{folder}: you may not write there; {remedy}")
 
 
-def some_pip(venv: Path) -> list[str] | None:
-    """A pip that is there before the environment is made: the old one's, this Python's, or that which Python brings."""
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-P", "-m", "pip"]
-    if (venv / "bin" / "python").exists():
-        return pip_of(venv)
-    bundled = importlib.util.find_spec("ensurepip")
-    wheels = Path(str(bundled.origin)).parent.glob("_bundled/pip-*.whl") if bundled else iter(())
-    return next(([sys.executable, f"{wheel}/pip"] for wheel in wheels), None)
-
-
-def install_torch(venv: Path, lock: str, device: str, index: str) -> tuple[str, str]:
+def install_torch(venv: Path, lock: list[Pin], device: str, index: str) -> tuple[str, list[Pin]]:
     """Installs the CPU build of torch if it is wanted and offered.
 
     Returns the build to use, cpu or registry, and what of the lock is left to install. The registry's build is left to
     the step that installs everything that torch needs.
     """
     if device == "cuda":
-        return "registry", exactly(lock)
-    torch = exactly(entry(lock, "torch"), "+cpu")
-    version = torch.split()[0].removeprefix("torch===")
+        return "registry", lock
+    version, torch = one_of(lock, "torch", "+cpu")
     source: tuple[str, ...] = ()
     try:
         pip_install(venv, torch, "--no-deps")
     except NoSuchBuild:
         say(f"      no torch {version} where pip's own configuration looks: passed over")
-        if not index_offers(venv, index, version):
+        if not index_offers(index, "torch", version, pip=pip_of(venv), seconds=PROBE_SECONDS):
             say(f"      no torch {version} at {index}, or it cannot be reached: passed over")
             if sys.platform == "linux":
                 say("      Only the registry's build of torch is left. It brings CUDA: gigabytes to download.")
-            return "registry", exactly(lock)
+            return "registry", lock
         say(f"      from {index}")
         source = ("--extra-index-url", index)
         pip_install(venv, torch, "--no-deps", *source)
-    rest = lock.replace(entry(lock, "torch"), "")
+    done = ["torch"]
     # Not every Python has a CPU build of torchvision; the registry's does beside the CPU build of torch.
     with contextlib.suppress(NoSuchBuild):
-        pip_install(venv, exactly(entry(lock, "torchvision"), "+cpu"), "--no-deps", *source)
-        rest = rest.replace(entry(lock, "torchvision"), "")
-    return "cpu", exactly(rest)
+        pip_install(venv, one_of(lock, "torchvision", "+cpu")[1], "--no-deps", *source)
+        done.append("torchvision")
+    return "cpu", [pin for pin in lock if pin.name not in done]
+
+
+def one_of(lock: list[Pin], name: str, label: str) -> tuple[str, str]:
+    """A package's version with a local label, and what pip is asked for it. Raises InstallError without it."""
+    for pin in lock:
+        if pin.name == name:
+            return f"{pin.version}{label}", pin.lines("===", label)
+    raise InstallError(f"envs/torch.txt names no {name}: restore it, or run `make lock`")
 
 
 @contextlib.contextmanager
@@ -353,11 +246,11 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
         say(f"{shown} is up to date")
         return
     started = time.monotonic()
-    texts = {name: (ROOT / "envs" / name).read_text(encoding="utf-8") for name in wanted["locks"]}
+    locks = {name: read(ROOT / "envs" / name) for name in wanted["locks"]}
     say(f"Installing Torch Relay into {shown} (Python {wanted['python']}); this takes some minutes")
     # Before anything else: what is there is not torn down where nothing new can be had.
     check_writable(venv)
-    check_network(venv, texts["driver.txt"], network_seconds)
+    check_network(venv, locks["driver.txt"][0].name, network_seconds)
     if keep:
         build, device = installed["build"], installed["device"]
     else:
@@ -365,12 +258,12 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
         clear(stamp)
         create(venv)
         say("[2/4] torch for " + ("an NVIDIA GPU" if device == "cuda" else "the CPU (no NVIDIA GPU in use)"))
-        build, rest = install_torch(venv, texts["torch.txt"], device, index)
+        build, rest = install_torch(venv, locks["torch.txt"], device, index)
         say("[3/4] what a training job needs beside it")
         # Torch itself where it is still missing, and CUDA's libraries where its build needs them.
-        pip_install(venv, rest + (exactly(texts["torch-cuda.txt"]) if build == "registry" else ""))
+        pip_install(venv, exactly(rest + (locks["torch-cuda.txt"] if build == "registry" else [])))
     say("[4/4] Snakemake, the report's packages" + (", and what checks the project" if dev else ""))
-    pip_install(venv, exactly(texts["driver.txt"] + texts.get("dev.txt", "")))
+    pip_install(venv, exactly(locks["driver.txt"] + locks.get("dev.txt", [])))
     stamp.write({**wanted, "device": device, "build": build})
     add_own(venv)
     say(f"Installed in {time.monotonic() - started:.0f} s")
@@ -384,12 +277,11 @@ def main() -> None:
     parser.add_argument("--torch-index", default=TORCH_CPU_INDEX, metavar="URL", help="index of torch's CPU builds")
     parser.add_argument("--network-seconds", type=float, default=10, help="how long to wait for an index's answer (10)")
     options = parser.parse_args()
-    os.umask(os.umask(0o077) | 0o022)  # nobody else may change what you run
     try:
         options.venv.parent.mkdir(parents=True, exist_ok=True)
         with only_one(options.venv.parent):
             install(options.venv, options.dev, options.torch, options.torch_index, options.network_seconds)
-    except (InstallError, OSError) as error:
+    except (InstallError, UserError, OSError) as error:
         sys.exit(f"Installation stopped: {error}")
     except KeyboardInterrupt:
         sys.exit("Installation interrupted; the next call starts it anew")

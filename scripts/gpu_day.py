@@ -18,21 +18,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import gpu_day_archive
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "config/gpu-day"
-MOST_ARCHIVE_BYTES, MOST_FILE_BYTES = 13_000_000, 200_000
-KEPT = (".md", ".json", ".csv", ".tsv", ".log", ".html", ".sbatch", ".yaml", ".txt")
-LEFT_OUT = ("datasets", "code", "snakemake", "checkpoints", ".snakemake")
 GRACE_SECONDS = 10.0  # to write a page, after SIGTERM
 LAST_SECONDS = 20.0  # for the archive
 MACHINE = """
@@ -229,24 +227,7 @@ class Day:
         """Write the archive of what is there, in one step."""
         with self.archiving:
             (self.work / "summary.md").write_text(self.summary(), encoding="utf-8")
-            new = self.work / "archive.tar.gz"
-            with tarfile.open(new, "w:gz") as archive:
-                archive.add(self.work / "summary.md", "gpu-day/summary.md")
-                for path in self._files():
-                    if new.stat().st_size > MOST_ARCHIVE_BYTES:
-                        break
-                    with suppress(OSError):
-                        _add(archive, path, f"gpu-day/{path.relative_to(self.work)}", self.work / "part")
-            self.given.output.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(new, self.given.output)
-
-    def _files(self) -> Iterator[Path]:
-        """Figures and logs, the shortest paths first: pages before what they are made of."""
-        paths = []
-        for folder, folders, names in os.walk(self.work):
-            folders[:] = [name for name in folders if name not in (*LEFT_OUT, "venv", "nccl", "cache", "tmp")]
-            paths += [Path(folder) / name for name in names if name.endswith(KEPT)]
-        return iter(sorted(paths, key=lambda path: (len(path.parts), str(path))))
+            gpu_day_archive.write(self.work, self.given.output)
 
     def summary(self) -> str:
         """A line for each part."""
@@ -272,15 +253,6 @@ def _unpack(wheel: Path, site: Path) -> None:
             if (data / kind).is_dir():
                 shutil.copytree(data / kind, site, dirs_exist_ok=True)
         shutil.rmtree(data)
-
-
-def _add(archive: tarfile.TarFile, path: Path, name: str, copy: Path) -> None:
-    """Add a file, or of a long one its end; it may grow meanwhile."""
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        file.seek(max(0, size - MOST_FILE_BYTES))
-        copy.write_bytes(file.read(MOST_FILE_BYTES))
-    archive.add(copy, name)
 
 
 def _wait(started: subprocess.Popen[bytes], seconds: float) -> bool:

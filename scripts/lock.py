@@ -12,7 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+
+from relay.environments.locks import Pin, pins, read, text_of
 
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 OLDEST_PYTHON = "3.11"
@@ -26,44 +30,14 @@ OPTIONS = ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"
 CUDA_ONLY = re.compile(r"(?:nvidia-(?!ml-py\b)|cuda-|triton\b)")
 
 # The workflow runs on Linux and macOS.
-WINDOWS_ONLY = re.compile(r".*; sys_platform == 'win32'")
+WINDOWS_ONLY = "sys_platform == 'win32'"
 # Each other .in file is that of a further stack: what the strategies of another framework need on a node.
 NO_FURTHER_STACK = ("torch", "driver", "dev")
 
-Entries = list[tuple[str, list[str]]]
 
-
-def parse_entries(text: str) -> Entries:
-    """Splits a lock into (requirement such as `numpy==2.4.6 ; marker`, its hashes such as `sha256:…`).
-
-    Raises ValueError on a line that is neither a requirement, a hash, a comment nor blank.
-    """
-    entries: Entries = []
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.removesuffix("\\").strip()
-        if not line or line.startswith("#"):
-            continue
-        if line.startswith("--hash=") and entries:
-            entries[-1][1].append(line.removeprefix("--hash="))
-        elif re.match(r"[A-Za-z0-9]", line):
-            entries.append((line, []))
-        else:
-            raise ValueError(f"line {number} of a lock is neither a requirement nor a hash: {line!r}")
-    return entries
-
-
-def render(entries: Entries, source: str) -> str:
-    """A lock's text: a header that names its source, then each requirement with its hashes, one a line."""
-    lines = [f"# Made by `make lock` from {source}. Change that, not this."]
-    for requirement, hashes in entries:
-        lines.append(" \\\n    ".join([requirement, *(f"--hash={digest}" for digest in hashes)]))
-    return "\n".join(lines) + "\n"
-
-
-def name_and_version(requirement: str) -> tuple[str, str]:
-    """`numpy==2.4.6 ; python_full_version < '3.12'` → (`numpy`, `2.4.6`)."""
-    name, _, rest = requirement.partition("==")
-    return name.strip(), rest.split(";")[0].strip()
+def render(entries: Iterable[Pin], source: str) -> str:
+    """A lock's text: a header that names its source, then each package with its hashes, one a line."""
+    return f"# Made by `make lock` from {source}. Change that, not this.\n{text_of(entries)}"
 
 
 def read_builds(path: Path) -> dict[tuple[str, str], list[str]]:
@@ -83,19 +57,17 @@ def read_builds(path: Path) -> dict[tuple[str, str], list[str]]:
     return dict(builds)
 
 
-def add_builds(entries: Entries, builds: dict[tuple[str, str], list[str]]) -> Entries:
+def add_builds(entries: list[Pin], builds: dict[tuple[str, str], list[str]]) -> list[Pin]:
     """Adds the further builds' hashes to their packages. Raises ValueError for a version not locked."""
-    locked = {name_and_version(requirement) for requirement, _ in entries}
+    locked = {(entry.name, entry.version) for entry in entries}
     for name, version in builds:
         if (name, version) not in locked:
             raise ValueError(f"torch-builds.txt has hashes of {name} {version}, which is not the locked version")
-    return [
-        (requirement, sorted({*hashes, *builds.get(name_and_version(requirement), ())}))
-        for requirement, hashes in entries
-    ]
+    hashes = ({*entry.hashes, *builds.get((entry.name, entry.version), ())} for entry in entries)
+    return [replace(entry, hashes=tuple(sorted(digests))) for entry, digests in zip(entries, hashes, strict=True)]
 
 
-def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -> Entries:
+def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -> list[Pin]:
     """Resolves one `.in` file, holding to `constraints` (locks made before, as text in `scratch`).
 
     Raises subprocess.CalledProcessError when uv finds no solution; it has then printed why.
@@ -110,23 +82,23 @@ def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -
     else:
         # uv keeps the versions that it finds in its output. Hashes are left out, to be read afresh.
         previous = [path for path in (ENVS / f"{source}.txt", ENVS / f"{source}-cuda.txt") if path.exists()]
-        versions = [entry for path in previous for entry, _ in parse_entries(path.read_text(encoding="utf-8"))]
-        output.write_text("".join(f"{entry}\n" for entry in versions), encoding="utf-8")
+        versions = [f"{entry.requirement()}\n" for path in previous for entry in read(path)]
+        output.write_text("".join(versions), encoding="utf-8")
     subprocess.run(command, cwd=ENVS, check=True, stdout=subprocess.DEVNULL)
-    entries = parse_entries(output.read_text(encoding="utf-8"))
-    return [(requirement, hashes) for requirement, hashes in entries if not WINDOWS_ONLY.fullmatch(requirement)]
+    return [entry for entry in pins(output.read_text(encoding="utf-8")) if entry.marker != WINDOWS_ONLY]
 
 
-def write_lock(name: str, entries: Entries, source: str) -> None:
+def write_lock(name: str, entries: list[Pin], source: str) -> None:
     (ENVS / name).write_text(render(entries, source), encoding="utf-8")
     print(f"envs/{name}: {len(entries)} requirements")
 
 
-def write_twin(entries: Entries) -> None:
+def write_twin(entries: list[Pin]) -> None:
     """The conda twin of torch's locks: what its file says above pip's part, and their versions below."""
     path = ENVS / "torch.yaml"
     head, mark, _ = path.read_text(encoding="utf-8").partition("  - pip:\n")
-    path.write_text(head + mark + "".join(f'      - "{entry}"\n' for entry, _ in entries), encoding="utf-8")
+    pinned = "".join(f'      - "{entry.requirement()}"\n' for entry in entries)
+    path.write_text(head + mark + pinned, encoding="utf-8")
     print(f"envs/{path.name}: {len(entries)} requirements")
 
 
@@ -143,12 +115,13 @@ def main() -> None:
         others = {name: add_builds(resolve(name, ["torch", "driver"], upgrade, scratch), builds) for name in stacks}
         dev = resolve("dev", ["torch", "driver"], upgrade, scratch)
     # Written only once all agree with one another.
-    plain, cuda = ([e for e in torch if bool(CUDA_ONLY.match(e[0])) is only] for only in (False, True))
+    plain, cuda = ([e for e in torch if bool(CUDA_ONLY.match(e.name)) is only] for only in (False, True))
     write_lock("torch.txt", plain, "torch.in and torch-builds.txt")
     write_lock("torch-cuda.txt", cuda, "torch.in")
     write_twin([*plain, *cuda])
     for name, entries in others.items():
-        write_lock(f"{name}.txt", [e for e in entries if not CUDA_ONLY.match(e[0])], f"{name}.in and torch-builds.txt")
+        own = [entry for entry in entries if not CUDA_ONLY.match(entry.name)]
+        write_lock(f"{name}.txt", own, f"{name}.in and torch-builds.txt")
     write_lock("driver.txt", driver, "driver.in")
     write_lock("dev.txt", dev, "dev.in")
 

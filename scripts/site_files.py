@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from relay.base.grouped import grouped
 from relay.spec.messages import describe
 from relay.spec.price import Price
 from relay.spec.site import Site, load_site, names
@@ -36,8 +37,8 @@ README_HEAD = """\
 
 <!-- `make schema` writes this page from scripts/relay/spec/site.py. Change that, not this page. -->
 
-Each file here describes one cluster. Nothing else in the project does. [docs/sites.md](../../docs/sites.md)
-shows how to write one, and says how far the ready ones can be trusted.
+Each file here describes one cluster, and no other file does. [Sites](../../docs/sites.md) shows how to write one, and
+says how far you can trust the ready ones. The "documents" are the [centres' pages](../../docs/pages.md).
 """
 
 
@@ -56,11 +57,16 @@ def readme(root: Path) -> str:
 
 
 def _ready(root: Path) -> str:
-    rows = ["| site | cluster | environment | before `make install` | verified |", "| --- | --- | --- | --- | --- |"]
-    for site in (load_site(name, root) for name in names(root)):
+    """The ready sites; how far they were tried stands once for all with the same words."""
+    sites = [load_site(name, root) for name in names(root)]
+    rows = ["| site | cluster | environment | before `make install` |", "| --- | --- | --- | --- |"]
+    for site in sites:
         mode, after = site.environment.mode, site.environment.install_after
         before = f"`{after}`" if after else ""
-        rows.append(f"| `{site.name}` | {site.description} | {mode} | {before} | {site.verified} |")
+        rows.append(f"| `{site.name}` | {site.description} | {mode} | {before} |")
+    rows += ["", "| sites | how far they were tried |", "| --- | --- |"]
+    for verified, same in grouped(sites, lambda site: site.verified).items():
+        rows.append(f"| {', '.join(f'`{site.name}`' for site in same)} | {verified} |")
     return "\n".join(rows) + "\n"
 
 

@@ -20,7 +20,7 @@ from relay.base import entry
 from relay.base.files import read_json, read_json_or, write_json
 from relay.config.config import load
 from relay.datasets.prepare import prepare
-from relay.environments import built
+from relay.environments import kept
 from relay.planning.inputs import Here
 from relay.planning.planner import make_plan
 from relay.run_folder.places import dataset_folder
@@ -64,7 +64,7 @@ class Tried:
 
 def python_of(version: str) -> Path:
     """The interpreter of an environment with that torch, which is made unless it is there."""
-    folder = built.cache() / "versions" / version
+    folder = kept.cache() / "versions" / version
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         print(f"Installing torch {version} into {folder}: minutes, and gigabytes", flush=True)

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-import lock as lock_script
 import slurm_packages
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import login_node, node, wheelhouse
+from relay.environments.locks import read
 from relay.spec import cuda
 from snakemake_calls import called
 from tiny_stack import ROOT, told
@@ -131,8 +131,8 @@ def test_snakemake_has_to_be_told_to_load_modules() -> None:
 
 
 def test_the_conda_twin_has_the_locks_pins() -> None:
-    locks = [(ROOT / "envs" / name).read_text() for name in ("torch.txt", "torch-cuda.txt")]
-    pins = [name for text in locks for name, _ in lock_script.parse_entries(text)]
+    locks = [ROOT / "envs" / name for name in ("torch.txt", "torch-cuda.txt")]
+    pins = [pin.requirement() for lock in locks for pin in read(lock)]
     assert yaml.safe_load((ROOT / "envs/torch.yaml").read_text())["dependencies"][-1]["pip"] == pins
 
 

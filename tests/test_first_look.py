@@ -89,3 +89,27 @@ def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     command, environment = [script, "-n", *ours], os.environ | {"PYTHONPATH": str(PLUGINS)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_a_home_folder_that_takes_no_writing_is_one_line(folder: Path) -> None:
+    """Snakemake keeps a cache there, and ends with its own traceback: a full quota is usual on clusters."""
+    command = [sys.executable, "-m", "snakemake", "-n", "--snakefile", str(ROOT / "Snakefile")]
+    (folder / "full").write_text("")
+    told = os.environ | {"PYTHONPATH": str(PLUGINS), "HOME": str(folder / "full"), "XDG_CACHE_HOME": ""}
+    done = subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, check=False)
+    line = (
+        f"error: {folder}/full/.cache/snakemake: Snakemake's cache cannot be written: Not a directory; free it or its "
+    )
+    assert done.stderr == f"{line}quota, or name a folder of yours on another disk in XDG_CACHE_HOME\n"
+
+
+def test_what_a_call_writes_is_its_users_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first files are there before it looks who may write to the folder of results."""
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-n"])
+    before = os.umask(0)
+    try:
+        check(["-n"])
+    finally:
+        given = os.umask(before)
+    assert given == 0o022

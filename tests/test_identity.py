@@ -11,8 +11,9 @@ import pytest
 
 from plans import CPU, DDP, ROOT, edit, only
 from relay.base.errors import UserError
+from relay.environments.locks import names_and_versions
 from relay.run_folder.results_folder import LAYOUT, check_layout, refuse_other
-from relay.spec.identity import lock_lines, module_sources, source_digest
+from relay.spec.identity import module_sources, source_digest
 from relay.spec.run import Run
 
 pytest_plugins = ["plans"]
@@ -100,10 +101,10 @@ def test_a_lock_counts_by_names_and_versions(tmp_path: Path) -> None:
         "# made\nTorch_Vision==0.28.0 \\\n    --hash=sha256:aa==bb\n"
         "attrs==25.1 ; python_version < '3.12' \\\n    --hash=x\n"
     )
-    assert lock_lines(lock) == ["attrs==25.1", "torch-vision==0.28.0"]
+    assert names_and_versions(lock) == ["attrs==25.1", "torch-vision==0.28.0"]
     lock.write_text("# empty\n")
     with pytest.raises(UserError, match=r"torch\.txt: no line of the form name==version"):
-        lock_lines(lock)
+        names_and_versions(lock)
 
 
 # Results of another version: told in one message, never gone on with

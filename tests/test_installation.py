@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 
 import bootstrap
 from living import LONGEST_SECONDS
+from relay.environments.locks import exactly, read
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOTSTRAP = ROOT / "scripts" / "bootstrap.py"
@@ -22,11 +23,11 @@ BOOTSTRAP = ROOT / "scripts" / "bootstrap.py"
 
 
 def test_one_build_is_pinned_and_all_others_are_excluded() -> None:
-    text = (ROOT / "envs" / "torch.txt").read_text(encoding="utf-8")
-    cpu = Requirement(bootstrap.exactly(bootstrap.entry(text, "torch"), "+cpu").split()[0])
+    lock = read(ROOT / "envs" / "torch.txt")
+    cpu = Requirement(bootstrap.one_of(lock, "torch", "+cpu")[1].split()[0])
     assert cpu.specifier.contains("2.13.0+cpu")
     assert not cpu.specifier.contains("2.13.0")
-    exact = bootstrap.exactly(text)
+    exact = exactly(lock)
     for name in ("torch===2.13.0", "torchvision===0.28.0"):
         assert f"\n{name} \\" in exact
     assert not Requirement("torch===2.13.0").specifier.contains("2.13.0+cpu")

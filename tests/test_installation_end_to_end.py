@@ -34,10 +34,9 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.folder = folder / "project", folder
-        for name in ("scripts", "envs"):
-            (self.root / name).mkdir(parents=True)
-        for name in ("scripts/bootstrap.py", "scripts/editable.py", "pyproject.toml"):
-            shutil.copy(ROOT / name, self.root / name)
+        (self.root / "envs").mkdir(parents=True)
+        shutil.copytree(ROOT / "scripts", self.root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", self.root)
         both = [self.offered(name, version, "", "+cpu") for name, version in TORCH.items()]
         self.lock("torch.txt", *both)
         self.lock("torch-cuda.txt", self.offered("nvidia-thing", "13.0", "", marker=" ; sys_platform == 'linux'"))
@@ -58,7 +57,7 @@ class Project:
         (self.root / "envs" / file).write_text("".join(entries), encoding="utf-8")
 
     def install(self, *options: str, torch: str = "cpu") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "scripts/bootstrap.py", "--torch", torch, *options]
+        command = [sys.executable, "scripts/bootstrap.py", "--torch", torch, "--network-seconds", "60", *options]
         command += ["--torch-index", self.index("cpu").as_uri()]
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=LONGEST_SECONDS)
 
@@ -126,4 +125,24 @@ def test_what_a_killed_installation_left_running_is_waited_for_and_then_repaired
     release.join()
     assert after.returncode == 0, after.stderr
     assert after.stdout.startswith("Waiting for another installation")
+    assert project.packages() == REGISTRYS
+
+
+@pytest.mark.slow
+def test_settings_of_pip_that_say_what_it_does_lead_no_package_elsewhere(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clusters set some of them for users who install into their homes."""
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(
+        "[global]\nquiet = 2\n[install]\nuser = true\nrequire-virtualenv = true\n", encoding="utf-8"
+    )
+    elsewhere = {"TARGET": str(tmp_path / "target"), "PREFIX": str(tmp_path / "prefix"), "DRY_RUN": "1"}
+    elsewhere |= {"CONFIG_FILE": str(configuration), "NO_BINARY": ":all:", "NO_DEPS": "1", "PYTHON": "/usr/bin/python3"}
+    with monkeypatch.context() as cluster:
+        for name, value in elsewhere.items():
+            cluster.setenv(f"PIP_{name}", value)
+        cluster.setenv("PYTHONSAFEPATH", "1")
+        done = project.install(torch="cuda")
+    assert done.returncode == 0, done.stderr
     assert project.packages() == REGISTRYS

@@ -123,7 +123,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         ("CPUs", "stop", ["may use 1 CPUs (0), it needs 2", "srun --cpus-per-task=2"]),
         ("OMP_NUM_THREADS", "stop", ["'64'", "may use 1 CPUs", "CPUs of one process (2)"]),
         ("misspelt variables", "warn", ["TORCH_NCCL_ASYNC_HANDLING", "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING"]),
-        ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk is not set", "correct `node_disk`"]),
+        ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk", "NOT_SET_ANYWHERE is not set", "correct `node_disk`"]),
         ("torchvision", "warn", ["does not fit torch", "was_removed", "a task that imports it fails"]),
         (
             "caches",

@@ -17,10 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-import lock as lock_script
 import stacks
 from relay.base.errors import UserError
-from relay.environments import built, login_node, node, overlay, versioned
+from relay.environments import built, kept, login_node, node, overlay, versioned
+from relay.environments.kept import Build
+from relay.environments.locks import Pin, read
 from relay.environments.recipes import RECIPES, Recipe
 from tiny_stack import small_lock
 
@@ -31,16 +32,15 @@ STACKS = stacks.FURTHER
 
 def versions(name: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for requirement, _ in lock_script.parse_entries((ENVS / f"{name}.txt").read_text()):
-        package, version = lock_script.name_and_version(requirement)
-        found.setdefault(package, set()).add(version)
+    for pin in read(ENVS / f"{name}.txt"):
+        found.setdefault(pin.name, set()).add(pin.version)
     return found
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Other tests let this process see the packages of a stack.
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if not Path(each).is_relative_to(built.cache())])
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if not Path(each).is_relative_to(kept.cache())])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "torch-relay"
 
@@ -137,14 +137,14 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     digest = hashlib.sha256((folder / "quick-1.0.tar.gz").read_bytes()).hexdigest()
     lock = tmp_path / "envs" / "quickly.txt"
     lock.parent.mkdir()
-    lock.write_text(lock_script.render([("quick==1.0", [f"sha256:{digest}"])], "quick.in"))
+    lock.write_text(Pin("quick", "1.0", hashes=(f"sha256:{digest}",)).lines())
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setitem(RECIPES, "quick", QUICK)
     return lock
 
 
-FOR_GPUS = replace(QUICK, variables={}, cuda_variables={"CFLAGS": "-DNUMBER={capabilities}"})
+FOR_GPUS = replace(QUICK, tried="import quick", variables={}, cuda_variables={"CFLAGS": "-DNUMBER={capabilities}"})
 
 
 def a_cuda(folder: Path, monkeypatch: pytest.MonkeyPatch, *, nvcc: str, torch: str) -> None:
@@ -167,8 +167,8 @@ def test_a_cuda_build_is_for_the_gpus_that_are_named(
 ) -> None:
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
     a_cuda(tmp_path, monkeypatch, nvcc="13.0", torch="13.0")
-    (entry,) = built.entries(quick.read_text()).values()
-    with zipfile.ZipFile(built.wheel(entry, Path(sys.executable), "cuda", "9.0+PTX")) as archive:
+    (pin,) = read(quick)
+    with zipfile.ZipFile(built.wheel(pin, Path(sys.executable), "cuda", "9.0+PTX")) as archive:
         archive.extractall(own_cache / "there")
     told = [sys.executable, "-c", "import quick; print(quick.number)"]
     done = subprocess.run(told, cwd=own_cache / "there", capture_output=True, text=True, check=True)
@@ -181,12 +181,12 @@ def test_an_nvcc_of_another_version_is_told_before_anything_is_built(
     monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
     nvcc, torch = "12.9", "13.0"
     a_cuda(tmp_path, monkeypatch, nvcc=nvcc, torch=torch)
-    (entry,) = built.entries(quick.read_text()).values()
+    (pin,) = read(quick)
     told = (
         rf"quick has to be compiled here, and nvcc is of CUDA {nvcc} \(.*/cuda/bin/nvcc\), torch of CUDA {torch}: load"
     )
     with pytest.raises(UserError, match=told):
-        built.wheel(entry, Path(sys.executable), "cuda", "9.0")
+        built.wheel(pin, Path(sys.executable), "cuda", "9.0")
     assert not (own_cache / "built").exists()
 
 
@@ -209,9 +209,20 @@ def test_without_a_package_of_the_drivers_it_is_another_environment(monkeypatch:
 
 
 @pytest.mark.slow
+def test_what_was_built_and_cannot_be_used_is_not_kept(
+    quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each further try would take it, whatever the user has mended meanwhile."""
+    monkeypatch.setitem(RECIPES, "quick", replace(QUICK, tried="import quick; quick.nothing"))
+    with pytest.raises(UserError, match=r"quick==1\.0 could not be built on node \S+: AttributeError: .*nothing"):
+        overlay.make(quick)
+    assert not list(own_cache.glob("built/quick-*/*.whl"))
+
+
+@pytest.mark.slow
 def test_a_failed_build_says_why_and_keeps_nothing(quick: Path, own_cache: Path) -> None:
     quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
-    with pytest.raises(UserError, match=r"quick==1\.0 could not be built: .*HASHES"):
+    with pytest.raises(UserError, match=r"quick==1\.0 could not be built on node \S+: .*HASHES"):
         overlay.make(quick)
     assert not overlay.place(quick).exists()  # type: ignore[union-attr]
     assert not list(own_cache.glob("built/quick-*/*.whl"))
@@ -228,10 +239,9 @@ def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
     compiling = ["bash", "-c", f"sleep 600 & echo $! > {told}; wait"]
-    log = tmp_path / "log"
     try:
-        with log.open("w") as said, pytest.raises(KeyboardInterrupt):
-            built._run(compiling, {"PATH": "/usr/bin:/bin"}, log, said, "quick==1.0")
+        with pytest.raises(KeyboardInterrupt):
+            Build("quick==1.0", tmp_path, tmp_path / "log").run(compiling, {"PATH": "/usr/bin:/bin"})
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

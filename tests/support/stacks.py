@@ -14,7 +14,7 @@ import debian_packages
 from lock import NO_FURTHER_STACK
 from relay.base.errors import UserError
 from relay.base.lock import held
-from relay.environments import built, overlay
+from relay.environments import kept, overlay
 from relay.spec import strategy_files
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
@@ -56,7 +56,7 @@ def used_by(module: ModuleType | None) -> bool:
 
 def building() -> Path:
     """What `all_stacks.py` holds while it makes environments."""
-    return built.cache() / "building-for-tests"
+    return kept.cache() / "building-for-tests"
 
 
 def wait_for_builds() -> None:
@@ -75,7 +75,7 @@ def provide(stack: str) -> Path:
     lock = ENVS / f"{stack}.txt"
     if overlay.place(lock) is None:
         return Path(sys.executable)
-    if built.entries(lock.read_text(encoding="utf-8")):
+    if overlay.to_build(lock):
         debian_packages.require()
     made = overlay.make(lock)
     packages = str(overlay.site_packages(made.resolve()))

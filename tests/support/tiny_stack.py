@@ -10,15 +10,16 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import lock as lock_script
 from living import LONGEST_SECONDS
 from relay.base.errors import UserError
 from relay.environments import wheelhouse
+from relay.environments.locks import read, text_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # One pure, one compiled.
@@ -42,12 +43,11 @@ entry.run(main)
 
 def small_lock(lock: Path, *packages: str, of: str = "torch", spoil: bool = False) -> Path:
     """A lock of some packages of a real one, with their hashes; `spoil`: with wrong ones."""
-    entries = lock_script.parse_entries((ROOT / f"envs/{of}.txt").read_text())
-    kept = [(name, hashes) for name, hashes in entries if name.split("==")[0] in packages]
+    kept = [pin for pin in read(ROOT / f"envs/{of}.txt") if pin.name in packages]
     if spoil:
-        kept = [(name, ["sha256:" + "0" * 64]) for name, _ in kept]
+        kept = [replace(pin, hashes=("sha256:" + "0" * 64,)) for pin in kept]
     lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.write_text(lock_script.render(kept, f"{of}.txt"))
+    lock.write_text(text_of(kept))
     return lock
 
 

@@ -20,7 +20,7 @@ from relay.base.errors import UserError
 from relay.config import expansion
 from relay.config.config import Config
 from relay.environments import login_node, task_python
-from relay.environments.locks import lock_of
+from relay.environments.locks import lock_of, names_and_versions
 from relay.environments.overlay import DRIVERS
 from relay.spec import identity, option_values
 from relay.spec.arithmetic import Arithmetic
@@ -28,11 +28,9 @@ from relay.spec.messages import show
 from relay.spec.run import TaskLook
 from relay.spec.setting import Device, Shape
 from relay.spec.site import Site
-from relay.spec.tasks import Looked
+from relay.spec.tasks import NO_GPU, NO_PACKAGE, UNPREPARED, Looked
 
 SECONDS = 600  # a look that takes longer has gone wrong: a download in `datasets`, a model made on the CPU
-# Exit statuses of `relay card`: the task's data, what it imports, or a GPU is not there.
-UNPREPARED, NO_PACKAGE, NO_GPU = 3, 4, 5
 
 
 class NotKnown(UserError):
@@ -114,7 +112,7 @@ class Looks:
         name, file = self.task
         sources = {*identity.task_sources(self.root, name, file), *identity.module_sources(self.root, "card.look")}
         lock = lock_of(self.root, self.stack)
-        installed = (self.arithmetic.torch, identity.lock_lines(lock) if lock.is_file() else None)
+        installed = (self.arithmetic.torch, names_and_versions(lock) if lock.is_file() else None)
         digest = identity.fingerprint([identity.source_digest(sources), dict(options), installed])
         return self.results / "cards" / f"{name}-{digest}.json"
 

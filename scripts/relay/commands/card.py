@@ -8,9 +8,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.spec.tasks import BUILT_IN, built_in
+from relay.spec.tasks import BUILT_IN, NO_GPU, NO_PACKAGE, UNPREPARED, built_in
 
-UNPREPARED, NO_PACKAGE, NO_GPU = 3, 4, 5
 DATASETS = Path("results/datasets")
 
 

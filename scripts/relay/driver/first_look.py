@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ def check(arguments: Sequence[str]) -> None:
     For the process of Snakemake's command line itself, whose `sys.argv` gets what this project adds to each call.
     """
     full_disk.show_no_tracebacks_of_logs()
+    os.umask(os.umask(0o077) | 0o022)  # before anything is written: others could change it else
     if tuple(map(int, snakemake.__version__.split(".")[:2])) < LEAST_SNAKEMAKE:
         least = ".".join(map(str, LEAST_SNAKEMAKE))
         sys.exit(f"error: snakemake: {snakemake.__version__} is not allowed; allowed: {least} or newer: `make install`")
@@ -48,6 +50,8 @@ def check(arguments: Sequence[str]) -> None:
         given = parsed(arguments)
     except UserError as error:
         sys.exit(f"error: {error}")
+    if problem := full_disk.no_cache():
+        sys.exit(f"error: {problem}")
     if any(map(LISTING.fullmatch, arguments)):
         print(*TARGETS.findall(SNAKEFILE.read_text(encoding="utf-8")), "all rules:", sep="\n", flush=True)
     if given.targets == ["status"] and given.cores is None and given.jobs is None:

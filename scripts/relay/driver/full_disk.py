@@ -32,6 +32,23 @@ def unwritable(folder: Path) -> str:
     return _line(folder, error) if error else ""
 
 
+def no_cache() -> str:
+    """What is wrong where Snakemake's own cache, in the home folder, cannot be written; '' where it can.
+
+    Each call needs it: also one that runs nothing, and one whose folder is on another disk.
+    """
+    from snakemake.common import get_appdirs
+
+    cache = Path(get_appdirs().user_cache_dir)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        error = disk_refusal(cache, NOTE_BYTES)
+    except OSError as refused:
+        error = refused
+    remedy = "free it or its quota, or name a folder of yours on another disk in XDG_CACHE_HOME"
+    return f"{cache}: Snakemake's cache cannot be written: {error.strerror}; {remedy}" if error else ""
+
+
 def show_no_tracebacks_of_logs() -> None:
     """Snakemake's log may lie on the full disk: let Python show no traceback for each line that it does not take."""
     logging.raiseExceptions = False

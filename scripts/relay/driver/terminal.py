@@ -13,9 +13,8 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Self
+from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter, logger
 from snakemake.settings.enums import Quietness
@@ -24,6 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from relay.base.clock import clock, duration
 from relay.driver.claim import say
+from relay.driver.console import console
 from relay.driver.end_jobs import interrupted
 from relay.driver.refused import Refused
 from relay.driver.view import Job, View, described
@@ -55,25 +55,6 @@ STILL_SAID = ("Nothing to be done", "Complete log")
 BOOKKEEPING = ("start", "summary", "record_plan", "all")
 
 
-class _OneAtATime(Console):
-    """rich measures what it draws, and writes it later: whoever writes meanwhile would be drawn over."""
-
-    def __init__(self, **options: Any) -> None:
-        self._writing = threading.RLock()
-        super().__init__(**options)
-
-    def __enter__(self) -> Self:
-        self._writing.acquire()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *given: Any) -> None:
-        try:
-            super().__exit__(*given)
-        finally:
-            self._writing.release()
-
-
 class Terminal(ColorizingTextHandler):
     """Snakemake's handler, which also keeps from the terminal what is said in other words, while this driver works.
 
@@ -90,16 +71,7 @@ class Terminal(ColorizingTextHandler):
         shown = DefaultFilter(chosen.quiet, chosen.debug_dag, chosen.verbose, chosen.dryrun, chosen.printshellcmds)
         words = DefaultFormatter(chosen.quiet, chosen.show_failed_logs)
         super().__init__(nocolor=colourless, stream=stream, formatter=words, filter=shown)
-        self.console = _OneAtATime(
-            file=stream,
-            force_terminal=stream.isatty(),
-            force_interactive=stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"),
-            no_color=colourless,
-            soft_wrap=True,  # lines are left whole: who copies a path gets all of it
-            markup=False,  # names from a config may have brackets
-            emoji=False,
-            highlight=False,
-        )
+        self.console = console(stream, colourless=colourless)
         self.said_of: dict[int, str] = {}
         self.jobs: dict[int, Job] = {}
         self.done: tuple[int, int] | None = None

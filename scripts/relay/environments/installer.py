@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from relay.base.errors import UserError
 from relay.environments import pip
@@ -57,11 +57,10 @@ def run(command: Sequence[str], locks: Sequence[int] = (), *, place: Path) -> No
 
     The step inherits the descriptors `locks`. If it outlives this process, other jobs therefore still wait for it.
     """
-    # The user's settings for uv must not change what is installed. Those for pip stay: they name the site's wheels.
-    settings = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     where = f"the environment {place} could not be made {HERE}"
     try:
-        done = subprocess.run(command, check=False, env=settings, pass_fds=locks, capture_output=True, text=True)
+        how: dict[str, Any] = {"env": pip.environment(), "pass_fds": locks, "capture_output": True, "text": True}
+        done = subprocess.run(command, check=False, **how)
     except OSError as error:
         raise UserError(f"{where}: {command[0]}: {error.strerror}") from None
     if done.returncode:

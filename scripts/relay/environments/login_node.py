@@ -15,8 +15,7 @@ from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.base.grouped import gathered
 from relay.environments import conda, overlay, wheelhouse
-from relay.environments.locks import RECORDED, base, is_recorded, lock_of
-from relay.spec.identity import lock_lines
+from relay.environments.locks import RECORDED, base, is_recorded, lock_of, names_and_versions
 
 if TYPE_CHECKING:
     from relay.spec.site import Site
@@ -67,7 +66,7 @@ def python_of(site: Site) -> str:
 def _site_wheels(site: Site, stack: str, lock: Path) -> list[str]:
     """What a node asks the site's pip for: the recorded versions, or the names alone where none are recorded yet."""
     if is_recorded(stack) and lock.is_file():
-        return [line.replace("==", "===") for line in lock_lines(lock)]
+        return [line.replace("==", "===") for line in names_and_versions(lock)]
     return list(_of_stack(site, "packages", stack))
 
 
@@ -195,7 +194,7 @@ def _current(lock: Path, own: Path | None) -> dict[str, Any]:
     pinned versions, one for each Python. `differs` names the packages whose installed version is not pinned: these are
     told. Raises UserError for those that are not installed.
     """
-    pinned = gathered((name, pin) for name, pin in (line.split("==") for line in lock_lines(lock)))
+    pinned = gathered((name, pin) for name, pin in (line.split("==") for line in names_and_versions(lock)))
     path = [str(overlay.site_packages(own)), *sys.path] if own else sys.path
     installed = {name: _installed(name, path) for name in pinned}
     if missing := sorted(name for name, version in installed.items() if version is None):

@@ -23,7 +23,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.environments import installer, overlay, versioned
 from relay.environments.locks import is_recorded, lock_of
-from relay.environments.node_folder import HERE, in_one_line, own_folder
+from relay.environments.node_folder import HERE, in_one_line, noexec, own_folder
 from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, version_of
 
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
@@ -73,6 +73,9 @@ def prepare(environment: Mapping[str, Any], disk: Path) -> None:
     _check_modules(environment)
     install = _from_site if environment["site_wheels"] else _from_wheelhouse
     with in_one_line(disk):
+        if noexec(disk):
+            problem = f"node_disk: {disk} {HERE} is mounted noexec, so that no library there can be loaded"
+            raise UserError(f"{problem}; name another folder in the site's file")
         versioned.have(_place(environment, disk), partial(install, environment), stack=environment["stack"])
 
 

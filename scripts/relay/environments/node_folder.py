@@ -17,20 +17,27 @@ HERE = f"on node {os.uname().nodename}"
 def node_disk(text: str) -> Path:
     """The folder on the node's own disk. `text` is the site's, such as `$SLURM_TMPDIR` or `/tmp`.
 
-    Variables are expanded on this node. Raises UserError for a variable that is not set, and for a folder that is
-    missing, not absolute or not writable.
+    Raises UserError for a folder that cannot be used.
     """
-    expanded = os.path.expandvars(text)
-    unset = re.search(r"\$\{?(\w+)", expanded)
-    where = f"node_disk: {text!r} {HERE}"
-    if unset:
-        raise UserError(f"{where}: the variable {unset[1]} is not set there; name another folder in the site's file")
-    disk = Path(expanded)
-    if not disk.is_absolute() or not disk.is_dir():
-        raise UserError(f"{where}: {expanded!r} is not an absolute folder there; name one, such as /tmp")
-    if not os.access(disk, os.W_OK | os.X_OK):
-        raise UserError(f"{where}: {expanded} is not writable; name another folder in the site's file")
+    disk, problem = looked_at(text)
+    if problem:
+        raise UserError(f"node_disk: {text!r} {HERE}: {problem}; name another folder in the site's file, such as /tmp")
     return disk
+
+
+def looked_at(text: str) -> tuple[Path, str]:
+    """The folder on this node, with its variables expanded; and why it cannot be used, '' where it can."""
+    disk = Path(expanded := os.path.expandvars(text))
+    if unset := re.search(r"\$\{?(\w+)", expanded):
+        return disk, f"the variable {unset[1]} is not set there"
+    if not disk.is_absolute() or not disk.is_dir():
+        return disk, f"{expanded!r} is not an absolute folder there"
+    return disk, "" if os.access(disk, os.W_OK | os.X_OK) else f"{expanded} is not writable"
+
+
+def noexec(folder: Path) -> bool:
+    """Whether nothing in this folder can be run, nor a library there be loaded: its disk is mounted so."""
+    return bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
 
 
 def in_one_line(path: Path) -> AbstractContextManager[None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 import sysconfig
 from functools import partial
@@ -16,8 +15,8 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.environments import built, installer, pip, versioned
-from relay.environments.locks import exactly, without
+from relay.environments import built, installer, kept, pip, versioned
+from relay.environments.locks import Pin, exactly, read, text_of
 from relay.environments.recipes import RECIPES
 
 DRIVERS = "torch"  # the stack that the driver's own environment has
@@ -32,11 +31,11 @@ def place(lock: Path) -> Path | None:
     """
     if lock.stem == DRIVERS or not lock.is_file():
         return None
-    text = lock.read_text(encoding="utf-8")
-    recipes = [repr(RECIPES[name]) for name in built.entries(text)]
-    parts = [text, without(text, _not_fetched), recipes, sys.version, str(Path(sys.prefix).resolve()), version("torch")]
+    recipes = [repr(RECIPES[pin.name]) for pin in to_build(lock)]
+    beneath = [sys.version, str(Path(sys.prefix).resolve()), version("torch")]
+    parts = [text_of(read(lock)), exactly(_to_fetch(lock)), recipes, beneath]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
-    return built.cache() / "environments" / f"{lock.stem}-{digest}"
+    return kept.cache() / "environments" / f"{lock.stem}-{digest}"
 
 
 def interpreter(link: Path) -> str:
@@ -59,7 +58,7 @@ def make(lock: Path, arch_list: str | None = None) -> Path:
     link = place(lock)
     assert link is not None, "the driver's own environment is made by `make install`"
     install = partial(_install, lock, arch_list)
-    with built.in_the_cache():
+    with kept.usable(link.parent):
         versioned.have(link, install, stack=lock.stem, parts=_optional_parts(lock))
     return link
 
@@ -69,7 +68,7 @@ def _optional_parts(lock: Path) -> list[str]:
 
     They are no part of the environment's name, which the planner needs on machines of all kinds.
     """
-    return [part for name in built.entries(lock.read_text("utf-8")) for part in built.optional(RECIPES[name])]
+    return [part for pin in to_build(lock) for part in built.optional(RECIPES[pin.name])]
 
 
 def site_packages(environment: Path) -> Path:
@@ -79,39 +78,33 @@ def site_packages(environment: Path) -> Path:
 
 def _install(lock: Path, arch_list: str | None, folder: Path, held: int) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
-    text = lock.read_text(encoding="utf-8")
     installer.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
     drivers = Path(sysconfig.get_path("purelib")).resolve()  # not through a link, which may be gone later
     (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
     python = folder / "bin" / "python"
     wanted = folder / "wanted.txt"
-    wanted.write_text(exactly(without(text, _not_fetched)), encoding="utf-8")
+    wanted.write_text(exactly(_to_fetch(lock)), encoding="utf-8")
     checked = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(wanted)]
     if wanted.stat().st_size:
         print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
         if words := pip.run(python, "install", *checked, locks=[held]):
             raise UserError(f"the environment {folder} could not be made: {words}")
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
-    for entry in built.entries(text).values():
-        wheel = built.wheel(entry, python, build, arch_list)
+    for pin in to_build(lock):
+        wheel = built.wheel(pin, python, build, arch_list)
         installer.run([*pip.program(python), "install", "--quiet", "--no-deps", str(wheel)], [held], place=folder)
-    _check(lock, python)
 
 
-def _not_fetched(name: str, pinned: str) -> bool:
-    """Whether a package is built here, or is there: in the driver's environment, perhaps as a build with a label."""
-    if name in RECIPES:
-        return True
-    drivers = distributions(name=name, path=[sysconfig.get_path("purelib")])
-    return any(distribution.version.partition("+")[0] == pinned for distribution in drivers)
+def to_build(lock: Path) -> list[Pin]:
+    """The packages of a lock that are built here."""
+    return [pin for pin in read(lock) if pin.name in RECIPES]
 
 
-def _check(lock: Path, python: Path) -> None:
-    """Raise UserError unless what was built can be imported: its compiled parts fit this torch."""
-    for name in built.entries(lock.read_text(encoding="utf-8")):
-        tried = RECIPES[name].tried
-        done = subprocess.run([str(python), "-P", "-c", tried], check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise UserError(
-                f"{name} was built, and `{tried}` fails: {done.stderr.strip().rpartition(chr(10))[2][:300]}"
-            )
+def _to_fetch(lock: Path) -> list[Pin]:
+    """Those that are neither built here nor in the driver's environment, perhaps as a build with a label."""
+    return [pin for pin in read(lock) if pin.name not in RECIPES and not _has(pin)]
+
+
+def _has(pin: Pin) -> bool:
+    drivers = distributions(name=pin.name, path=[sysconfig.get_path("purelib")])
+    return any(distribution.version.partition("+")[0] == pin.version for distribution in drivers)

@@ -21,6 +21,13 @@ from relay.base.printable import printable
 
 LONGEST_SECONDS = 900
 PROBE_SECONDS = 15
+# Of the user's variables, those that say where pip looks and how it gets there.
+WHERE_FROM = re.compile(
+    r"PIP_(CONFIG_FILE|(EXTRA_)?INDEX_URL|FIND_LINKS|NO_INDEX|CONSTRAINT|PROXY|(CLIENT_)?CERT|TRUSTED_HOST|KEYRING_PROVIDER"
+    r"|(NO_)?CACHE_DIR|(DEFAULT_)?TIMEOUT|RETRIES|USE_FEATURE|USE_DEPRECATED|PREFER_BINARY|PRE|ISOLATED)"
+)
+# What a file of pip's configuration may say as well, and a variable decides: what it does, and how much it tells.
+DECIDED = {f"PIP_{name}": "0" for name in ("USER", "DRY_RUN", "REQUIRE_VIRTUALENV", "QUIET", "VERBOSE")}
 
 
 @dataclass(frozen=True, order=True)
@@ -42,6 +49,16 @@ def program(python: Path | str) -> list[str]:
     """The driver's pip, for a Python, its own or another one. A `pip.py` in the working directory is not taken."""
     other = ["--python", str(python)] if str(python) != sys.executable else []  # which starts pip once more
     return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", *other]
+
+
+def environment() -> dict[str, str]:
+    """The environment of installers. Of the user's settings those stay that say where files come from.
+
+    What is installed, and into which folder, is on the command line: with PIP_TARGET, PIP_USER or PIP_DRY_RUN an
+    environment would be left without its packages.
+    """
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    return others | {name: value for name, value in os.environ.items() if WHERE_FROM.fullmatch(name)} | DECIDED
 
 
 def complaint(said: Sequence[str]) -> str:
@@ -78,7 +95,7 @@ def would_install(
             done = subprocess.run(
                 ["bash", "-c", with_modules(modules, shlex.join(command))],
                 check=False,
-                env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
+                env=environment(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -98,7 +115,8 @@ def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
     """
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     said: list[str] = []
-    with subprocess.Popen([*program(python), *words, "--progress-bar=off"], pass_fds=locks, **together) as running:
+    together |= {"env": environment(), "pass_fds": locks}
+    with subprocess.Popen([*program(python), *words, "--progress-bar=off"], **together) as running:
         try:
             for line in running.stdout or ():
                 if re.match(r"\s*(Downloading|Processing) ", line):
@@ -112,11 +130,13 @@ def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
     return complaint(said) if running.returncode else ""
 
 
-def index_offers(index: str, name: str, version: str, *, python: Path | str) -> bool:
-    """Whether an index answers in time and has that version. pip asks, so that its proxy settings apply."""
-    ask = [*program(python), "index", "versions", name, "--index-url", index, "--retries=0"]
+def index_offers(index: str, name: str, version: str, *, pip: Sequence[str], seconds: float = PROBE_SECONDS) -> bool:
+    """Whether an index answers in time and has that version. A `pip` (its words) asks, with the user's proxy."""
+    ask = [*pip, "index", "versions", name, "--index-url", index, "--retries=0"]
+    how: dict[str, Any] = {"env": environment(), "capture_output": True, "text": True, "timeout": seconds}
     with suppress(subprocess.TimeoutExpired):
-        answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=PROBE_SECONDS)
+        answer = subprocess.run(ask, check=False, **how)
+        # Of that line alone: others name what is installed already.
         listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
         return listed is not None and version in listed[1].split(", ")
     return False

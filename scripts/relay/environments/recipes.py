@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from relay.environments.kept import COMPILERS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a package is built from its source.
 
-    `programs` and `headers` are what the machine must have, each with the Debian package that brings it. `variables`
-    are the build's environment. For a CUDA build of torch `cuda_variables` are added, and nvcc is needed too. In these,
+    `programs` are what the machine must have, each with the Debian package that brings it. `variables` are the build's
+    environment. For a CUDA build of torch `cuda_variables` are added, and nvcc is needed too. In these,
     {arch_list} is TORCH_CUDA_ARCH_LIST, {capabilities} are the same numbers in Horovod's way (80,90), and {nccl} is the
     folder of the NCCL that came with torch. A variable without a value is left out.
     `optional_headers` add a part to the wheel where the machine has them.
@@ -24,7 +26,6 @@ class Recipe:
     package: str
     tried: str
     programs: Mapping[str, str]
-    headers: Mapping[str, str] = field(default_factory=dict)
     optional_headers: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     cuda_variables: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +53,6 @@ class Recipe:
             (source / name).write_text(text, encoding="utf-8")
 
 
-COMPILER = {"g++": "g++", "make": "make"}
 NVCC = {"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"}
 # The headers of torch 2.13 are C++17; Horovod 0.28.1, the last release, asks for C++14.
 AS_CPP17 = ((r"set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)"),)
@@ -90,7 +90,7 @@ RECIPES = {
         Recipe(
             package="horovod",
             tried="import horovod.torch; assert horovod.torch.gloo_built()",
-            programs={**COMPILER, "cmake": "cmake"},
+            programs={**COMPILERS, "cmake": "cmake"},
             variables={
                 "HOROVOD_WITH_PYTORCH": "1",
                 "HOROVOD_WITHOUT_TENSORFLOW": "1",
@@ -116,7 +116,7 @@ RECIPES = {
         Recipe(
             package="deepspeed",
             tried=OPERATIONS_LOAD,
-            programs=COMPILER,
+            programs=COMPILERS,
             optional_headers={"libaio.h": "libaio-dev"},  # for offloading to a disk
             variables={
                 "DS_ACCELERATOR": "cpu",

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata
@@ -21,7 +21,7 @@ from packaging.markers import Marker
 from relay.base.errors import UserError
 from relay.base.files import write_text
 from relay.environments import pip
-from relay.environments.locks import ENTRY, lock_of
+from relay.environments.locks import Pin, lock_of, read, text_of
 from relay.environments.wheelhouse import version_of
 from relay.spec.identity import fingerprint
 
@@ -32,8 +32,8 @@ LABEL = "locked"  # the local version label of the stand-ins
 class LockRequest:
     """What a recorded lock is to hold: `requirements`, as pip takes them, for a Python.
 
-    `held` is the text of the stack's own lock. Its packages keep their versions and are in the lock as well. `beside`
-    is the text of a lock whose versions hold where its packages are needed. `index` is the address of an index that is
+    `held` are packages of the stack's own lock. They keep their versions and are in the new lock as well. Those of
+    `beside` have these versions where they are needed. `index` is the address of an index that is
     asked where pip's own configuration has no solution. `site` names the cluster whose own wheels are meant: pip then
     keeps to the folders of wheels that its configuration names, which the cluster's `modules` may set.
     `refused` is what the user is told where there is no solution; {error} in it are pip's words.
@@ -43,8 +43,8 @@ class LockRequest:
     requirements: tuple[str, ...]
     python: str
     refused: str
-    held: str = ""
-    beside: str = ""
+    held: Sequence[Pin] = ()
+    beside: Sequence[Pin] = ()
     modules: tuple[str, ...] = ()
     index: str = ""
     site: str = ""
@@ -61,8 +61,8 @@ class LockRequest:
     @property
     def name(self) -> str:
         """The recorded stack: the project's stack, and a digest of everything that selects the packages."""
-        pins = [sorted(versions(text)) for text in (self.held, self.beside)]
-        parts = [self.requirements, self.version, sys.platform, platform.machine(), *pins]
+        named = [sorted(versions(each)) for each in (self.held, self.beside)]
+        parts = [self.requirements, self.version, sys.platform, platform.machine(), *named]
         return f"{self.stack}-{fingerprint([*parts, self.modules, bool(self.site), self.site, self.index])}"
 
     @property
@@ -85,14 +85,14 @@ def record(request: LockRequest) -> None:
         f"# Recorded on {time.strftime('%Y-%m-%d')} for {what} (Python {request.version}, {platform.machine()}).",
         "# It holds as long as the same is asked for. Delete it to look for today's versions.",
     ]
-    lines = [*head, *(line for line in request.held.splitlines() if not line.startswith("#"))]
+    text = "".join(f"{line}\n" for line in head) + text_of(request.held)
     for each in new:
-        lines += [f"# {each.url}"] if request.site and each.file else []
-        lines += [f"{each.name}=={each.version} \\", f"    --hash=sha256:{each.sha256}"]
+        text += f"# {each.url}\n" if request.site and each.file else ""
+        text += Pin(each.name, each.version, hashes=(f"sha256:{each.sha256}",)).lines()
     # Another driver may have written it meanwhile: then that one's versions hold.
     lock.parent.mkdir(parents=True, exist_ok=True)
     fresh = lock.with_name(f".{lock.name}.{os.getpid()}.new")
-    write_text(fresh, "\n".join(lines) + "\n")
+    write_text(fresh, text)
     try:
         os.link(fresh, lock)
     except FileExistsError:
@@ -131,13 +131,12 @@ def _constraints(request: LockRequest, folder: Path) -> Iterator[str]:
     yield from (f"{name}=={version}" for name, version in versions(request.beside, request.version) if name not in held)
 
 
-def versions(lock: str, python: str | None = None) -> Iterator[tuple[str, str]]:
-    """The packages of a lock's text with their versions; with `python` those for that version of Python alone."""
+def versions(entries: Iterable[Pin], python: str | None = None) -> Iterator[tuple[str, str]]:
+    """The packages with their versions; with `python` those for that version of Python alone."""
     variables = {"python_version": python, "python_full_version": f"{python}.0"} if python else {}
-    for name, version, rest in ENTRY.findall(lock):
-        marker = re.match(r"\s*;\s*([^\\\n]+)", rest)
-        if python is None or marker is None or Marker(marker[1].strip()).evaluate(dict(variables)):
-            yield name, version
+    for entry in entries:
+        if python is None or not entry.marker or Marker(entry.marker).evaluate(dict(variables)):
+            yield entry.name, entry.version
 
 
 def _stand_in(folder: Path, name: str, version: str) -> None:
@@ -172,7 +171,7 @@ def _extras(name: str, version: str) -> Sequence[str]:
 def write_conda(request: LockRequest, declared: Path) -> None:
     """Write the file of the conda environment, beside the lock: the site's own file with the recorded packages."""
     place, held = request.lock.with_suffix(".yaml"), dict(versions(request.held))
-    new = [f"{name}=={version}" for name, version in versions(request.lock.read_text("utf-8")) if name not in held]
+    new = [f"{name}=={version}" for name, version in versions(read(request.lock)) if name not in held]
     content = yaml.safe_load(declared.read_text(encoding="utf-8"))
     dependencies = list(content.get("dependencies") or ["python", "pip"])
     pips = next((each["pip"] for each in dependencies if isinstance(each, dict) and "pip" in each), None)
@@ -189,8 +188,7 @@ def _check(lock: Path) -> None:
 
     A folder that is not to be seen from here says nothing.
     """
-    text = lock.read_text(encoding="utf-8")
-    for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", text):
+    for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", lock.read_text(encoding="utf-8")):
         file = pip.Taken(name, version, "", url).file
         if file and file.parent.is_dir() and not file.exists():
             lacks = f"{name} {version} ({file.name}) is no more in {file.parent}"

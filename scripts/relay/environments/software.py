@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.environments import login_node, wheelhouse
-from relay.environments.locks import base, is_recorded, pinned
+from relay.environments.locks import base, is_recorded, pinned, read
 from relay.spec import cuda
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.requirements import Requirements
@@ -28,9 +28,10 @@ def torch_version(site: Site | None, stack: str, lock: Path, installed: str | No
     declared = site.environment
     locked = declared.source == "wheels" and lock.is_file()
     if locked or (declared.source == "site" and is_recorded(stack)):
-        return pinned(lock.read_text(encoding="utf-8"), "torch")
+        return pinned(read(lock), "torch")
     named = declared.packages.get(base(stack), []) if declared.source == "site" else []
-    return declared.torch_version or pinned("\n".join(named), "torch")
+    exact = (text.removeprefix("torch==") for text in named if text.startswith("torch=="))
+    return declared.torch_version or next(exact, None)
 
 
 def unfit(site: Site, partition: Partition, torch: str | None, precision: str) -> Iterator[str]:
@@ -96,8 +97,8 @@ def missing_packages(needs: Requirements, strategy: str, site: Site | None, stac
     """What a strategy needs and a cluster's own wheels have not, as far as their versions are recorded."""
     if site is None or not is_recorded(stack) or site.environment.source != "site":
         return
-    text = lock.read_text(encoding="utf-8")
-    versions = {name: pinned(text, name) for name in names_in(needs.packages)}
+    entries = read(lock)
+    versions = {name: pinned(entries, name) for name in names_in(needs.packages)}
     for problem in lacking(needs.packages, versions):
         yield (
             f"{strategy} {problem} ({lock}); name it under environment.packages.{base(stack)} of {site.file}, if the "

@@ -18,7 +18,7 @@ from relay.base.errors import UserError
 from relay.base.grouped import gathered
 from relay.config.config import Config
 from relay.environments import conda, login_node, recorded, wheelhouse
-from relay.environments.locks import lock_of, pinned, stacks, without
+from relay.environments.locks import Pin, lock_of, pinned, read, stacks
 from relay.environments.overlay import DRIVERS
 from relay.environments.recipes import RECIPES
 from relay.environments.recorded import LockRequest
@@ -54,7 +54,7 @@ class Stacks:
         """A line for each recorded stack, with its version of torch."""
         for stack, name in self.names.items():
             lock = lock_of(root, name)
-            torch = pinned(lock.read_text(encoding="utf-8"), "torch") if self.source != "current" else None
+            torch = pinned(read(lock), "torch") if self.source != "current" else None
             yield f"stack {stack}: {f'torch {torch}, ' if torch else ''}as recorded in {lock}"
 
 
@@ -102,7 +102,7 @@ def _have(request: LockRequest, record: bool) -> None:
 def _lock_request(config: Config, site: Site | None, root: Path, stack: str, chosen: Stacks) -> LockRequest | None:
     """What a stack's lock is to hold; None where the project's own lock has it all. `chosen` are the stacks before."""
     own = tuple(config.packages.get(stack, ()))
-    lock = lock_of(root, stack).read_text(encoding="utf-8")
+    lock = read(lock_of(root, stack))
     if site is not None and chosen.source == "site":
         return _of_the_site(site, stack, own, chosen)
     if site is not None and chosen.source == "wheels" and cuda.of_an_index(site.torch_build):
@@ -115,11 +115,11 @@ def _lock_request(config: Config, site: Site | None, root: Path, stack: str, cho
         python=login_node.python_of(site) if site is not None and chosen.source == "wheels" else sys.executable,
         refused=f"config: packages.{stack}: pip has no wheels for {', '.join(own)}: {{error}}",
         held=lock,
-        beside=lock_of(root, "driver").read_text(encoding="utf-8"),
+        beside=read(lock_of(root, "driver")),
     )
 
 
-def _of_an_index(site: Site, stack: str, own: tuple[str, ...], lock: str) -> LockRequest:
+def _of_an_index(site: Site, stack: str, own: tuple[str, ...], lock: list[Pin]) -> LockRequest:
     """What is asked of PyTorch's own index for a build of torch: its pinned torch, and the lock's other packages.
 
     What torch itself needs, such as CUDA's libraries, follows. Packages that are built here keep their lock's entries.
@@ -135,7 +135,7 @@ def _of_an_index(site: Site, stack: str, own: tuple[str, ...], lock: str) -> Loc
         requirements=(*(f"{package}==={pin}" for package, pin in pins.items()), *own),
         python=python,
         refused=f"{where}: its wheels cannot be had here ({{error}}); {index} must answer",
-        held=without(lock, lambda package, _: package not in RECIPES),
+        held=[entry for entry in lock if entry.name in RECIPES],
         index=index,
     )
 
@@ -156,14 +156,14 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -
         refused=f"{where} ({{error}}); start Snakemake on the cluster, with its modules",
         modules=tuple(site.modules),
         site=site.name,
-        beside="" if stack == DRIVERS else _lines_of_torch(chosen.names.get(DRIVERS)),
+        beside=() if stack == DRIVERS else _pins_of_torch(chosen.names.get(DRIVERS)),
     )
 
 
-def _lines_of_torch(stack: str | None) -> str:
-    """Those lines of a recorded lock that pin torch and what belongs to it."""
-    text = lock_of(Path(), stack).read_text(encoding="utf-8") if stack else ""
-    return without(text, lambda package, _: package not in ("torch", "torchvision"))
+def _pins_of_torch(stack: str | None) -> list[Pin]:
+    """Torch, and what belongs to it, as a recorded lock has it."""
+    recorded_pins = read(lock_of(Path(), stack)) if stack else []
+    return [entry for entry in recorded_pins if entry.name in ("torch", "torchvision")]
 
 
 def check(config: Config, site: Site | None, root: Path) -> None:
@@ -201,7 +201,7 @@ def _mistakes(config: Config, site: Site | None, root: Path) -> Iterator[str]:
         if packages and site is not None and source == "conda":
             yield from _conda_mistakes(site, root, stack)
         is_locked = source in ("current", "wheels")
-        held = gathered(recorded.versions(lock_of(root, stack).read_text(encoding="utf-8"))) if is_locked else {}
+        held = gathered(recorded.versions(read(lock_of(root, stack)))) if is_locked else {}
         for i, text in enumerate(packages):
             if problem := _mistake(text, held):
                 yield f".{stack}[{i}]: {show(text)} is not allowed{problem}"

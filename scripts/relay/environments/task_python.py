@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments import conda, overlay, wheelhouse
-from relay.environments.locks import is_recorded, pinned
+from relay.environments.locks import is_recorded, pinned, read
 
 
 def interpreter(environment: Mapping[str, Any], lock: Path, *, create: bool = True) -> str:
@@ -51,8 +51,7 @@ def _fits_drivers(environment: Mapping[str, Any], lock: Path) -> bool:
     """
     if not is_recorded(lock.stem) or environment["mode"] not in ("current", "wheels") or environment["site_wheels"]:
         return False
-    text = lock.read_text(encoding="utf-8")
-    own_build = "+" not in (pinned(text, "torch") or "")  # an index's own build has a label
+    own_build = "+" not in (pinned(read(lock), "torch") or "")  # an index's own build has a label
     return own_build and wheelhouse.version_of(Path(environment["python"] or sys.executable)) == "{}.{}".format(
         *sys.version_info
     )

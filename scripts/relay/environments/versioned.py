@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from relay.base.files import write_json
@@ -112,8 +113,7 @@ def new_version(link: Path) -> Path:
 
 def point(link: Path, version: Path) -> None:
     """Point the link at a version. The link is replaced in one step, so that it always points at some version."""
-    new = link.with_name(f"{link.name}.link")
-    new.unlink(missing_ok=True)
+    new = link.with_name(f".{link.name}.{token_hex(4)}")  # where there are no locks, others may be at it
     new.symlink_to(version.name)
     new.replace(link)
 

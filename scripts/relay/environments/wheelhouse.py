@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,8 +21,8 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import fresh_folder, sha256
-from relay.environments import built, installer, pip
-from relay.environments.locks import exactly, is_recorded, lock_of, pinned, without
+from relay.environments import built, installer, kept, pip
+from relay.environments.locks import Pin, exactly, is_recorded, lock_of, pinned, read
 from relay.environments.recipes import RECIPES
 from relay.environments.versioned import only_one
 from relay.spec import cuda
@@ -56,24 +55,24 @@ class Order:
         digest = hashlib.sha256(f"{self.build} {version_of(self.python)} {platform.machine()}\n".encode())
         for lock in self.locks:
             digest.update(lock.read_bytes())
-        for name in self.built:
-            digest.update(repr(RECIPES[name]).encode())
+        for entry in self.built:
+            digest.update(repr(RECIPES[entry.name]).encode())
             digest.update(f"{self.arch_list or ''}".encode() if self.build != "cpu" else b"")
         return FOLDER / f"{self.stack}-{digest.hexdigest()[:12]}"
 
     @property
-    def built(self) -> dict[str, str]:
-        """The entries of the locks that have no wheel, and are built here; by package."""
-        return {name: entry for lock in self.locks for name, entry in built.entries(lock.read_text("utf-8")).items()}
+    def locked(self) -> list[Pin]:
+        """The packages of the locks."""
+        return [entry for lock in self.locks for entry in read(lock)]
 
     @property
-    def locked(self) -> str:
-        """The text of the locks."""
-        return "\n".join(lock.read_text(encoding="utf-8") for lock in self.locks)
+    def built(self) -> list[Pin]:
+        """Those that have no wheel, and are built here."""
+        return [entry for entry in self.locked if entry.name in RECIPES]
 
     def requirements(self, labelled: Collection[str]) -> str:
         """What pip is asked for; of the packages `labelled`, their CPU builds."""
-        return exactly(without(self.locked, lambda name, _: name in RECIPES), labelled)
+        return exactly((entry for entry in self.locked if entry.name not in RECIPES), labelled)
 
 
 def order(root: Path, stack: str, build: str, python: str | None = None, arch_list: str | None = None) -> Order:
@@ -161,8 +160,9 @@ def _sums(place: Path) -> dict[str, str]:
 
 def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None) -> None:
     """Link the undamaged wheels, but not those built here, into the new folder, where pip finds and checks them."""
+    built_here = {entry.name for entry in wanted.built}
     for name in _sums(place):
-        if name.endswith(".whl") and name not in (bad or ()) and name.partition("-")[0] not in wanted.built:
+        if name.endswith(".whl") and name not in (bad or ()) and name.partition("-")[0] not in built_here:
             os.link(place / name, partial / name)
 
 
@@ -180,7 +180,7 @@ def _download(wanted: Order, partial: Path) -> None:
         if pip.lacks("torch", words):
             torch = f"{pinned(wanted.locked, 'torch')}+cpu"
             print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
-            if not pip.index_offers(CPU_INDEX, "torch", torch, python=wanted.python):
+            if not pip.index_offers(CPU_INDEX, "torch", torch, pip=pip.program(wanted.python)):
                 lacks = f"no torch {torch} for Python {python} there either, or it cannot be reached"
                 raise UserError(f"{lacks}; {CPU_REMEDY}")
             where = ("--extra-index-url", CPU_INDEX)
@@ -205,11 +205,11 @@ def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *optio
 def _build(wanted: Order, partial: Path) -> set[str]:
     """Add the wheels that have to be built, in an environment of the others; their names. Raises UserError."""
     names = set()
-    with tempfile.TemporaryDirectory(prefix="torch-relay-environment-") as folder:
-        environment = Path(folder) / "environment"
+    with kept.scratch() as folder:
+        environment = folder / "environment"
         installer.install(partial, partial / REQUIREMENTS, wanted.python, environment)
-        for entry in wanted.built.values():
-            wheel = built.wheel(entry, environment / "bin" / "python", wanted.build, wanted.arch_list)
+        for pin in wanted.built:
+            wheel = built.wheel(pin, environment / "bin" / "python", wanted.build, wanted.arch_list)
             shutil.copy2(wheel, partial)
             names.add(wheel.name)
     return names
@@ -220,10 +220,11 @@ def _describe(wanted: Order, folder: Path, built_here: Set[str] = frozenset()) -
 
     `built_here` are the names of wheels that no lock has. Raises UserError for another one whose hash is in no lock.
     """
+    hashes = {digest for entry in wanted.locked for digest in entry.hashes}
     lines = [f"{MADE_WITH} {version_of(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
     for name, digest in digests.items():
-        if name not in built_here and f"sha256:{digest}" not in wanted.locked:
+        if name not in built_here and f"sha256:{digest}" not in hashes:
             raise UserError(f"{folder / name}: its hash is in none of the stack's locks")
         package, version = name.split("-")[:2]
         lines.append(f"{package}=={version} --hash=sha256:{digest}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -17,15 +14,15 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.environments import built
-from relay.environments.recipes import COMPILER, Recipe
+from relay.environments import kept
+from relay.environments.kept import Build
 from relay.run_folder.known_faults import look_up
 from relay.spec.job import FLAG
 
 NAME = "relay_libtorch"
 # The site's flags, by CMake's variable. Variables in them are those of the job's modules.
 FLAGS = {"compile_flags": "CMAKE_CXX_FLAGS", "link_flags": "CMAKE_EXE_LINKER_FLAGS"}
-RECIPE = Recipe(package="the C++ program", tried="", programs={**COMPILER, "cmake": "cmake"})
+PROGRAMS = {**kept.COMPILERS, "cmake": "cmake"}
 # Which module brings a shared library, by the beginning of its name; the first that fits.
 MODULES = {
     r"libcudnn": "cudnn",
@@ -45,7 +42,7 @@ _PLACE = re.compile(r"\s*(frame #\d+:|Exception raised from |terminate called af
 
 def lacking() -> list[str]:
     """What this machine lacks for the build, one line for each thing, with the Debian package that brings it."""
-    return built.lacking(RECIPE, "cpu")
+    return kept.lacking(PROGRAMS)
 
 
 def cmake_options(environment: Mapping[str, Any]) -> list[str]:
@@ -80,7 +77,10 @@ def program(sources: Path, site_options: Sequence[str] = ()) -> Path:
 
     `site_options` are those of `cmake_options`. Raises UserError where the build fails.
     """
-    return built.kept(f"libtorch-{_key(sources, site_options)}", partial(_build, sources, site_options))
+    texts = [path.read_text(encoding="utf-8") for path in sorted(sources.iterdir()) if path.is_file()]
+    about_torch = [torch.__version__, str(torch.version.cuda), torch.compiled_with_cxx11_abi()]
+    depends_on = [texts, about_torch, kept.compilers("cmake"), list(site_options)]
+    return kept.kept("libtorch", depends_on, NAME, partial(_build, sources, site_options))
 
 
 def said(executable: Path, *words: object) -> str:
@@ -96,37 +96,14 @@ def said(executable: Path, *words: object) -> str:
     return str(done.stdout)
 
 
-def _key(sources: Path, site_options: Sequence[str]) -> str:
-    """A digest of all that the program depends on: its sources, compiler, CMake, torch, machine, the site's options."""
-    said = [
-        subprocess.run([word, "--version"], check=False, capture_output=True, text=True).stdout
-        for word in ("g++", "cmake")
-    ]
-    texts = [path.read_text(encoding="utf-8") for path in sorted(sources.iterdir()) if path.is_file()]
-    texts += [*said, torch.__version__, str(torch.version.cuda), str(torch.compiled_with_cxx11_abi()), *site_options]
-    return hashlib.sha256(json.dumps([*texts, platform.machine()]).encode()).hexdigest()[:12]
-
-
-def _build(sources: Path, site_options: Sequence[str], folder: Path, log: Path) -> Path:
-    """Configure and build in `folder`; the program's path."""
-    print(f"Building {NAME} against torch {torch.__version__}; this is done once", flush=True)
-    cpus = str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))
+def _build(sources: Path, site_options: Sequence[str], build: Build) -> Path:
+    """Configure and build; the program's path."""
     # The path to torch's libraries is given when the program is started: environments come and go on a node's disk.
     options = [f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", "-DCMAKE_SKIP_RPATH=ON"]
     options += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}", *site_options]
-    configure = ["cmake", "-S", str(sources), "-B", str(folder), *options]
-    with log.open("w", encoding="utf-8") as said:
-        for words in (configure, ["cmake", "--build", str(folder), "--parallel", cpus]):
-            if subprocess.run(words, stdout=said, stderr=subprocess.STDOUT, check=False).returncode:
-                raise UserError(f"{NAME} could not be built: {_why(log)}; all that was said is in {log}")
-    return folder / NAME
-
-
-def _why(log: Path) -> str:
-    """The first line of the log that tells an error, and the next one: CMake gives its reason there."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    place = next((n for n, line in enumerate(lines) if "error" in line.lower()), None)
-    return "no line says why" if place is None else " ".join(lines[place : place + 2])[:300]
+    build.run(["cmake", "-S", str(sources), "-B", str(build.folder), *options])
+    build.run(["cmake", "--build", str(build.folder), "--parallel", kept.cpus()])
+    return build.folder / NAME
 
 
 def _explained(said: str) -> str:

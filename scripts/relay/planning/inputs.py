@@ -11,7 +11,7 @@ from typing import Any, Self
 from relay.config.commands import Command
 from relay.config.config import Config
 from relay.config.strategies import StrategyFile
-from relay.environments.locks import lock_of
+from relay.environments.locks import lock_of, names_and_versions
 from relay.launch.gpus import ALONE, Sharing, count_gpus
 from relay.process.cpus import granted
 from relay.slurm.held import Held
@@ -103,7 +103,7 @@ class Identities:
         """The digest of the versions that a stack's lock pins, or None where it has no lock."""
         if stack not in self.locks:
             path = lock_of(self.root, stack)
-            self.locks[stack] = identity.fingerprint(identity.lock_lines(path)) if path.exists() else None
+            self.locks[stack] = identity.fingerprint(names_and_versions(path)) if path.exists() else None
         return self.locks[stack]
 
     def of(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:

@@ -38,7 +38,8 @@ def shared_folder(facts: Facts) -> Iterator[Finding]:
 @check("node's disk")
 def node_disk(facts: Facts) -> Iterator[Finding]:
     """A node's own disk that is missing, full, or not the node's own."""
-    needed = "node_disk" in facts.needs or facts.job.get("environment", {}).get("mode") == "wheels"
+    installs = facts.job.get("environment", {}).get("mode") == "wheels"
+    needed = installs or "node_disk" in facts.needs
     for rank in facts.ranks:
         disk = rank["node_disk"]
         if disk["error"]:
@@ -47,6 +48,11 @@ def node_disk(facts: Facts) -> Iterator[Finding]:
             yield (stop if needed or disk["declared"] else note)(
                 f"{disk['path']}{declared} cannot be used on {rank['node']}: {disk['error']}",
                 "correct `node_disk` in the site's file: a folder on the node's own disk, writable in a job",
+            )
+        elif disk["noexec"] and (installs or facts.compiles):
+            yield stop(
+                f"{disk['path']} on {rank['node']} is mounted noexec: no library there can be loaded",
+                "name another folder as `node_disk` in the site's file: environments and what is compiled are there",
             )
         elif _on_network(disk["filesystem"]) or _seen_elsewhere(facts, rank["rank"]):
             yield warn(

@@ -17,9 +17,11 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from relay.environments.node_folder import looked_at, noexec
 from relay.process import cpus, mps_daemon, system
 
 # Where compiled extensions go unless their variable says otherwise.
@@ -105,7 +107,8 @@ def filesystem(path: Path) -> str | None:
 
 def located(path: Path) -> dict[str, Any]:
     """A path and its filesystem's type."""
-    path = path.expanduser()
+    with suppress(RuntimeError):  # a user without a home folder, as in some containers
+        path = path.expanduser()
     return {"path": str(path), "filesystem": filesystem(path)}
 
 
@@ -128,11 +131,11 @@ def cache(path: Path) -> dict[str, Any]:
 def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
     """The node's own disk as the site declares it, expanded here; `error` says why it cannot be used, or is None."""
     declared = (job or {}).get("node_disk")
-    text = os.path.expandvars(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
-    disk: dict[str, Any] = {"declared": declared, "path": text, "filesystem": None, "free_bytes": None, "error": None}
-    if "$" in text:
-        return disk | {"error": f"{text} is not set"}
-    path = Path(text)
+    path, problem = looked_at(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    disk: dict[str, Any] = {"declared": declared, "path": str(path), "filesystem": None, "free_bytes": None}
+    disk |= {"noexec": False, "error": problem or None}
+    if problem:
+        return disk
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix="relay-preflight-") as stream:
             first = os.environ.get("LOCAL_RANK", "0") == "0"  # one a node: several would share the bandwidth
@@ -142,7 +145,7 @@ def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
             stream.flush()
             os.fsync(stream.fileno())
             seconds = time.perf_counter() - started
-        free_bytes = shutil.disk_usage(path).free
+        free_bytes, disk["noexec"] = shutil.disk_usage(path).free, noexec(path)
     except OSError as error:
         return disk | {"error": error.strerror or str(error)}
     disk |= {"filesystem": filesystem(path), "free_bytes": free_bytes}

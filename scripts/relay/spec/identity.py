@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
@@ -27,7 +26,6 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where a node ha
 # Code in these packages counts as part of the strategy or network that imports it.
 COMPUTING = ("relay.strategies", "relay.task", "relay.tasks")
 # Name and version, as in `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`.
-_PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 
 
 def fingerprint(payload: Any) -> str:
@@ -246,15 +244,3 @@ def plain_tree(node: Any) -> Any:
 @cache
 def _members_of(fields: tuple[str, ...]) -> list[str]:
     return sorted({*fields} - {"kind", "type_comment"})
-
-
-def lock_lines(path: Path) -> list[str]:
-    """The `name==version` lines of a stack's lock, sorted. Hashes are left out: several files have the same version.
-
-    Raises UserError where there is no such line.
-    """
-    matches = (_PINNED.match(line) for line in _read(path).splitlines())
-    lines = sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in matches if m)
-    if not lines:
-        raise UserError(f"{path}: no line of the form name==version; run `make lock`")
-    return lines

@@ -153,6 +153,10 @@ class TaskSpec:
     card: Card = field(default_factory=Card)
 
 
+# Exit statuses of `relay card`: the task's data, what it imports, or a GPU is not there.
+UNPREPARED, NO_PACKAGE, NO_GPU = 3, 4, 5
+
+
 @dataclass(frozen=True, kw_only=True)
 class Looked:
     """A task with its card, its data, and what the look warns of.

@@ -6,19 +6,13 @@ whose environment has another path.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import os
-import platform
 import re
-import shlex
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -27,9 +21,8 @@ from unittest import mock
 import torch
 
 from relay.base.errors import UserError
-from relay.base.files import write_bytes
-from relay.environments import built, nvcc
-from relay.environments.versioned import only_one
+from relay.environments import kept, nvcc
+from relay.environments.kept import Build
 from relay.process import system
 
 _being_built = ContextVar("a strategy is being built", default=False)
@@ -57,12 +50,17 @@ def _load(builder: Any, verbose: bool = True) -> Any:
     """An operation from this user's cache, which is built there where it is missing. Raises UserError."""
     if not _being_built.get():
         raise UserError(f"DeepSpeed asks for its operation {builder.name} within a step, where nothing is compiled")
+    what, compiled = f"DeepSpeed's operation {builder.name}", list[Any]()
     if _on_gpus(builder) and (problem := nvcc.problem(torch.version.cuda)):
-        raise UserError(f"DeepSpeed's operation {builder.name} is not in its wheel, and {problem}")
-    place = _folder() / f"deepspeed-{builder.name}-{_key(builder)}"
-    file = place / f"{builder.name}.so"
-    with built.in_the_cache(), only_one(place):
-        operation = _import(builder.name, file) if file.is_file() else _build(builder, file)
+        raise UserError(f"{what} is not in its wheel, and {problem}")
+
+    def compile_it(build: Build) -> Path:
+        compiled.append(_compiled(builder, build))
+        return next(build.folder.rglob(f"{builder.name}.so"))
+
+    file = kept.kept(f"deepspeed-{builder.name}", _depends_on(builder), what, compile_it)
+    # One that was compiled now is loaded already: loaded from the file, its types would be there twice.
+    operation = compiled[0] if compiled else _import(builder.name, file)
     builder._loaded_ops[builder.name] = operation
     return operation
 
@@ -77,15 +75,6 @@ def _import(name: str, file: Path) -> Any:
     return module
 
 
-def _folder() -> Path:
-    """The cache that the user's nodes share; the node's own where the former cannot be written in a job."""
-    shared = built.cache() / "built"
-    with suppress(OSError):
-        shared.mkdir(parents=True, exist_ok=True)
-    own = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return Path(own) if own and not os.access(shared, os.W_OK) else shared
-
-
 def _on_gpus(builder: Any) -> bool:
     """Whether an operation is built with CUDA's compiler, or linked with its libraries."""
     from deepspeed.ops.op_builder.builder import CUDAOpBuilder
@@ -93,19 +82,13 @@ def _on_gpus(builder: Any) -> bool:
     return isinstance(builder, CUDAOpBuilder) and torch.cuda.is_available()
 
 
-def _key(builder: Any) -> str:
-    """A digest of all that an operation depends on. DeepSpeed compiles for the very CPU and GPUs of the node."""
+def _depends_on(builder: Any) -> list[Any]:
+    """All that an operation depends on. DeepSpeed compiles for the very CPU and GPUs of the node."""
     import deepspeed
 
-    compiler = shlex.split(os.environ.get("CXX", "c++"))
-    try:
-        about = subprocess.run([*compiler, "--version"], check=False, capture_output=True, text=True).stdout
-    except OSError:
-        about = ""
-    depends_on = [builder.name, type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, about]
-    depends_on += [platform.machine(), *re.findall(r"(?m)^flags\s*:.*$", system.text(Path("/proc/cpuinfo")))[:1]]
-    depends_on += _architectures() if _on_gpus(builder) else []
-    return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
+    versions = [type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, kept.compilers()]
+    flags = re.findall(r"(?m)^flags\s*:.*$", system.text(Path("/proc/cpuinfo")))[:1]
+    return [*versions, flags, _architectures() if _on_gpus(builder) else []]
 
 
 def _architectures() -> list[str]:
@@ -114,33 +97,22 @@ def _architectures() -> list[str]:
     return [f"{major}.{minor}" for major, minor in sorted(capabilities)]
 
 
-def _environment(builder: Any, folder: str) -> dict[str, str]:
-    """The environment in which DeepSpeed builds it in a folder.
+def _compiled(builder: Any, build: Build) -> Any:
+    """Let DeepSpeed compile and load it. What comes of it lies below the build's folder. Raises UserError.
 
     The user's TORCH_CUDA_ARCH_LIST may be for other GPUs, and DeepSpeed 0.19.8 ends with ValueError on its 9.0a.
     """
-    variables = {"TORCH_EXTENSIONS_DIR": folder, "PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
-    variables |= {"MAX_JOBS": os.environ.get("MAX_JOBS") or str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))}
-    return variables | ({"TORCH_CUDA_ARCH_LIST": ";".join(_architectures())} if _on_gpus(builder) else {})
-
-
-def _build(builder: Any, file: Path) -> Any:
-    """Let DeepSpeed compile it in a temporary folder, and keep what comes of it."""
-    node = os.uname().nodename
-    print(f"Building DeepSpeed's operation {builder.name} on node {node}; this is done once", flush=True)
-    with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
-        try:
-            with mock.patch.dict(os.environ, _environment(builder, folder)), built.telling(f"building {builder.name}"):
-                operation = builder.compiled_by_deepspeed(False)
-        except Exception as error:  # whatever a compiler or DeepSpeed's own look at the machine comes to
-            raise UserError(
-                f"DeepSpeed's operation {builder.name} is not in its wheel, and could not be built on node {node}: "
-                f"{_why(str(error))}; load the modules of a compiler and of torch's CUDA (`stack_modules` in the "
-                "site's file)" + "; it needs libaio's header (Debian: libaio-dev)" * (builder.name == "async_io")
-            ) from None
-        # Ranks of nodes whose disk has no locks may all come here: each replaces the file by its own.
-        write_bytes(file, next(Path(folder).rglob(file.name)).read_bytes())
-    return operation  # not that of the file: its types would be there twice
+    variables = kept.IN_ENGLISH | {"PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
+    variables |= {"TORCH_EXTENSIONS_DIR": str(build.folder), "MAX_JOBS": os.environ.get("MAX_JOBS") or kept.cpus()}
+    variables |= {"TORCH_CUDA_ARCH_LIST": ";".join(_architectures())} if _on_gpus(builder) else {}
+    try:
+        with mock.patch.dict(os.environ, variables):
+            return builder.compiled_by_deepspeed(False)
+    except Exception as error:  # whatever a compiler or DeepSpeed's own look at the machine comes to
+        build.log.write_text(str(error), encoding="utf-8")
+        remedy = "load the modules of a compiler and of torch's CUDA (`stack_modules` in the site's file)"
+        remedy += "; it needs libaio's header (Debian: libaio-dev)" * (builder.name == "async_io")
+        raise build.failed(str(error), f"it is not in DeepSpeed's wheel; {remedy}") from None
 
 
 def _programs() -> list[str]:
@@ -149,9 +121,3 @@ def _programs() -> list[str]:
     if ninja := importlib.util.find_spec("ninja"):
         folders.append(str(Path(str(ninja.origin)).parents[4] / "bin"))
     return folders
-
-
-def _why(output: str) -> str:
-    """The first line that tells an error, else the last one."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no line says why"]
-    return next((line for line in lines if re.search(r"\berror\b", line)), lines[-1])[:300]
