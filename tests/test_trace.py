@@ -13,6 +13,7 @@ from any_models import (
     GPT,
     Counted,
     Found,
+    ReadFirst,
     Recurrent,
     Routed,
     Shared,
@@ -52,6 +53,7 @@ MODELS: dict[str, tuple[Any, Any, int]] = {  # how it is made, its batch, the mo
     "experts": (Routed, lambda: {"x": torch.randn(6, 4)}, 3),
     "lstm": (Recurrent, lambda: (torch.randn(5, 2, 3),), 3),
     "functions": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), lambda: (torch.randn(2, 3),), 2),
+    "a weight that is read before its layer is called": (ReadFirst, lambda: (torch.randn(2, 3),), 2),
 }
 
 

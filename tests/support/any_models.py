@@ -122,3 +122,16 @@ class Counted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.a(x)
         return self.b(x) if x.sum().item() > 0 else x
+
+
+class ReadFirst(nn.Module):
+    """The weight of a layer is read by itself before the layer is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size: torch.Tensor = self.first.weight.square().mean()
+        found: torch.Tensor = self.second(torch.tanh(self.first(x) * size))
+        return found

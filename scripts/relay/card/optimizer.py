@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.card.draft import Draft
 from relay.card.model import Computable
-from relay.card.seen import Seen
 from relay.process.generators import drawn_from
 from relay.spec.labels import several
 from relay.task.bound import BoundTask
@@ -38,7 +38,7 @@ SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
 
-def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
+def see(bound: BoundTask, model: nn.Module, draft: Draft) -> None:
     """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
     kind, parameters = type(bound.own), dict(model.named_parameters())
     wrong = partial(mistake, kind, "optimizer")
@@ -58,20 +58,20 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
             "module of the model may have the loss's, and the model then returns its loss",
         )
     if left:
-        seen.warn("optimizer", f"optimizer() leaves out {several(left)}, which are never trained then")
+        draft.warn("optimizer", f"optimizer() leaves out {several(left)}, which are never trained then")
     if any("initial_lr" in group for group in optimizer.param_groups):  # where torch's schedulers keep the first rate
         raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
-    _see_scheduler(bound, seen)
-    seen.optimizer = type(optimizer).__name__.lower()
-    seen.card["optimizer_options"] = {
+    _see_scheduler(bound, draft)
+    draft.optimizer = type(optimizer).__name__.lower()
+    draft.card["optimizer_options"] = {
         name: optimizer.param_groups[0][name] for name in OPTIONS if name in optimizer.param_groups[0]
     }
-    _see_parts(bound, optimizer, list(parameters.values()), seen)
+    _see_parts(bound, optimizer, list(parameters.values()), draft)
     scope = _scope(bound, list(parameters.values()))
     other = OTHER.format(place(kind, "optimizer"))
-    seen.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
+    draft.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
     if scope in READS:
-        seen.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
+        draft.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
 
 
 def step(task: Computable) -> None:
@@ -105,11 +105,11 @@ def _reload(optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(optimizer.state_dict())
 
 
-def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
+def _see_scheduler(bound: BoundTask, draft: Draft) -> None:
     """Look at the task's own scheduler in a run of some steps. Raises UserError for one that cannot be followed."""
     kind = type(bound.own)
-    seen.card["scheduler"] = kind.scheduler is not Task.scheduler
-    if not seen.card["scheduler"]:
+    draft.card["scheduler"] = kind.scheduler is not Task.scheduler
+    if not draft.card["scheduler"]:
         return
     tried = replace(bound, total_steps=STEPS)
     with calling(kind, "scheduler", f"a run of {STEPS} steps"):
@@ -122,12 +122,12 @@ def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
         raise mistake(kind, "scheduler", f"scheduler(): the learning rate becomes {odd[0]:g}; allowed: at least 0")
 
 
-def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], seen: Seen) -> None:
+def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], draft: Draft) -> None:
     """Put onto the card whether each parameter has the options that it has in the optimiser of all of them."""
     options = _options(whole)
-    seen.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
-    if seen.card["grouped_by_place"]:
-        seen.warn(
+    draft.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
+    if draft.card["grouped_by_place"]:
+        draft.warn(
             "optimizer",
             "optimizer() groups parameters by their place in the list, and each stage of a pipeline has a list of its "
             "own: pipeline, pipeline_ddp and model_parallel are skipped; group parameters by what they are, such as "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from relay import strategies
 from relay.base.grouped import gathered
-from relay.equivalence.course import Seen
+from relay.equivalence.course import Observed
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Verdict
@@ -39,7 +39,7 @@ NO_STATE = 0.05
 
 
 def divided(
-    verdict: Verdict, trial: Trial, observed: Sequence[Seen], data: TrialData, footprint: dict[str, int]
+    verdict: Verdict, trial: Trial, observed: Sequence[Observed], data: TrialData, footprint: dict[str, int]
 ) -> None:
     """Check that the work is divided as the strategy says: samples, bytes held, bytes sent.
 
@@ -134,7 +134,7 @@ class Shares:
 def computed(
     verdict: Verdict,
     run: Training,
-    observed: Sequence[Seen],
+    observed: Sequence[Observed],
     whole: Sequence[tuple[float, float]],
     optimizer_bytes: int,
     slices: Sequence[Sequence[tuple[int, int]]] = (),

@@ -232,13 +232,21 @@ def _from_the_firsts(
     """
     if not after:
         return []
-    momentum = {name: module.momentum for name, module in model.named_modules() if hasattr(module, "momentum")}
-    moved = []
+    modules, moved = dict(model.named_modules()), []
     for own, then, count in zip(before, after, parts, strict=True):
-        kept = {name: (1 - (momentum.get(name.rpartition(".")[0]) or 0.0)) ** count for name in own}
+        kept = {name: _kept(modules[name.rpartition(".")[0]], name, own, then, count) for name in own}
         shifted = {name: then[name] + kept[name] * (before[0][name] - own[name]) for name in floating(own)}
         moved.append({**then, **shifted})
     return moved
+
+
+def _kept(module: nn.Module, name: str, before: Statistics, after: Statistics, updates: int) -> float:
+    """How much of what this buffer was is left after so many updates by its module."""
+    momentum = getattr(module, "momentum", 0.0)
+    if momentum is not None:
+        return float((1 - momentum) ** updates)
+    counter = f"{name.rpartition('.')[0]}.num_batches_tracked"  # BatchNorm then keeps the mean of all batches
+    return float(before[counter]) / float(after[counter]) if counter in before else 1.0
 
 
 def floating(own: Statistics) -> list[str]:
