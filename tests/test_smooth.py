@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from relay.equivalence.smooth import Smooth
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
+from relay.task.smooth import Smooth
 
 KINKS: dict[str, tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]] = {
     "relu": (nn.ReLU(), F.relu),

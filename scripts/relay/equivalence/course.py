@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from relay import strategies
-from relay.equivalence import stalled
 from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import PREDICTED
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws
 from relay.task.modes import Work, optimizers_outside

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.equivalence import stalled
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
 from relay.spec.run import Training
 from relay.strategies.base import Strategy

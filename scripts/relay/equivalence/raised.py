@@ -18,6 +18,11 @@ HELPS = (
         "give ddp the option `find_unused_parameters: true`, because some parameters get no gradient in some steps",
     ),
     (
+        r"setStorage: .* out of bounds for storage of size 0",
+        "return a copy of a parameter that the model returns, by `.clone()`, or give fsdp `reshard_after_forward: "
+        "false`, because a sharded parameter is freed after the forward pass",
+    ),
+    (
         r"DTensor|sharding strategy",
         "divided parameters are DTensors, which lack this operation: take an optimiser and layers of torch's, or a "
         "strategy that keeps parameters whole, such as ddp",
