@@ -70,6 +70,18 @@ CLIPPED = """\
         self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
         self.first.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
 """
+COUNTING = """\
+        class Counting(torch.optim.SGD):
+            steps = 0
+
+            def step(self, closure=None):
+                self.steps += 1
+                for each in self.param_groups[0]["params"]:
+                    each.grad /= self.steps
+                return super().step(closure)
+
+        return Counting(parameters, self.learning_rate)
+"""
 HOOKED = """\
         made = torch.optim.SGD(parameters, self.learning_rate)
         made.register_step_post_hook(lambda *_: {})
@@ -139,6 +151,11 @@ MISTAKES = {
     "a rate that steps change": (
         changed(OPTIMIZER, HOOKED.format("made.param_groups[0].update(lr=0.5 * made.param_groups[0]['lr'])")),
         "a training step changes the learning rate; each step is taken at the rate that the task's scheduler",
+        "def optimizer",
+    ),
+    "an optimizer that counts by itself": (
+        changed(OPTIMIZER, COUNTING),
+        "a step of optimizer()'s is another one after its state was loaded into a new one",
         "def optimizer",
     ),
     "a metric that is no mean": (

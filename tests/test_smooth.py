@@ -78,6 +78,17 @@ def test_what_asks_for_16_bits_is_computed_in_float64() -> None:
     assert mode.seen
 
 
+def test_complex_numbers_are_computed_in_as_many_bits() -> None:
+    """A Fourier neural operator writes its modes into zeros of torch.cfloat."""
+    modes = torch.full((2,), 1 + 2.0**-40, dtype=torch.complex128)
+    with InFloat64() as mode:
+        written = torch.zeros(2, dtype=torch.cfloat)
+        written[:] = modes
+        for made in (written, modes.to(torch.complex64), modes.cfloat(), modes * torch.tensor([1 + 0j, 1 + 0j])):
+            assert torch.equal(made, modes)
+    assert mode.seen
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_what_is_computed_again_in_a_backward_pass_has_the_same_twin(use_reentrant: bool) -> None:
     """Modes of torch's are left while `backward` is handed over. The kernels of several stay in their order."""

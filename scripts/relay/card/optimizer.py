@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,6 +35,10 @@ READS = {
     "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
     "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
 }
+FORGETS = (
+    "a step of optimizer()'s is another one after its state was loaded into a new one: it keeps something, such as a "
+    "count of steps, that no checkpoint holds; allowed: what is kept in self.state or in a group of parameters"
+)
 OTHER = "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random numbers"
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
@@ -68,6 +74,8 @@ def see(bound: BoundTask, model: nn.Module, draft: Draft) -> None:
     }
     _see_parts(bound, optimizer, list(parameters.values()), draft)
     scope = _scope(bound, list(parameters.values()))
+    if scope == "forgets":
+        raise wrong(FORGETS)
     other = OTHER.format(place(kind, "optimizer"))
     draft.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
     if scope in READS:
@@ -169,17 +177,22 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
     """What a step reads to change a number: "element", "tensor" or "model", as `Card.optimizer_scope` has it.
 
     Seen of small tensors that take the parameters' places, with gradients that any clipping would clip. "element", too,
-    where that cannot be tried: then the gates decide. "other": the same step taken again is another one.
+    where that cannot be tried: then the gates decide. "other": the same step taken again is another one. "forgets": so
+    is the step after a checkpoint.
     """
-    trained = [each for each in parameters if each.requires_grad]
+    trained, loaded = [each for each in parameters if each.requires_grad], list[torch.Tensor]()
     half = len(trained) // 2
     try:
         whole, again = (_stepped(bound, trained) for _ in range(2))
         parts = [each for part in (slice(half), slice(half, None)) for each in _stepped(bound, trained, part)]
     except Exception:  # such as one that has made the state of its parameters already
         return "element"
+    with suppress(Exception):  # such as one with a `load_state_dict` of its own
+        loaded = _stepped(bound, trained, loaded=True)
     if not _same(whole, again):
         return "other"
+    if loaded and not _same(whole, loaded):
+        return "forgets"
     if not _same(whole, parts):
         return "model"
     try:
@@ -189,9 +202,17 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
 
 
 def _stepped(
-    bound: BoundTask, parameters: list[nn.Parameter], part: slice = slice(None), *, cut: bool = False
+    bound: BoundTask,
+    parameters: list[nn.Parameter],
+    part: slice = slice(None),
+    *,
+    cut: bool = False,
+    loaded: bool = False,
 ) -> list[torch.Tensor]:
-    """How two steps change the stand-ins of a part of the parameters, flat; each `cut` into two flat pieces."""
+    """How two steps change the stand-ins of a part of the parameters, flat; each `cut` into two flat pieces.
+
+    With `loaded`, another optimiser takes the second step, which has loaded what checkpoints hold of the first one.
+    """
     drawn = torch.Generator().manual_seed(0)
     sizes = [[min(size, SMALL) for size in each.shape] for each in parameters]
     values, *gradients = ([torch.randn(s, generator=drawn, dtype=torch.float64) for s in sizes] for _ in range(3))
@@ -200,11 +221,20 @@ def _stepped(
         id(parameter): [nn.Parameter(piece.clone()) for piece in pieces(value)]
         for parameter, value in [*zip(parameters, values, strict=True)][part]
     }
-    optimizer = bound.optimizer(parameters)
-    for group in optimizer.param_groups:
-        group["params"] = [piece for each in group["params"] for piece in held.get(id(each), ())]
-    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
-    for given in gradients:
+
+    def made() -> torch.optim.Optimizer:
+        optimizer = bound.optimizer(parameters)
+        for group in optimizer.param_groups:
+            group["params"] = [piece for each in group["params"] for piece in held.get(id(each), ())]
+        optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+        return optimizer
+
+    optimizer = made()
+    for number, given in enumerate(gradients):
+        if number and loaded:
+            saved = deepcopy(optimizer.state_dict())
+            optimizer = made()
+            optimizer.load_state_dict({name: saved[name] for name in ("state", "param_groups")})
         for parameter, gradient in [*zip(parameters, given, strict=True)][part]:
             for piece, its in zip(held[id(parameter)], pieces(1e4 * gradient), strict=True):
                 piece.grad = its.clone()
