@@ -72,15 +72,15 @@ CLIPPED = """\
 """
 COUNTING = """\
         class Counting(torch.optim.SGD):
-            steps = 0
-
             def step(self, closure=None):
-                self.steps += 1
+                {0} = {0} + 1
                 for each in self.param_groups[0]["params"]:
-                    each.grad /= self.steps
+                    each.grad /= {0}
                 return super().step(closure)
 
-        return Counting(parameters, self.learning_rate)
+        made = Counting(parameters, self.learning_rate)
+        {1} = 0
+        return made
 """
 HOOKED = """\
         made = torch.optim.SGD(parameters, self.learning_rate)
@@ -151,11 +151,6 @@ MISTAKES = {
     "a rate that steps change": (
         changed(OPTIMIZER, HOOKED.format("made.param_groups[0].update(lr=0.5 * made.param_groups[0]['lr'])")),
         "a training step changes the learning rate; each step is taken at the rate that the task's scheduler",
-        "def optimizer",
-    ),
-    "an optimizer that counts by itself": (
-        changed(OPTIMIZER, COUNTING),
-        "a step of optimizer()'s is another one after its state was loaded into a new one",
         "def optimizer",
     ),
     "a metric that is no mean": (
@@ -344,6 +339,16 @@ DEPENDENT = {
         changed(LOSS, "        return F.relu(outputs - 1e6).mean()\n"),
         "all gradients of the first batch are 0",
         "",
+    ),
+    "an optimizer that counts by itself": (
+        changed(OPTIMIZER, COUNTING.format("self.count", "made.count")),
+        "a step of optimizer()'s is another one after a checkpoint",
+        "def optimizer",
+    ),
+    "an optimizer that counts in its groups": (
+        changed(OPTIMIZER, COUNTING.format("self.param_groups[0]['k']", "made.param_groups[0]['k']")),
+        "a step of optimizer()'s is another one after a checkpoint",
+        "def optimizer",
     ),
     "a step of the optimizer that draws": (
         changed(OPTIMIZER, HOOKED.format("setattr(w := made.param_groups[0]['params'][0], 'data', w * torch.rand(1))")),

@@ -35,11 +35,13 @@ READS = {
     "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
     "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
 }
-FORGETS = (
-    "a step of optimizer()'s is another one after its state was loaded into a new one: it keeps something, such as a "
-    "count of steps, that no checkpoint holds; allowed: what is kept in self.state or in a group of parameters"
-)
-OTHER = "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random numbers"
+# Why the training cannot be proven, whichever strategy trains it.
+DEPENDENT = {
+    "other": "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random "
+    "numbers",
+    "forgets": "a step of optimizer()'s is another one after a checkpoint ({}): it keeps something, such as a count of "
+    "steps, in itself or in a group, which no checkpoint holds; allowed: tensors in self.state[parameter]",
+}
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
@@ -74,10 +76,10 @@ def see(bound: BoundTask, model: nn.Module, draft: Draft) -> None:
     }
     _see_parts(bound, optimizer, list(parameters.values()), draft)
     scope = _scope(bound, list(parameters.values()))
-    if scope == "forgets":
-        raise wrong(FORGETS)
-    other = OTHER.format(place(kind, "optimizer"))
-    draft.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
+    if scope in DEPENDENT:
+        draft.card["dependent"] = DEPENDENT[scope].format(place(kind, "optimizer"))
+    else:
+        draft.card["optimizer_scope"] = scope
     if scope in READS:
         draft.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
 
@@ -232,9 +234,9 @@ def _stepped(
     optimizer = made()
     for number, given in enumerate(gradients):
         if number and loaded:
-            saved = deepcopy(optimizer.state_dict())
+            state = deepcopy(optimizer.state_dict()["state"])
             optimizer = made()
-            optimizer.load_state_dict({name: saved[name] for name in ("state", "param_groups")})
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
         for parameter, gradient in [*zip(parameters, given, strict=True)][part]:
             for piece, its in zip(held[id(parameter)], pieces(1e4 * gradient), strict=True):
                 piece.grad = its.clone()
