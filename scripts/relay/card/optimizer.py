@@ -37,8 +37,7 @@ READS = {
 }
 # Why the training cannot be proven, whichever strategy trains it.
 DEPENDENT = {
-    "other": "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random "
-    "numbers",
+    "other": "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own numbers",
     "forgets": "a step of optimizer()'s is another one after a checkpoint ({}): it keeps something, such as a count of "
     "steps, in itself or in a group, which no checkpoint holds; allowed: tensors in self.state[parameter]",
 }

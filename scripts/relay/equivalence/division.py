@@ -1,5 +1,4 @@
-"""Does a strategy divide the work as it says: samples, bytes held, bytes sent, operations? One that does not is not
-parallel.
+"""Does a strategy divide the work as it says: samples, bytes held, bytes sent, operations?
 
 Samples' ids show what reaches the loss. They do not show who computed it: each rank could compute the whole batch, or
 one rank all of it. So the operations of each rank are counted, too.
@@ -115,9 +114,6 @@ def _communication(
             f"division of work: rank {short[0]} sent {per_step[short[0]]} bytes a step; expected {least[short[0]]:.0f} "
             "or more"
         )
-
-
-# Operations
 
 
 @dataclass(frozen=True)
