@@ -25,11 +25,9 @@ HIGH = {
 OF_BYTES = frozenset({torch.Tensor.view, torch.frombuffer, torch.ops.aten.view.dtype})
 # Methods that are named after a type, and what stands in for them.
 LOWERING = {
-    torch.Tensor.float: torch.Tensor.double,
-    torch.Tensor.half: torch.Tensor.double,
-    torch.Tensor.bfloat16: torch.Tensor.double,
-    torch.Tensor.cfloat: torch.Tensor.cdouble,
-    torch.Tensor.chalf: torch.Tensor.cdouble,
+    getattr(torch.Tensor, low): getattr(torch.Tensor, high)
+    for high, lows in {"double": ("float", "half", "bfloat16"), "cdouble": ("cfloat", "chalf")}.items()
+    for low in lows
 }
 # They make float32 where no type is given.
 MAKERS = frozenset({
