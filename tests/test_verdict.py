@@ -14,7 +14,7 @@ import torch
 from gate_runs import planned
 from relay.equivalence.course import Observed
 from relay.equivalence.division import divided
-from relay.equivalence.figures import difference, distance, share
+from relay.equivalence.figures import apart, difference, distance, leaves_of, share
 from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
@@ -51,6 +51,11 @@ def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_f
     assert distance(pairs) == 5.0
     assert math.isnan(distance([*pairs, (torch.tensor(math.nan), torch.tensor(0.0))]))
     assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
+
+
+def test_complex_outputs_are_compared() -> None:
+    one, other = (leaves_of({"spectrum": torch.tensor([[1 + 1j], [imaginary]])}, {}) for imaginary in (2j, 2.5j))
+    assert apart(one, other) == 0.5 / 2.5
 
 
 def test_something_is_infinitely_more_than_nothing() -> None:
