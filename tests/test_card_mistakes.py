@@ -70,6 +70,18 @@ CLIPPED = """\
         self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
         self.first.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
 """
+COUNTING = """\
+        class Counting(torch.optim.SGD):
+            def step(self, closure=None):
+                {0} = {0} + 1
+                for each in self.param_groups[0]["params"]:
+                    each.grad /= {0}
+                return super().step(closure)
+
+        made = Counting(parameters, self.learning_rate)
+        {1} = 0
+        return made
+"""
 HOOKED = """\
         made = torch.optim.SGD(parameters, self.learning_rate)
         made.register_step_post_hook(lambda *_: {})
@@ -327,6 +339,16 @@ DEPENDENT = {
         changed(LOSS, "        return F.relu(outputs - 1e6).mean()\n"),
         "all gradients of the first batch are 0",
         "",
+    ),
+    "an optimizer that counts by itself": (
+        changed(OPTIMIZER, COUNTING.format("self.count", "made.count")),
+        "a step of optimizer()'s is another one after a checkpoint",
+        "def optimizer",
+    ),
+    "an optimizer that counts in its groups": (
+        changed(OPTIMIZER, COUNTING.format("self.param_groups[0]['k']", "made.param_groups[0]['k']")),
+        "a step of optimizer()'s is another one after a checkpoint",
+        "def optimizer",
     ),
     "a step of the optimizer that draws": (
         changed(OPTIMIZER, HOOKED.format("setattr(w := made.param_groups[0]['params'][0], 'data', w * torch.rand(1))")),

@@ -110,7 +110,7 @@ def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(
 WAITING = """
     def train_step(self, batch):
         import threading
-        from relay.equivalence import stalled
+        from relay.run_folder import stalled
         stalled.LONGEST_SECONDS = 2.0
         threading.Event().wait()
 """

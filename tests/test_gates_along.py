@@ -15,7 +15,8 @@ from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import own_strategy
 from relay.base.ending import INTERRUPTED
 from relay.base.files import read_json, write_json
-from relay.equivalence.job import judged_along, run_gate, settle
+from relay.equivalence.along import judged_along, settle
+from relay.equivalence.job import run_gate
 from relay.equivalence.verdict import ALONG
 from relay.launch.launcher import Start
 from relay.spec.run import changed

@@ -212,9 +212,9 @@ def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
 class Seen(ABC, nn.Module):  # as torch's FakeQuantize
     """A module that changes its buffer when it is called."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, persistent: bool = True) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(()), persistent=persistent)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert isinstance(self.seen, torch.Tensor)
@@ -227,6 +227,13 @@ def test_a_buffer_that_a_module_changes_is_frozen() -> None:
     stilled = still(model, lambda whole: whole(batch))
     assert (stilled.buffers, stilled.moving) == (("0.seen",), ())
     assert torch.equal(model(batch), model(batch))
+
+
+def test_a_buffer_that_no_checkpoint_holds_is_the_reason() -> None:
+    model, batch = nn.Sequential(Seen(persistent=False)), torch.ones(3, 2)
+    assert still(model, lambda whole: whole(batch)).unrepeatable.startswith(
+        "the forward pass changes buffers that no checkpoint holds (0.seen), so that each job would begin with others"
+    )
 
 
 def test_statistics_of_a_sample_that_is_not_finite_are_changed_by_nobody() -> None:

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from relay.equivalence.smooth import Smooth
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
+from relay.task.smooth import Smooth
 
 KINKS: dict[str, tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]] = {
     "relu": (nn.ReLU(), F.relu),
@@ -75,6 +75,17 @@ def test_what_asks_for_16_bits_is_computed_in_float64() -> None:
     with InFloat64() as mode:
         for made in (inputs.half().float(), inputs.bfloat16(), inputs.to(torch.float16), inputs.type(torch.bfloat16)):
             assert torch.equal(made, inputs)
+    assert mode.seen
+
+
+def test_complex_numbers_are_computed_in_as_many_bits() -> None:
+    """A Fourier neural operator writes its modes into zeros of torch.cfloat."""
+    modes = torch.full((2,), 1 + 2.0**-40, dtype=torch.complex128)
+    with InFloat64() as mode:
+        written = torch.zeros(2, dtype=torch.cfloat)
+        written[:] = modes
+        for made in (written, modes.to(torch.complex64), modes.cfloat(), modes * torch.tensor([1 + 0j, 1 + 0j])):
+            assert torch.equal(made, modes)
     assert mode.seen
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from any_models import GPT, Counted, Found, Recurrent, Routed, Shared, UNet
+from any_models import GPT, Counted, Found, ReadFirst, Recurrent, Routed, Shared, UNet
 from relay.strategies import _cut
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
@@ -44,6 +44,7 @@ MODELS: dict[str, tuple[Any, Any, int]] = {  # how it is made, its batch, the mo
     "experts": (Routed, lambda: {"x": torch.randn(6, 4)}, 3),
     "lstm": (Recurrent, lambda: (torch.randn(5, 2, 3),), 3),
     "functions": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), lambda: (torch.randn(2, 3),), 2),
+    "a weight that is read before its layer is called": (ReadFirst, lambda: (torch.randn(2, 3),), 2),
 }
 
 

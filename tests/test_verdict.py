@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from gate_runs import planned
-from relay.equivalence.course import Seen
+from relay.equivalence.course import Observed
 from relay.equivalence.division import divided
-from relay.equivalence.figures import difference, distance, share
+from relay.equivalence.figures import apart, difference, distance, leaves_of, share
+from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import system
+from relay.run_folder.faults import Fault
 from relay.strategies.base import Replica
 
 
@@ -51,6 +53,11 @@ def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_f
     assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
 
 
+def test_complex_outputs_are_compared() -> None:
+    one, other = (leaves_of({"spectrum": torch.tensor([[1 + 1j], [imaginary]])}, {}) for imaginary in (2j, 2.5j))
+    assert apart(one, other) == 0.5 / 2.5
+
+
 def test_something_is_infinitely_more_than_nothing() -> None:
     assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
 
@@ -61,7 +68,7 @@ def test_replicas_send_about_as_much_as_their_gradients_hold() -> None:
     for sent_bytes, problems in ((1000, 0), (999, 1)):
         held = {"gradients": 10_000}
         told = [
-            Seen(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], bytes_sent=sent_bytes, footprint=held) for n in (0, 1)
+            Observed(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], bytes_sent=sent_bytes, footprint=held) for n in (0, 1)
         ]
         verdict = Verdict("gate")
         divided(verdict, trial, told, data, held)
@@ -101,7 +108,19 @@ def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], p
     """On recorded bytes: no GPU is needed to judge them."""
     trial = Trial(name="algorithm", precision="fp64", steps=1)
     data: Any = SimpleNamespace(run=planned("cpu")[0], indices=lambda _step: torch.arange(4))
-    seen = Seen(Replica(0, 1), samples=[[0, 1, 2, 3]], used_bytes=used)
+    seen = Observed(Replica(0, 1), samples=[[0, 1, 2, 3]], used_bytes=used)
     verdict = Verdict("gate")
     divided(verdict, trial, [seen], data, {})
     assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
+
+
+def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes() -> None:
+    said = "RuntimeError: aten.mul.Tensor: in-place operations that require placement changes are not supported. "
+    fault = Fault(error=f"{said}{'DTensorSpec ' * 100}", rank=0, kind="RuntimeError", mistake=False, time=0.0)
+    told = cannot_run(fault, "")
+    assert told.startswith(f"it cannot run this training: {said}")
+    assert "take an optimiser and layers of torch's, or a strategy that keeps parameters whole" in told
+    assert len(told) < 700
+    said = "RuntimeError: your module has parameters that were not used in producing loss."
+    fault = Fault(error=said, rank=0, kind="RuntimeError", mistake=False, time=0.0)
+    assert "find_unused_parameters: true" in cannot_run(fault, "")

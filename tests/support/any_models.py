@@ -150,3 +150,16 @@ def encoder(dropout: float = 0.0, activation: str = "relu") -> nn.TransformerEnc
     """torch's own encoder: two layers, (N, L, 16) to the same shape."""
     layer = nn.TransformerEncoderLayer(16, 2, 64, dropout, activation, batch_first=True)
     return nn.TransformerEncoder(layer, 2)
+
+
+class ReadFirst(nn.Module):
+    """The weight of a layer is read by itself before the layer is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size: torch.Tensor = self.first.weight.square().mean()
+        found: torch.Tensor = self.second(torch.tanh(self.first(x) * size))
+        return found

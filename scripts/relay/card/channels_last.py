@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from relay.card.draft import Draft
 from relay.card.model import Computable
-from relay.card.seen import Seen
 from relay.process.generators import drawn_from
 from relay.task import batches
 from relay.task.modes import FunctionMode
@@ -21,17 +21,17 @@ TOLERANCE = 1e-3  # relative, of a loss in float32: another order in memory is a
 LEAST_CHANNELS = 16
 
 
-def see(task: Computable, seen: Seen) -> None:
+def see(task: Computable, draft: Draft) -> None:
     """Look at one step in both orders of memory. A `view` of pictures fails in the other one."""
-    if not any(map(batches.pictures, batches.leaves(task.batch))) or seen.card["outside"]:
+    if not any(map(batches.pictures, batches.leaves(task.batch))) or draft.card["outside"]:
         return
     try:
         one, other = (_loss(task, channels_last=last) for last in (False, True))
     except Exception:  # of whatever the model calls
-        seen.card["channels_last"] = False
+        draft.card["channels_last"] = False
         return
     if abs(other - one) <= TOLERANCE * max(abs(one), 1.0):  # not where dropout draws in the order in memory
-        seen.card["channels_last"] = True
+        draft.card["channels_last"] = True
 
 
 def _loss(task: Computable, *, channels_last: bool) -> float:

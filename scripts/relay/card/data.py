@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
-from relay.card.seen import Seen
+from relay.card.draft import Draft
 from relay.chain.generators import generators
 from relay.spec.tasks import LOOKED_AT, Leaf
 from relay.task import batches
@@ -27,7 +27,7 @@ MIXES = "the samples that {}() makes depend on the others of their batch, and ea
 SECONDS = 1.0  # for which further samples are read
 
 
-def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
+def see(bound: BoundTask, draft: Draft) -> tuple[Batch, tuple[int, int]]:
     """A batch of up to `SAMPLES` training samples as the model gets them, and the number of samples of both splits.
 
     Raises UserError for data that cannot be trained on.
@@ -36,21 +36,21 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
     with calling(kind, "datasets"):
         train, test = bound.split("train"), bound.split("test")
     positions = spread(len(train), SAMPLES)
-    alike = [_shapes_of_all(split, seen) is not None for split in (train, test)]
+    alike = [_shapes_of_all(split, draft) is not None for split in (train, test)]
     joining = "collate_fn" if bound.own.collate_fn else "datasets"
     with calling(kind, joining):
         stored = train.read(Chosen(positions))
         test.read(Chosen(torch.arange(min(2, len(test)))))
     _check_leaves(kind, joining, stored, len(positions))
-    seen.card["equal_shapes"] = all(alike) and _rows_alike(train, positions)
-    seen.card["random_samples"] = _random(train, positions)
-    if seen.card["equal_shapes"]:
-        seen.card["sample_bytes"] = sum(leaf.nbytes // len(positions) for leaf in batches.leaves(stored))
-    batch = _transformed(bound, train, stored, seen)
+    draft.card["equal_shapes"] = all(alike) and _rows_alike(train, positions)
+    draft.card["random_samples"] = _random(train, positions)
+    if draft.card["equal_shapes"]:
+        draft.card["sample_bytes"] = sum(leaf.nbytes // len(positions) for leaf in batches.leaves(stored))
+    batch = _transformed(bound, train, stored, draft)
     if mixing := _mixing(train, positions, stored, batch):
-        seen.warn(mixing, f"{MIXES.format(mixing)}; is that meant?")
-        seen.mixes = f"{MIXES.format(mixing)} ({place(kind, mixing)})"
-    seen.card["batch"] = tuple(
+        draft.warn(mixing, f"{MIXES.format(mixing)}; is that meant?")
+        draft.mixes = f"{MIXES.format(mixing)} ({place(kind, mixing)})"
+    draft.card["batch"] = tuple(
         Leaf(place=where, shape=tuple(leaf.shape[1:]), dtype=str(leaf.dtype).removeprefix("torch."))
         for where, leaf in batches.placed(batch)
     )
@@ -78,7 +78,7 @@ def _check_leaves(kind: Any, method: str, batch: Batch, count: int) -> None:
             )
 
 
-def _shapes_of_all(split: Split, seen: Seen) -> Shapes | None:
+def _shapes_of_all(split: Split, draft: Draft) -> Shapes | None:
     """The shapes that all samples have, as far as they are looked at; None where they differ. NaN in one is a warning.
 
     Raises UserError where they differ, and no `collate_fn` joins them.
@@ -94,7 +94,7 @@ def _shapes_of_all(split: Split, seen: Seen) -> Shapes | None:
             break
     kind = type(split.task)
     if with_nan:
-        seen.warn("datasets", f"nan is in {split.numbered(with_nan)}; is that meant?")
+        draft.warn("datasets", f"nan is in {split.numbered(with_nan)}; is that meant?")
     odd = split.odd(shapes_of_samples)
     if odd and split.task.collate_fn is None:
         joins = "allowed: one shape for all, or a method collate_fn(self, samples) that joins them"
@@ -191,7 +191,7 @@ def _random(split: Split, positions: torch.Tensor) -> bool:
     return False
 
 
-def _transformed(bound: BoundTask, split: Split, stored: Batch, seen: Seen) -> Batch:
+def _transformed(bound: BoundTask, split: Split, stored: Batch, draft: Draft) -> Batch:
     """The batch as the model gets it. Raises UserError for a transform that is no function of the batch alone."""
     kind, count = type(bound.own), batches.count(stored)
     before = generators()
@@ -206,7 +206,7 @@ def _transformed(bound: BoundTask, split: Split, stored: Batch, seen: Seen) -> B
         )
     _check_leaves(kind, "transform", batch, count)
     if problem := _left_behind(bound, stored):
-        seen.warn("transform", problem)
+        draft.warn("transform", problem)
     return batch
 
 

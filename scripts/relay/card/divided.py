@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.card.draft import Draft
 from relay.card.model import Computable
-from relay.card.seen import Seen
 from relay.process.generators import drawn_from
 from relay.strategies import _experts
 from relay.strategies._cut import cuttable
@@ -22,28 +22,28 @@ from relay.task.calls import copied
 from relay.task.places import calling
 
 
-def see(bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> None:
+def see(bound: BoundTask, model: nn.Module, batch: Batch, draft: Draft) -> None:
     """Put onto the card what pipelines, tensor and expert parallelism divide. Raises UserError."""
     with calling(type(bound.own), "blocks"):
         units = [name for name, _ in bound.blocks(model)]
     with calling(type(bound.own), "inputs"):
         arguments, keywords = bound.arguments(batch)
     with calling(type(bound.own), "model"):
-        seen.card["experts"] = _experts.count(model)
-        places = cuttable(model, arguments, keywords, units, seen.device)
-    seen.card |= {"uncuttable": places} if isinstance(places, str) else {"cuts": tuple(places)}
+        draft.card["experts"] = _experts.count(model)
+        places = cuttable(model, arguments, keywords, units, draft.device)
+    draft.card |= {"uncuttable": places} if isinstance(places, str) else {"cuts": tuple(places)}
     with calling(type(bound.own), "tensor_plan"):
         try:
             plan = plan_of(model, arguments, keywords, own=bound.tensor_plan(model))
         except Unseen:
             return
-    seen.card |= {"matrices": plan.share, "divisible": plan.divisible}
+    draft.card |= {"matrices": plan.share, "divisible": plan.divisible}
 
 
-def see_outputs(task: Computable, seen: Seen) -> None:
+def see_outputs(task: Computable, draft: Draft) -> None:
     """Look at the outputs of two batches, the second of which has a sample more."""
-    seen.card["outputs_along"] = _along(task, training=False)
-    seen.card["training_outputs_along"] = _along(task, training=True)
+    draft.card["outputs_along"] = _along(task, training=False)
+    draft.card["training_outputs_along"] = _along(task, training=True)
 
 
 def _along(task: Computable, *, training: bool) -> Along:

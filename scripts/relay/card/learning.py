@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from relay.card.data import close
+from relay.card.draft import Draft
 from relay.card.model import Computable, computed
-from relay.card.seen import Seen
 from relay.card.watch import LossCalls
 from relay.process.generators import drawn_from
 from relay.spec.labels import several
@@ -39,34 +39,34 @@ MEAN = 1e-4  # how far a metric may be from the mean of its parts, in float32
 PADDED = 1e-6  # how far a loss may be from that of parts with other padding: sums of other lengths round otherwise
 
 
-def see(task: Computable, seen: Seen) -> None:
+def see(task: Computable, draft: Draft) -> None:
     """Look at a training step and an evaluation of a task. Raises UserError for what cannot be trained."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using a target size")  # torch's word of broadcasting: the look has its own
-        _see(task, seen)
+        _see(task, draft)
 
 
-def _see(task: Computable, seen: Seen) -> None:
+def _see(task: Computable, draft: Draft) -> None:
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
-    outputs = computed(task, seen)
+    outputs = computed(task, draft)
     with calling(kind, "loss"), LossCalls() as calls, drawn_from(0):
         loss = bound.loss(outputs, batch)
-    seen.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
+    draft.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
         why = bound.split("train").not_finite(batch, task.samples)
         problem = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
         raise mistake(kind, "loss", problem)
-    _gradients(task, loss, seen)
-    seen.metrics = _evaluated(task, seen)
+    _gradients(task, loss, draft)
+    draft.metrics = _evaluated(task, draft)
     # What draws outside torch gives another loss each time, whatever it is a mean of.
-    seen.card["mean_difference"] = None if seen.card["outside"] else _mean_difference(task, seen)
-    if seen.card["mean_difference"] and calls.broadcast:
+    draft.card["mean_difference"] = None if draft.card["outside"] else _mean_difference(task, draft)
+    if draft.card["mean_difference"] and calls.broadcast:
         n = calls.broadcast
         problem = f"loss() joins tensors of the shapes [{n}, 1] and [{n}], which torch broadcasts to [{n}, {n}]"
-        seen.warn("loss", f"{problem}; give them one shape, such as by squeeze(1)")
+        draft.warn("loss", f"{problem}; give them one shape, such as by squeeze(1)")
 
 
-def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
+def _gradients(task: Computable, loss: torch.Tensor, draft: Draft) -> None:
     """Which parameters get no gradient. Raises UserError where none gets one."""
     kind = type(task.bound.own)
     trained = {name: each for name, each in task.model.named_parameters() if each.requires_grad}
@@ -95,13 +95,13 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
         problem = f"the gradient of {several(odd)} is not finite in the first batch, although the loss is"
         allowed = "finite ones; torch.where and nanmean hide NaN in a loss alone"
         raise mistake(kind, "loss", f"{problem}; allowed: {allowed}")
-    seen.card["without_gradient"] = tuple(left)
+    draft.card["without_gradient"] = tuple(left)
     if left:
-        seen.warn("model", f"{several(left)} got no gradient in the first step; is that meant?")
+        draft.warn("model", f"{several(left)} got no gradient in the first step; is that meant?")
 
 
 @torch.no_grad()
-def _evaluated(task: Computable, seen: Seen) -> tuple[str, ...]:
+def _evaluated(task: Computable, draft: Draft) -> tuple[str, ...]:
     """The names of the metrics. Raises UserError where an evaluation fails."""
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     with drawn_from(0):
@@ -111,7 +111,7 @@ def _evaluated(task: Computable, seen: Seen) -> tuple[str, ...]:
             loss = float(bound.loss(outputs, batch))
         with calling(kind, "metrics"):
             metrics = _checked(kind, "metrics", bound.own.metrics(outputs, batch))
-        _check_means(task, seen, {"loss": loss, **{name: float(value) for name, value in metrics.items()}})
+        _check_means(task, draft, {"loss": loss, **{name: float(value) for name, value in metrics.items()}})
         with calling(kind, "final_metrics"):
             means = {name: float(value) for name, value in metrics.items()}
             return tuple(_checked(kind, "final_metrics", bound.own.final_metrics(means)))
@@ -127,7 +127,7 @@ def _checked(kind: type[Task], method: str, metrics: Any) -> Mapping[str, Any]:
     return metrics
 
 
-def _check_means(task: Computable, seen: Seen, whole: Mapping[str, float]) -> None:
+def _check_means(task: Computable, draft: Draft, whole: Mapping[str, float]) -> None:
     """Raise UserError for a metric that is no mean, and warn of one over anything else than samples, such as tokens.
 
     Nothing is said where the loss is no mean over samples either.
@@ -157,7 +157,7 @@ def _check_means(task: Computable, seen: Seen, whole: Mapping[str, float]) -> No
         if not _weighted(lambda *which: values(*which)[name], samples):  # noqa: B023  # called at once
             raise mistake(type(bound.own), "metrics", f"{problem}allowed: {helps}")
         other = "a mean over something else, such as tokens, is another one where a batch is divided otherwise"
-        seen.warn("metrics", f"{problem}{other}; exact are {helps}")
+        draft.warn("metrics", f"{problem}{other}; exact are {helps}")
 
 
 def _weighted(value: Callable[..., float], samples: int) -> bool:
@@ -190,7 +190,7 @@ def _of_metric(name: Any, value: Any) -> str:
     return f"{name} is {got}; allowed: a single number, the mean over the samples" if got else ""
 
 
-def _mean_difference(task: Computable, seen: Seen) -> float | None:
+def _mean_difference(task: Computable, draft: Draft) -> float | None:
     """How far the loss is from a mean over samples; 0 within the limit of rounding, None where that cannot be said.
 
     In float64; in float32 for a model that computes in no other type. The buffers that a forward pass changes come onto
@@ -203,24 +203,24 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
         exact._accepted, exact.__dict__["own"] = bound._accepted, bound.own  # which may keep something of its model
         model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
         try:
-            return _difference(task, exact, model, batch, seen)
+            return _difference(task, exact, model, batch, draft)
         except Dependent as error:
-            seen.card["dependent"] = str(error)
+            draft.card["dependent"] = str(error)
             return None
         except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
             if of_machine(error):
                 raise
             why = error
-    reason = in_one_line(why, Path(inspect.getfile(seen.kind)))
-    seen.warn("loss", f"whether the loss is a mean over samples cannot be seen: {reason}")
+    reason = in_one_line(why, Path(inspect.getfile(draft.kind)))
+    draft.warn("loss", f"whether the loss is a mean over samples cannot be seen: {reason}")
     return None
 
 
-def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> float:
+def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Batch, draft: Draft) -> float:
     in_float64 = InFloat64() if bound.dtype == torch.float64 else nullcontext()
     with in_float64:
         stilled = still(model, lambda whole: bound.outputs(whole, batch))
-    seen.card["buffers"] = stilled.buffers
+    draft.card["buffers"] = stilled.buffers
     if stilled.unrepeatable:
         raise Dependent(stilled.unrepeatable)
     with ExitStack() as stack:
@@ -233,11 +233,11 @@ def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Bat
         if is_mean:
             check_gradients(bound, model, batch)
         if not is_mean and _mixes(bound, model, batch):
-            seen.card.setdefault("dependent", f"a sample's outputs depend on the other samples of its batch {where}")
-        padded = not seen.card["equal_shapes"] and not draws.drawn  # such random numbers depend on lengths
-        if is_mean and (padded or seen.mixes) and mean_over_samples(bound, model, batch, _read(task, bound)) > PADDED:
+            draft.card.setdefault("dependent", f"a sample's outputs depend on the other samples of its batch {where}")
+        padded = not draft.card["equal_shapes"] and not draws.drawn  # such random numbers depend on lengths
+        if is_mean and (padded or draft.mixes) and mean_over_samples(bound, model, batch, _read(task, bound)) > PADDED:
             why = f"a sample's loss depends on how far its batch is padded {where}: mask what is padded"
-            seen.card.setdefault("dependent", seen.mixes or why)
+            draft.card.setdefault("dependent", draft.mixes or why)
     return 0.0 if is_mean else float(f"{difference:.3g}")
 
 

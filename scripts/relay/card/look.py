@@ -13,7 +13,7 @@ import torch
 
 from relay.base.errors import UserError
 from relay.card import channels_last, data, declared, divided, learning, model, optimizer
-from relay.card.seen import Seen
+from relay.card.draft import Draft
 from relay.datasets.manifest import MANIFEST
 from relay.process.devices import gpu
 from relay.spec.option_values import check_task_options, typed
@@ -74,26 +74,26 @@ def _look(name: str, file: str, options: Mapping[str, Any], where: Data, device:
 
 
 def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) -> Looked:
-    spec, seen = _specification(own, name, file), Seen(type(own), device)
-    seen.card["no_options"] = declared.no_options(own)
+    spec, draft = _specification(own, name, file), Draft(type(own), device)
+    draft.card["no_options"] = declared.no_options(own)
     dataset = DatasetSpec(name=own.data or name, version=version_of(own), train_count=0, test_count=0)
     with _folder(own, spec, dataset, where) as folder:
         bound = BoundTask(spec, SEED, "fp32", 1, 1, folder=folder)
-        stored, (train_count, test_count) = data.see(bound, seen)
-        spec = replace(spec, units_per_sample=_units_per_sample(own, seen))
+        stored, (train_count, test_count) = data.see(bound, draft)
+        spec = replace(spec, units_per_sample=_units_per_sample(own, draft))
         batch = batches.moved(stored, device)
-        whole, computable = model.see(bound, batch, seen)
-        divided.see(bound, whole, batch, seen)
-        optimizer.see(bound, whole, seen)
+        whole, computable = model.see(bound, batch, draft)
+        divided.see(bound, whole, batch, draft)
+        optimizer.see(bound, whole, draft)
         if computable is not None:
-            learning.see(computable, seen)
-            channels_last.see(computable, seen)
-            divided.see_outputs(computable, seen)
+            learning.see(computable, draft)
+            channels_last.see(computable, draft)
+            divided.see_outputs(computable, draft)
             optimizer.step(computable)
     return Looked(
-        task=replace(spec, card=Card(**seen.card), optimizer=seen.optimizer, metrics=seen.metrics),
+        task=replace(spec, card=Card(**draft.card), optimizer=draft.optimizer, metrics=draft.metrics),
         dataset=replace(dataset, train_count=train_count, test_count=test_count),
-        warnings=(*declared.warnings(own), *seen.warnings),
+        warnings=(*declared.warnings(own), *draft.warnings),
     )
 
 
@@ -122,16 +122,16 @@ def _specification(own: Task, name: str, file: str) -> TaskSpec:
     )
 
 
-def _units_per_sample(own: Task, seen: Seen) -> int:
+def _units_per_sample(own: Task, draft: Draft) -> int:
     """How many units a sample is. If it is of tokens, and the task names no number, a row of whole numbers tells it."""
     named = any("units_per_sample" in vars(kind) for kind in type(own).__mro__ if kind is not Task)
     if named or own.units_per_sample != 1 or own.unit != "tokens":
         return own.units_per_sample
-    inputs = seen.card["batch"][0]
-    if seen.card["equal_shapes"] and inputs.dtype.startswith("int") and len(inputs.shape) == 1:
+    inputs = draft.card["batch"][0]
+    if draft.card["equal_shapes"] and inputs.dtype.startswith("int") and len(inputs.shape) == 1:
         return int(inputs.shape[0])
     warned = "speed counts tokens, and a sample counts as 1 token; set units_per_sample to the number of its tokens"
-    seen.warn("unit", warned)
+    draft.warn("unit", warned)
     return 1
 
 

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
-from relay.card.seen import Seen
-from relay.card.watch import Watch
+from relay.card.draft import Draft
+from relay.card.watch import CardObserver
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from, start_drawing
 from relay.spec.labels import several
@@ -51,31 +51,31 @@ class Computable(NamedTuple):
     samples: torch.Tensor  # the numbers of the batch's samples
 
 
-def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computable | None]:
+def see(bound: BoundTask, batch: Batch, draft: Draft) -> tuple[nn.Module, Computable | None]:
     """Look at the model with a batch. Returns it, perhaps without values, and what can be computed here.
 
     That is None where it is too large. Raises UserError.
     """
     meta = _on_meta(bound)
-    model = meta if meta is not None else _built(bound, seen.device)
+    model = meta if meta is not None else _built(bound, draft.device)
     if bound.unwrapped:
-        seen.warn("model", UNWRAPPED)
+        draft.warn("model", UNWRAPPED)
     elements = sum(parameter.numel() for parameter in model.parameters())
-    seen.card |= {"parameters": elements, "tied": _tied(model)}
-    seen.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))
-    seen.card["synced"] = tuple(n for n, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm))
-    watch = None if meta is None else _watched_on_meta(bound, meta, batch, seen)
+    draft.card |= {"parameters": elements, "tied": _tied(model)}
+    draft.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))
+    draft.card["synced"] = tuple(n for n, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm))
+    watch = None if meta is None else _watched_on_meta(bound, meta, batch, draft)
     if meta is not None and watch is None:
-        model = _built(bound, seen.device)
+        model = _built(bound, draft.device)
     flops = (watch.flops or 0) // batches.count(batch) if watch else 0
     if elements > MOST_PARAMETERS or flops > (HEAVY_FLOPS if bound.spec.small else MOST_FLOPS):
         if watch is not None:
-            watched(watch, batches.count(batch), seen)
-        return model, _small(bound, seen.device)
-    first = _built(bound, seen.device) if model is meta else model
+            watched(watch, batches.count(batch), draft)
+        return model, _small(bound, draft.device)
+    first = _built(bound, draft.device) if model is meta else model
     few = batches.taken(batch, slice(0, FEW_SAMPLES)) if flops > HEAVY_FLOPS else batch
     samples = spread(len(bound.split("train")), batches.count(batch))[: batches.count(few)]
-    return first, Computable(bound, first, _built_again(bound, first, seen.device), few, samples)
+    return first, Computable(bound, first, _built_again(bound, first, draft.device), few, samples)
 
 
 def _on_meta(bound: BoundTask) -> nn.Module | None:
@@ -114,15 +114,15 @@ def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in names_of(model).values() if len(group) > 1)
 
 
-def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> Watch | None:
+def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, draft: Draft) -> CardObserver | None:
     """What a pass on the meta device calls; None where it cannot be computed without values."""
-    watch = Watch(model.train())
+    watch = CardObserver(model.train())
     try:
         with watch.watching(), emptied():
             bound.outputs(model, batches.moved(batch, META))
     except Exception as error:
         if of_two_devices(error):
-            seen.warnings.append(_of_another_device(bound, error))
+            draft.warnings.append(_of_another_device(bound, error))
         return None
     return watch
 
@@ -133,17 +133,17 @@ def _of_another_device(bound: BoundTask, error: Exception) -> str:
     return f"{where}: the model joins tensors of two devices, and fails on a GPU; make them on its inputs' device"
 
 
-def watched(watch: Watch, samples: int, seen: Seen, *, flops: bool = True) -> None:
+def watched(watch: CardObserver, samples: int, draft: Draft, *, flops: bool = True) -> None:
     """Put what was watched of a pass over so many samples onto the card."""
-    norms = (*seen.card["batch_norm"], *watch.norms)
-    seen.card |= {
+    norms = (*draft.card["batch_norm"], *watch.norms)
+    draft.card |= {
         "dropout": tuple(watch.dropout),
         "draws": tuple(watch.draws),
         "differentiates": watch.differentiates,
         "batch_norm": tuple(dict.fromkeys(norms)),
     }
     if flops:
-        seen.card["forward_flops"] = None if watch.flops is None else watch.flops // samples
+        draft.card["forward_flops"] = None if watch.flops is None else watch.flops // samples
 
 
 def _built_again(bound: BoundTask, first: nn.Module, device: torch.device) -> nn.Module:
@@ -167,36 +167,36 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
 
 
-def computed(task: Computable, seen: Seen) -> Any:
+def computed(task: Computable, draft: Draft) -> Any:
     """The outputs of a pass in training mode. It is watched, and computed twice, to see which generators it depends on.
 
     Raises UserError for what the model raises.
     """
     bound, batch = task.bound, task.batch
     with drawn_from(DRAWING_SEED), calling(type(bound.own), "model", f"a batch of {batches.count(batch)} samples"):
-        _start_gpu(seen.device)
+        _start_gpu(draft.device)
         before = _elsewhere()
-        watch = Watch(task.model.train())
+        watch = CardObserver(task.model.train())
         with watch.watching():
             outputs = bound.outputs(task.model, batch)
-        _see_changed(task, seen)
+        _see_changed(task, draft)
         moved = tuple(name for name, state in _elsewhere().items() if state != before[name])
         start_drawing(DRAWING_SEED)
-        _start_gpu(seen.device)
-        with Watch(task.again.train()).watching():  # as before: modes change in which order is drawn
+        _start_gpu(draft.device)
+        with CardObserver(task.again.train()).watching():  # as before: modes change in which order is drawn
             again = bound.outputs(task.again, batch)
-    watched(watch, batches.count(batch), seen, flops="forward_flops" not in seen.card)
+    watched(watch, batches.count(batch), draft, flops="forward_flops" not in draft.card)
     pairs = [each for each in zip(tree_leaves(outputs), tree_leaves(again), strict=False) if _are_tensors(each)]
     same = all(_same(one, other) for one, other in pairs)
-    seen.card["outside"] = moved if moved or same else ("a generator of its own",)
+    draft.card["outside"] = moved if moved or same else ("a generator of its own",)
     return outputs
 
 
-def _see_changed(task: Computable, seen: Seen) -> None:
+def _see_changed(task: Computable, draft: Draft) -> None:
     """Put onto the card which parameters a forward pass of one of the two models has changed."""
     pairs = zip(task.model.named_parameters(), task.again.parameters(), strict=True)
     if changed := [name for (name, one), other in pairs if not _same(one, other)]:
-        seen.card["dependent"] = (
+        draft.card["dependent"] = (
             f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding or initial values "
             f"from data do ({place(type(task.bound.own), 'model')}): each process changes them by its own samples"
         )

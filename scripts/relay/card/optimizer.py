@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.card.draft import Draft
 from relay.card.model import Computable
-from relay.card.seen import Seen
 from relay.process.generators import drawn_from
 from relay.spec.labels import several
 from relay.task.bound import BoundTask
@@ -33,12 +35,17 @@ READS = {
     "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
     "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
 }
-OTHER = "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own random numbers"
+# Why the training cannot be proven, whichever strategy trains it.
+DEPENDENT = {
+    "other": "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own numbers",
+    "forgets": "a step of optimizer()'s is another one after a checkpoint ({}): it keeps something, such as a count of "
+    "steps, in itself or in a group, which no checkpoint holds; allowed: tensors in self.state[parameter]",
+}
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
 
-def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
+def see(bound: BoundTask, model: nn.Module, draft: Draft) -> None:
     """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
     kind, parameters = type(bound.own), dict(model.named_parameters())
     wrong = partial(mistake, kind, "optimizer")
@@ -58,20 +65,22 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
             "module of the model may have the loss's, and the model then returns its loss",
         )
     if left:
-        seen.warn("optimizer", f"optimizer() leaves out {several(left)}, which are never trained then")
+        draft.warn("optimizer", f"optimizer() leaves out {several(left)}, which are never trained then")
     if any("initial_lr" in group for group in optimizer.param_groups):  # where torch's schedulers keep the first rate
         raise wrong(f"optimizer() makes a scheduler; {SCHEDULED}")
-    _see_scheduler(bound, seen)
-    seen.optimizer = type(optimizer).__name__.lower()
-    seen.card["optimizer_options"] = {
+    _see_scheduler(bound, draft)
+    draft.optimizer = type(optimizer).__name__.lower()
+    draft.card["optimizer_options"] = {
         name: optimizer.param_groups[0][name] for name in OPTIONS if name in optimizer.param_groups[0]
     }
-    _see_parts(bound, optimizer, list(parameters.values()), seen)
+    _see_parts(bound, optimizer, list(parameters.values()), draft)
     scope = _scope(bound, list(parameters.values()))
-    other = OTHER.format(place(kind, "optimizer"))
-    seen.card |= {"dependent": other} if scope == "other" else {"optimizer_scope": scope}
+    if scope in DEPENDENT:
+        draft.card["dependent"] = DEPENDENT[scope].format(place(kind, "optimizer"))
+    else:
+        draft.card["optimizer_scope"] = scope
     if scope in READS:
-        seen.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
+        draft.warn("optimizer", f"a step of optimizer()'s {READS[scope]}")
 
 
 def step(task: Computable) -> None:
@@ -105,11 +114,11 @@ def _reload(optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(optimizer.state_dict())
 
 
-def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
+def _see_scheduler(bound: BoundTask, draft: Draft) -> None:
     """Look at the task's own scheduler in a run of some steps. Raises UserError for one that cannot be followed."""
     kind = type(bound.own)
-    seen.card["scheduler"] = kind.scheduler is not Task.scheduler
-    if not seen.card["scheduler"]:
+    draft.card["scheduler"] = kind.scheduler is not Task.scheduler
+    if not draft.card["scheduler"]:
         return
     tried = replace(bound, total_steps=STEPS)
     with calling(kind, "scheduler", f"a run of {STEPS} steps"):
@@ -122,12 +131,12 @@ def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
         raise mistake(kind, "scheduler", f"scheduler(): the learning rate becomes {odd[0]:g}; allowed: at least 0")
 
 
-def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], seen: Seen) -> None:
+def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], draft: Draft) -> None:
     """Put onto the card whether each parameter has the options that it has in the optimiser of all of them."""
     options = _options(whole)
-    seen.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
-    if seen.card["grouped_by_place"]:
-        seen.warn(
+    draft.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
+    if draft.card["grouped_by_place"]:
+        draft.warn(
             "optimizer",
             "optimizer() groups parameters by their place in the list, and each stage of a pipeline has a list of its "
             "own: pipeline, pipeline_ddp and model_parallel are skipped; group parameters by what they are, such as "
@@ -169,17 +178,22 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
     """What a step reads to change a number: "element", "tensor" or "model", as `Card.optimizer_scope` has it.
 
     Seen of small tensors that take the parameters' places, with gradients that any clipping would clip. "element", too,
-    where that cannot be tried: then the gates decide. "other": the same step taken again is another one.
+    where that cannot be tried: then the gates decide. "other": the same step taken again is another one. "forgets": so
+    is the step after a checkpoint.
     """
-    trained = [each for each in parameters if each.requires_grad]
+    trained, loaded = [each for each in parameters if each.requires_grad], list[torch.Tensor]()
     half = len(trained) // 2
     try:
         whole, again = (_stepped(bound, trained) for _ in range(2))
         parts = [each for part in (slice(half), slice(half, None)) for each in _stepped(bound, trained, part)]
     except Exception:  # such as one that has made the state of its parameters already
         return "element"
+    with suppress(Exception):  # such as one with a `load_state_dict` of its own
+        loaded = _stepped(bound, trained, loaded=True)
     if not _same(whole, again):
         return "other"
+    if loaded and not _same(whole, loaded):
+        return "forgets"
     if not _same(whole, parts):
         return "model"
     try:
@@ -189,9 +203,17 @@ def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
 
 
 def _stepped(
-    bound: BoundTask, parameters: list[nn.Parameter], part: slice = slice(None), *, cut: bool = False
+    bound: BoundTask,
+    parameters: list[nn.Parameter],
+    part: slice = slice(None),
+    *,
+    cut: bool = False,
+    loaded: bool = False,
 ) -> list[torch.Tensor]:
-    """How two steps change the stand-ins of a part of the parameters, flat; each `cut` into two flat pieces."""
+    """How two steps change the stand-ins of a part of the parameters, flat; each `cut` into two flat pieces.
+
+    With `loaded`, another optimiser takes the second step, which has loaded what checkpoints hold of the first one.
+    """
     drawn = torch.Generator().manual_seed(0)
     sizes = [[min(size, SMALL) for size in each.shape] for each in parameters]
     values, *gradients = ([torch.randn(s, generator=drawn, dtype=torch.float64) for s in sizes] for _ in range(3))
@@ -200,11 +222,20 @@ def _stepped(
         id(parameter): [nn.Parameter(piece.clone()) for piece in pieces(value)]
         for parameter, value in [*zip(parameters, values, strict=True)][part]
     }
-    optimizer = bound.optimizer(parameters)
-    for group in optimizer.param_groups:
-        group["params"] = [piece for each in group["params"] for piece in held.get(id(each), ())]
-    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
-    for given in gradients:
+
+    def made() -> torch.optim.Optimizer:
+        optimizer = bound.optimizer(parameters)
+        for group in optimizer.param_groups:
+            group["params"] = [piece for each in group["params"] for piece in held.get(id(each), ())]
+        optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+        return optimizer
+
+    optimizer = made()
+    for number, given in enumerate(gradients):
+        if number and loaded:
+            state = deepcopy(optimizer.state_dict()["state"])
+            optimizer = made()
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
         for parameter, gradient in [*zip(parameters, given, strict=True)][part]:
             for piece, its in zip(held[id(parameter)], pieces(1e4 * gradient), strict=True):
                 piece.grad = its.clone()

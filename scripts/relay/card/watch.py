@@ -21,7 +21,7 @@ NORMS = ("batch_norm",)
 USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
-class Watch(calls.Watch):
+class CardObserver(calls.PassObserver):
     """Watches modules of one model. The results are in order, each once, as `module`, or `module: function`."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -83,7 +83,7 @@ class Watch(calls.Watch):
 class _Operations(OperationMode):
     """Which operations draw: torch marks them, and most of those with a probability draw only where it is above 0."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: CardObserver) -> None:
         super().__init__()
         self.watch = watch
 

@@ -27,7 +27,8 @@ def reference(parser: ArgumentParser, words: list[str]) -> int:
     """A reference, and the gates along with it."""
     parser.add_argument("--beside", nargs="*", default=[], help=ALONG)
     given = add(parser, "spec", "output", "attempt", "results").parse_args(words)
-    from relay.equivalence.job import beside, run_reference
+    from relay.equivalence.along import beside
+    from relay.equivalence.job import run_reference
 
     others = beside(given.beside, given.spec.parents[2])
     return run_reference(given.spec, given.results, given.output, given.attempt, beside=others)
@@ -37,7 +38,8 @@ def gate(parser: ArgumentParser, words: list[str]) -> int:
     """A gate, and others along with it."""
     parser.add_argument("--beside", nargs="*", default=[], help=ALONG)
     given = add(parser, "spec", "output", "reference", "attempt", "results").parse_args(words)
-    from relay.equivalence.job import beside, run_gate
+    from relay.equivalence.along import beside
+    from relay.equivalence.job import run_gate
 
     others = beside(given.beside, given.spec.parents[2])
     return run_gate(given.spec, given.reference, given.results, given.output, given.attempt, beside=others)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from relay.equivalence.course import Seen
+from relay.equivalence.course import Observed
 from relay.equivalence.figures import apart, difference, most, scaled, scales, size
 from relay.equivalence.journey import Objects
 from relay.equivalence.plain import State, Tensors
@@ -87,7 +87,7 @@ def _apart(mine: Tensors, expected: Tensors, statistics: Tensors) -> dict[str, f
     return {name: difference(mine[name], t) / relative_to[name] for name, t in expected.items()}
 
 
-def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, begins: int,
+def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Observed], repeated: Repeated, begins: int,
             when: str) -> None:  # fmt: skip
     expected = torch.tensor(repeated.losses[begins:], dtype=torch.float64)
     mine = curve(seen)
@@ -98,7 +98,7 @@ def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: 
             verdict.where = verdict.where or f"first differs at step {step} in the loss ({figure:.1e}), {when}"
 
 
-def curve(seen: Sequence[Seen]) -> torch.Tensor:
+def curve(seen: Sequence[Observed]) -> torch.Tensor:
     """The mean losses (steps,) of what all ranks have seen."""
     return torch.tensor([each.losses for each in seen if each.replica.reports], dtype=torch.float64).mean(0)
 
@@ -122,7 +122,7 @@ def _worst(figures: Mapping[Any, float]) -> Any:
     return max(figures, key=lambda name: (figures[name] != figures[name], figures[name]))
 
 
-def _statistics(verdict: Verdict, repeated: Repeated, seen: Sequence[Seen]) -> None:
+def _statistics(verdict: Verdict, repeated: Repeated, seen: Sequence[Observed]) -> None:
     """Compare every rank's buffers with its replica's; under DDP a step begins with the first replica's."""
     figures: dict[str, float] = {}
     for each in seen:
@@ -138,7 +138,7 @@ def _statistics(verdict: Verdict, repeated: Repeated, seen: Sequence[Seen]) -> N
 
 
 def _outputs(
-    verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, times: Sequence[int]
+    verdict: Verdict, trial: TrialName, seen: Sequence[Observed], repeated: Repeated, times: Sequence[int]
 ) -> None:
     """Compare what each replica predicts after these steps."""
     figures: dict[int, float] = {}

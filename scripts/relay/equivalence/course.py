@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from relay import strategies
-from relay.equivalence import stalled
 from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import PREDICTED
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws
 from relay.task.modes import Work, optimizers_outside
@@ -50,7 +50,7 @@ class AsTrained(TrialTask):
 
 
 @dataclass
-class Seen:
+class Observed:
     """What one rank saw of a training, by step where it is a list. The last four follow the last step."""
 
     replica: Replica
@@ -95,7 +95,7 @@ class Course:
         with self.task.in_float64():  # it may compute with the model
             self.strategy = kind(self.task, self.ranks, run.batch.global_batch_size, options, measured)
         self.train_steps: Callable[[Iterator[Any]], Generator[torch.Tensor, None, None]] = self.strategy.train_steps
-        self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
+        self.seen, self.losses = Observed(self.strategy.replica), list[torch.Tensor]()
         seed_generators(run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
         return self.strategy
 
@@ -162,7 +162,7 @@ class Course:
         """That of one of the object's own steps; -1 is the last one. NaN where another rank reports."""
         return self.losses[step].double().item() / self.task.scale if self.seen.replica.reports else math.nan
 
-    def observed(self) -> Seen:
+    def observed(self) -> Observed:
         """What was seen, with what this rank holds now."""
         strategy = self.strategy
         return replace(

@@ -1,5 +1,4 @@
-"""Does a strategy divide the work as it says: samples, bytes held, bytes sent, operations? One that does not is not
-parallel.
+"""Does a strategy divide the work as it says: samples, bytes held, bytes sent, operations?
 
 Samples' ids show what reaches the loss. They do not show who computed it: each rank could compute the whole batch, or
 one rank all of it. So the operations of each rank are counted, too.
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from relay import strategies
 from relay.base.grouped import gathered
-from relay.equivalence.course import Seen
+from relay.equivalence.course import Observed
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Verdict
@@ -39,7 +38,7 @@ NO_STATE = 0.05
 
 
 def divided(
-    verdict: Verdict, trial: Trial, observed: Sequence[Seen], data: TrialData, footprint: dict[str, int]
+    verdict: Verdict, trial: Trial, observed: Sequence[Observed], data: TrialData, footprint: dict[str, int]
 ) -> None:
     """Check that the work is divided as the strategy says: samples, bytes held, bytes sent.
 
@@ -117,9 +116,6 @@ def _communication(
         )
 
 
-# Operations
-
-
 @dataclass(frozen=True)
 class Shares:
     """A rank's operations in one step, as a part of those of one process for the whole batch."""
@@ -134,7 +130,7 @@ class Shares:
 def computed(
     verdict: Verdict,
     run: Training,
-    observed: Sequence[Seen],
+    observed: Sequence[Observed],
     whole: Sequence[tuple[float, float]],
     optimizer_bytes: int,
     slices: Sequence[Sequence[tuple[int, int]]] = (),

@@ -62,8 +62,13 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
-    """What a model gives for samples, whatever its structure: its tensors of numbers, on the CPU, samples first."""
-    return [leaf.detach().cpu() for leaf in batches.of_samples(outputs, along) if leaf.is_floating_point()]
+    """What a model gives for samples, whatever its structure: its tensors of numbers, on the CPU, samples first.
+
+    A complex number is two real ones.
+    """
+    leaves = [leaf.detach().cpu() for leaf in batches.of_samples(outputs, along)]
+    real = [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]
+    return [leaf for leaf in real if leaf.is_floating_point()]
 
 
 def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:

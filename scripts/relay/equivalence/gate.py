@@ -16,7 +16,7 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
-from relay.equivalence import between, judged, reference, stalled
+from relay.equivalence import between, judged, reference
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial, at_own_batch, own_batch_trials, trials
@@ -25,6 +25,7 @@ from relay.process import machine
 from relay.process.cpus import useful_threads
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.job import Job
 from relay.spec.run import Gate, OwnBatch, Training
 from relay.task.data import verify_on_further_nodes

@@ -5,12 +5,11 @@ Where jobs wait for each other, the processes of one also judge further gates. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from relay.base import ending
 from relay.base.ending import Ending
@@ -18,6 +17,7 @@ from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, read_json_or, write_json
 from relay.chain.signals import SIGNALS
 from relay.datasets import verified
+from relay.equivalence.along import completed, source, unjudged
 from relay.equivalence.raised import CANNOT_RUN, cannot_run, refusing
 from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, all_problems, failed_at
 from relay.launch.launcher import Start, launch, started
@@ -25,19 +25,13 @@ from relay.run_folder import faults
 from relay.run_folder.faults import Fault
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
-from relay.run_folder.snapshot import planned
-from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
-from relay.spec.requirements import BUILT_IN, NodeNeed
-from relay.spec.run import Gate, Reference, Training
-from relay.spec.setting import Shape
+from relay.spec.run import Gate, Training
 
 # Faults that a strategy may have caused, or others beside it.
 BLAMED = (Kind.DEVICE, Kind.MEMORY, Kind.HANG)
 TWICE = ", and failed twice, the second time alone"
 WITHOUT_A_WORD = "its processes were killed, or crashed without a word"
-FEWEST_TOGETHER = 4  # gates for which a group of processes is worth the time of its imports
-MOST_TOGETHER = 8  # gates that are told of only when all are judged, and are judged anew where one ends the processes
 
 
 def run_reference(
@@ -56,9 +50,9 @@ def run_reference(
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
-    others = _unjudged(beside, results, attempt, own_reference=output)
+    others = unjudged(beside, results, attempt, own_reference=output)
     status = _started(spec, "equivalence.reference", results, output, others, start=start)
-    _keep_along(others, results)
+    completed(others, results)
     if status != 0 and not output.is_file():
         return faults.concluded(output.parent, "reference", status)
     if status != 0:
@@ -94,10 +88,10 @@ def run_gate(
     unfinished.unlink(missing_ok=True)
     if attempt == 1:
         noted.unlink(missing_ok=True)
-    others = _unjudged(beside, results, attempt)
+    others = unjudged(beside, results, attempt)
     status = _started(spec, "equivalence.gate", results, output, others, "--reference", str(reference), start=start)
     run = Gate.read(spec)
-    if _keep_along(others, results):  # its own verdict was complete before
+    if completed(others, results):  # its own verdict was complete before
         if status != 0:
             _end_in_a_further_gate(output)
     elif status != 0:  # what ended badly has proven nothing, whatever it wrote before
@@ -118,7 +112,7 @@ def run_gate(
         verdict = failed_at(before, problem) if before else Verdict(run.id, problems=[problem]).as_dict()
     for left in (unfinished, noted):
         left.unlink(missing_ok=True)
-    return _concluded(output, verdict | _source(run, results))
+    return _concluded(output, verdict | source(run, results))
 
 
 def _started(
@@ -176,105 +170,7 @@ def _concluded(output: Path, verdict: dict[str, Any]) -> int:
     return 0
 
 
-def _source(run: Gate, results: Path) -> dict[str, str]:
-    name = "strategy_source"
-    return {name: planned(results / "code", run).get(name) or source_digest(strategy_sources(Path(run.strategy.file)))}
-
-
-# Gates that other processes judge along
-
-
-def judged_along(proof: Gate | Reference, other: Gate) -> bool:
-    """Whether the processes of a gate, or of a reference, may judge another gate afterwards.
-
-    They need the same places in the same software; each proof computes in threads, and in a precision, of its own. Who
-    compiles takes minutes, for which no others wait. A strategy with a service or a disk on its node has processes of
-    its own. One's own file, of a strategy or a task, has to be in the snapshot that the processes run; what is built in
-    is in each.
-    """
-    built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
-    own_node = {*proof.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
-    frozen = (built_in or proof.strategy.file == other.strategy.file) and other.task.file in ("", proof.task.file)
-
-    def places(each: Gate | Reference) -> tuple[str, bool, Shape]:
-        return each.stack, each.computation.compile, replace(each.shape, cpus_per_task=1, threads=1)
-
-    return places(proof) == places(other) and frozen and not own_node
-
-
-def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpus: int) -> dict[str, str]:
-    """By gate, the name of its group: gates that the same processes may judge, so that no two are judged at a time.
-
-    On so many CPUs, groups compute side by side, and gates that may share processes are divided into as many, as long
-    as some are left to each; earlier gates are judged first, and no group is large. On one CPU all jobs wait for each
-    other: there a reference's process also judges what it may.
-    """
-    groups: dict[str, str] = {}
-    alike: list[list[Gate]] = []
-    for gate in gates:
-        if cpus == 1 and judged_along(reference(gate), gate):
-            groups[gate.id] = reference(gate).id
-            continue
-        group = next((each for each in alike if judged_along(each[0], gate) and judged_along(gate, each[0])), [])
-        if not group:
-            alike.append(group)
-        group.append(gate)
-    for group in alike:
-        lanes = max(1, min(cpus // group[0].shape.cpus_per_node, len(group) // FEWEST_TOGETHER))
-        turn = lanes * MOST_TOGETHER
-        groups |= {gate.id: group[place // turn * turn + place % lanes].id for place, gate in enumerate(group)}
-    return groups
-
-
-def beside(words: Sequence[str], equivalence: Path) -> dict[Path, Path]:
-    """Specifications and references of gates, of the words GATE:REFERENCE on a command line."""
-    named = (word.split(":") for word in words)
-    gates, references = equivalence / "gates", equivalence / "references"
-    return {gates / gate / "gate.json": references / reference / "reference.pt" for gate, reference in named}
-
-
-def _unjudged(
-    beside: Mapping[Path, Path], results: Path, attempt: int, own_reference: Path | None = None
-) -> dict[Path, Path]:
-    """Those of these gates that no other job has judged along, and whose reference and data are there.
-
-    None in a retry, whose gate is to be alone. `own_reference` will be there.
-    """
-    if attempt > 1:
-        return {}
-    open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
-    known = {spec: file for spec, file in open_.items() if file == own_reference or file.is_file()}
-    datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in known}
-    whole = {folder for folder in {*datasets.values()} if _is_whole(folder)}
-    return {spec: file for spec, file in known.items() if datasets[spec] in whole}
-
-
-def _is_whole(dataset: Path) -> bool:
-    with suppress(UserError):
-        verified.check(dataset)
-        return True
-    return False
-
-
 def _end_in_a_further_gate(output: Path) -> None:
     """The processes failed after the job's own work, which stands."""
     print("its processes ended in a further gate, which its own job judges again", flush=True)
     faults.forget(output.parent)
-
-
-def _keep_along(specs: Collection[Path], results: Path) -> bool:
-    """Complete what was found of the gates that were judged along; whether the processes came to one of them."""
-    for spec in specs:
-        if verdict := read_json_or(spec.parent / ALONG, None):
-            write_json(spec.parent / ALONG, verdict | _source(Gate.read(spec), results))
-    return any((spec.parent / ALONG).exists() for spec in specs)
-
-
-def settle(results: Path) -> None:
-    """What a driver does with the verdicts that a stopped call has left: they become their gates' own."""
-    for path in results.glob(f"equivalence/gates/*/{ALONG}"):
-        verdict, output = read_json_or(path, None), path.with_name("verdict.json")
-        if verdict and "strategy_source" in verdict and not output.exists():
-            path.rename(output)
-        else:
-            path.unlink()

@@ -11,14 +11,14 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from relay.chain.generators import generators, restore
-from relay.equivalence.course import Course, Seen, cloned
+from relay.equivalence.course import Course, Observed, cloned
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trials import AFTER, BEFORE
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks
 from relay.strategies.base import Strategy
 
-Objects = Sequence[tuple[Seen, Seen]]  # of each rank: what it saw of the first object, and of the second one
+Objects = Sequence[tuple[Observed, Observed]]  # of each rank: what it saw of the first object, and of the second one
 
 
 class Held(NamedTuple):

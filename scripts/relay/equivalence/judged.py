@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from relay.equivalence.course import Course, EndedEarlyError, Seen, cloned
+from relay.equivalence.course import Course, EndedEarlyError, Observed, cloned
 from relay.equivalence.division import computed, divided
 from relay.equivalence.figures import apart, difference, distance, largest, scaled, share
 from relay.equivalence.plain import Plain, State, Tensors
@@ -105,7 +105,7 @@ def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
 
 
 def _compare(
-    verdict: Verdict, trial: Trial, observed: Sequence[Seen], whole: Tensors, reference: dict[str, Any]
+    verdict: Verdict, trial: Trial, observed: Sequence[Observed], whole: Tensors, reference: dict[str, Any]
 ) -> None:
     """Compare a trial's losses and final parameters with the reference's."""
     reported = [seen.losses for seen in observed if seen.replica.reports]
@@ -130,7 +130,7 @@ def _compare(
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
-def _evaluated(verdict: Verdict, observed: Sequence[Seen], reference: dict[str, Any]) -> None:
+def _evaluated(verdict: Verdict, observed: Sequence[Observed], reference: dict[str, Any]) -> None:
     """Compare what the trained model predicts for the first batch."""
     verdict.tell(problem for seen in observed for problem in seen.problems)
     of_replicas = sorted((seen for seen in observed if seen.replica.reports), key=lambda seen: seen.replica.index)

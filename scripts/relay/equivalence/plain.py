@@ -1,8 +1,7 @@
 """A plain training in one process: what every strategy has to compute.
 
 The one engine of all proofs: references and own batches train with it, the gate repeats a strategy's training with it,
-and spot checks compute a run's steps again. Of the strategies it uses only how a checkpoint is read, which is the same
-for all of them.
+and spot checks compute a run's steps again. Of the strategies it uses only how a checkpoint is read.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.equivalence import stalled
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
@@ -230,15 +229,20 @@ def _from_the_firsts(
 
     `before` and `after` are of the step in which each replica began with its own, and worked through so many `parts`.
     """
-    if not after:
-        return []
-    momentum = {name: module.momentum for name, module in model.named_modules() if hasattr(module, "momentum")}
     moved = []
-    for own, then, count in zip(before, after, parts, strict=True):
-        kept = {name: (1 - (momentum.get(name.rpartition(".")[0]) or 0.0)) ** count for name in own}
-        shifted = {name: then[name] + kept[name] * (before[0][name] - own[name]) for name in floating(own)}
-        moved.append({**then, **shifted})
+    for own, then, updates in zip(before, after, parts, strict=False):  # nothing is kept of a single replica
+        kept = {name: _kept(model, name, own, then, updates) for name in floating(own)}
+        moved.append({**then, **{name: then[name] + kept[name] * (before[0][name] - own[name]) for name in kept}})
     return moved
+
+
+def _kept(model: nn.Module, buffer: str, before: Statistics, after: Statistics, updates: int) -> float:
+    """How much of what a buffer was is left after so many updates by its module."""
+    place, counter = buffer.rpartition(".")[0], f"{buffer.rpartition('.')[0]}.num_batches_tracked"
+    if (momentum := getattr(model.get_submodule(place), "momentum", 0.0)) is not None:
+        return float((1 - momentum) ** updates)
+    # BatchNorm then keeps the mean of all batches.
+    return float(before[counter]) / float(after[counter]) if counter in before else 1.0
 
 
 def floating(own: Statistics) -> list[str]:

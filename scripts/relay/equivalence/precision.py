@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from relay.equivalence.course import Course, Seen
+from relay.equivalence.course import Course, Observed
 from relay.equivalence.figures import difference, largest, leaves_of, most, scaled, scales, share, size
 from relay.equivalence.journey import Held, Journey, fewer_bits, short, travel
 from relay.equivalence.plain import Plain, one_unit
@@ -77,7 +77,7 @@ def _resumed(
     precision: str,
     journey: Journey,
     lost_of_ranks: Sequence[float],
-    reporting: Sequence[tuple[Seen, Seen]],
+    reporting: Sequence[tuple[Observed, Observed]],
 ) -> None:
     """Compare the object that has loaded the checkpoint with the one that has saved it."""
     saved, loaded = journey.saved.model, journey.loaded.model

@@ -11,18 +11,28 @@ from relay.run_folder.snapshot import OWN_TASK
 
 CANNOT_RUN = "it cannot run this training"
 FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n(?: {4}(?P<code>\S.*)\n)?', re.MULTILINE)
-# What helps, by torch's words.
+# What helps, by torch's words: the first that fits.
 HELPS = (
     (
-        r"modified (by an )?in-?place|in-?place operation",
-        "compute it without changing a tensor in place, such as nn.ReLU() for nn.ReLU(inplace=True)",
+        r"parameters that were not used in producing loss",
+        "give ddp the option `find_unused_parameters: true`, because some parameters get no gradient in some steps",
+    ),
+    (
+        r"setStorage: .* out of bounds for storage of size 0",
+        "return a copy of a parameter that the model returns, by `.clone()`, or give fsdp `reshard_after_forward: "
+        "false`, because a sharded parameter is freed after the forward pass",
     ),
     (
         r"DTensor|sharding strategy",
         "divided parameters are DTensors, which lack this operation: take an optimiser and layers of torch's, or a "
         "strategy that keeps parameters whole, such as ddp",
     ),
+    (
+        r"modified (by an )?in-?place|in-?place operation",
+        "compute it without changing a tensor in place, such as nn.ReLU() for nn.ReLU(inplace=True)",
+    ),
 )
+MOST_LETTERS = 400  # of torch's words: some go on with pages of shapes
 
 
 def cannot_run(fault: Fault, task: str) -> str:
@@ -39,7 +49,8 @@ def cannot_run(fault: Fault, task: str) -> str:
         place += f" ({last[0]['code']})" if last[0]["code"] and not last[0]["code"].startswith("raise ") else ""
         place += ":"
     helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, fault.error)), "")
-    return f"{CANNOT_RUN}:{place} {fault.error}{helps}"
+    said = fault.error if len(fault.error) <= MOST_LETTERS else f"{fault.error[:MOST_LETTERS].rstrip()} …"
+    return f"{CANNOT_RUN}:{place} {said}{helps}"
 
 
 def _beside(file: Path, task: str) -> bool:

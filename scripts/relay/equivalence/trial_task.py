@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from relay.equivalence.smooth import Smooth, all_experts
 from relay.equivalence.trials import Trial
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from
@@ -25,6 +24,7 @@ from relay.task.data import Mapped
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.modes import everywhere, optimizers_outside, outside
+from relay.task.smooth import Smooth, all_experts
 from relay.task.split import chosen
 from relay.task.still import FrozenNorms, Stilled, still
 

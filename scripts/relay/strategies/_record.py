@@ -121,7 +121,7 @@ def changed_since(before: list[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
     return [tensor for tensor, version in before if tensor._version != version]
 
 
-class Watch(OperationMode):
+class Drawing(OperationMode):
     """Sees whether random numbers are drawn."""
 
     drew = False

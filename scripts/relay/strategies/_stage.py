@@ -125,7 +125,9 @@ class Stage(nn.Module):
             if part not in place._modules:
                 place.add_module(part, nn.Module())
             place, origin = place.get_submodule(part), origin.get_submodule(part)
-        if any(last in held for held in (place._modules, place._parameters, place._buffers)):
+        # What only holds a parameter that was read by itself gives way to the module, once that is called.
+        there = type(place._modules.get(last)) is not nn.Module and last in place._modules
+        if there or last in place._parameters or last in place._buffers:
             return
         if last in origin._parameters:
             place.register_parameter(last, origin._parameters[last])

@@ -24,9 +24,9 @@ from relay.strategies._record import (
     OF_GRADIENTS,
     PLAIN,
     Applied,
+    Drawing,
     Like,
     Record,
-    Watch,
     Whole,
     after,
     changed_since,
@@ -76,7 +76,7 @@ class Tracer(TorchFunctionMode):
         self.stack = [""]
         self.inside: tuple[set[int], set[int]] | None = None  # of a leaf: what it was given, what it holds
         self.base, self.calls = self.ambient, count()
-        self.watch = Watch()
+        self.watch = Drawing()
         self.record: Record
 
     def run(self) -> None:

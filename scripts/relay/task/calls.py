@@ -64,7 +64,7 @@ def emptied() -> Iterator[None]:
                 each.cache_clear()
 
 
-class Watch(FunctionMode):
+class PassObserver(FunctionMode):
     """Sees every function of torch that a model calls. `running` are the names of its modules that are under way."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -132,7 +132,7 @@ class Watch(FunctionMode):
         return hook
 
 
-class Readings(Watch):
+class Readings(PassObserver):
     """Where parameters are read. `within[name]` are the modules that are under way whenever that parameter is read.
 
     Only these may be units that hold it: FSDP, say, gathers a unit's parameters while the unit is called. A parameter

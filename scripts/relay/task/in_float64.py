@@ -16,9 +16,19 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from relay.task.modes import FunctionMode
 
-LOW, HIGH = (torch.float32, torch.float16, torch.bfloat16), torch.float64
+# Of the types with fewer bits, the one of as many as float64 has; of complex numbers, each part has so many.
+HIGH = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
+}
 # They read bytes that are there: another type would read other numbers.
 OF_BYTES = frozenset({torch.Tensor.view, torch.frombuffer, torch.ops.aten.view.dtype})
+# Methods that are named after a type, and what stands in for them.
+LOWERING = {
+    getattr(torch.Tensor, low): getattr(torch.Tensor, high)
+    for high, lows in {"double": ("float", "half", "bfloat16"), "cdouble": ("cfloat", "chalf")}.items()
+    for low in lows
+}
 # They make float32 where no type is given.
 MAKERS = frozenset({
     torch.empty, torch.eye, torch.full, torch.linspace, torch.logspace, torch.normal, torch.ones, torch.rand,
@@ -35,9 +45,9 @@ class InFloat64(FunctionMode):
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result in float64."""
-        if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
+        if func in LOWERING:
             self.seen = True
-            return torch.Tensor.double(*args, **kwargs)
+            return LOWERING[func](*args, **kwargs)
         if func in MAKERS and kwargs.get("dtype") is None:
             return self._in_high(func(*args, **kwargs))
         if func not in OF_BYTES and any(map(_is_low, (*args, *kwargs.values()))):
@@ -53,25 +63,27 @@ class InFloat64(FunctionMode):
 
     def _in_high(self, tensor: torch.Tensor) -> torch.Tensor:
         """A new tensor; a number is left as it is, for it takes the type of what it is joined with."""
-        if tensor.dtype is not torch.float32 or not tensor.dim():
+        if tensor.dtype not in (torch.float32, torch.complex64) or not tensor.dim():
             return tensor
         self.seen = True
-        return tensor.detach().to(HIGH).requires_grad_(tensor.requires_grad)
+        return tensor.detach().to(HIGH[tensor.dtype]).requires_grad_(tensor.requires_grad)
 
 
 def _is_low(argument: Any) -> bool:
-    return isinstance(argument, torch.dtype) and argument in LOW
+    return isinstance(argument, torch.dtype) and argument in HIGH
 
 
 def _high(argument: Any) -> Any:
-    return HIGH if _is_low(argument) else argument
+    return HIGH[argument] if _is_low(argument) else argument
 
 
 def _of_both(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether tensors of both types meet."""
     types = {each.dtype for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)}
-    return HIGH in types and not types.isdisjoint(LOW)
+    return not types.isdisjoint(HIGH.values()) and not types.isdisjoint(HIGH)
 
 
 def _raised(argument: Any) -> Any:
-    return argument.to(HIGH) if isinstance(argument, torch.Tensor) and argument.dtype in LOW else argument
+    return (
+        argument.to(HIGH[argument.dtype]) if isinstance(argument, torch.Tensor) and argument.dtype in HIGH else argument
+    )

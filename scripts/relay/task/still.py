@@ -34,7 +34,8 @@ class Stilled:
 
     `draws`: it draws all the same, by functions or inside of others. `functional_norms`: it calls `F.batch_norm`.
     `unknown` are operations that draw and that nothing replaces. `buffers` are changed by the forward pass, and frozen;
-    `moving` are those that another module changes than the one that holds them, which cannot be frozen.
+    `moving` are those that another module changes than the one that holds them, which cannot be frozen. `unsaved` are
+    those of `buffers` that no checkpoint holds.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Stilled:
     unknown: set[str] = field(default_factory=set)
     buffers: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
+    unsaved: tuple[str, ...] = ()
 
     @property
     def unrepeatable(self) -> str:
@@ -50,6 +52,11 @@ class Stilled:
         if self.unknown:
             names = ", ".join(sorted(self.unknown))
             return f"the model draws random numbers by {names}, which differ between processes and cannot be fixed"
+        if self.unsaved:
+            return (
+                f"the forward pass changes buffers that no checkpoint holds ({', '.join(self.unsaved)}), so that each "
+                "job would begin with others; allowed: register_buffer without persistent=False"
+            )
         reason = f"a module changes buffers of another one ({', '.join(self.moving)})"
         return f"{reason}: they follow from each process's part of the batch" if self.moving else ""
 
@@ -75,6 +82,7 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
         for module in {name.rpartition(".")[0] for name in stilled.buffers}:
             _hold(model.get_submodule(module))
         stilled.moving = _changed(model, compute) if stilled.buffers else ()
+        stilled.unsaved = tuple(name for name in stilled.buffers if not _is_saved(model, name))
     stilled.draws, stilled.functional_norms, stilled.unknown = bool(draws.drawn), norms.seen, draws.unknown
     stilled.notes += [NORMS_FROZEN] if any(isinstance(norm, _BatchNorm) for norm in frozen) or norms.seen else []
     stilled.notes += [BUFFERS_FROZEN.format(", ".join(stilled.buffers))] if stilled.buffers else []
@@ -150,6 +158,11 @@ def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[
     for name in names:
         now[name].copy_(before[name])
     return names
+
+
+def _is_saved(model: nn.Module, buffer: str) -> bool:
+    module, _, name = buffer.rpartition(".")
+    return name not in model.get_submodule(module)._non_persistent_buffers_set
 
 
 def _hold(module: nn.Module) -> None:

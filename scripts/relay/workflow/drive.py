@@ -10,7 +10,7 @@ from relay.driver import guard
 from relay.driver.retries import Retries
 from relay.driver.targets import unknown_targets
 from relay.environments import login_node
-from relay.equivalence.job import settle
+from relay.equivalence.along import settle
 from relay.launch import gpus
 from relay.planning import chains, handed, scripts, table
 from relay.spec import strategy_files

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from relay.driver import guard
-from relay.equivalence.job import in_groups
+from relay.equivalence.along import in_groups
 from relay.workflow import selftest_plan
 from relay.workflow.call import Call
 

@@ -1,4 +1,4 @@
-"""What a look has found so far."""
+"""A card in the making: what a look at a task has found so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relay.task.user import Task
 
 
 @dataclass
-class Seen:
+class Draft:
     """`card` are fields of the card, `warnings` lines for the user; `optimizer` and `metrics` are a TaskSpec's.
 
     `kind` is the task's class, `device` where its model is computed. `mixes` says that the data's samples depend on
