@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from relay.base import lock
+from relay.chain.sealed import MANIFEST
 from relay.driver.retries import Retries
 from relay.driver.terminal import SEGMENT
-from relay.run_folder.sound_checkpoints import MANIFEST
 from relay.run_folder.try_again import SAVING_ATTEMPTS
 
 

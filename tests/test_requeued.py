@@ -12,7 +12,7 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base.files import read_json, write_json
-from relay.run_folder import sound_checkpoints
+from relay.chain import sealed
 from relay.training import job
 from relay.training.job import Places
 
@@ -41,7 +41,7 @@ def started(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def reached(chain: Chain, step: int) -> None:
     place = chain.work / f"step-{step}"
     place.mkdir(parents=True)
-    write_json(place / sound_checkpoints.MANIFEST, {"step": step, "files": {}})
+    write_json(place / sealed.MANIFEST, {"step": step, "files": {}})
 
 
 def run(chain: Chain, restarts: int = 0) -> int:

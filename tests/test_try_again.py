@@ -19,7 +19,7 @@ CASES: list[tuple[Case, dict[str, Any], str | None]] = [
     (Case.HARDWARE, {"node_without_other": "c1"}, "no other node than c1 can take it"),
     (Case.UNKNOWN, {"number": 2, "retries": 2}, AGAIN),
     (Case.UNKNOWN, {"number": 3, "retries": 2}, ""),
-    (Case.CUT_SHORT, {"number": 99, "retries": 2, "fruitless": 0}, AGAIN),
+    (Case.DEADLINE, {"number": 99, "retries": 2, "fruitless": 0}, AGAIN),
     (Case.UNKNOWN, {"fruitless": 1, "step": 8}, AGAIN),
     (Case.UNKNOWN, {"fruitless": 2, "step": 8}, "2 attempts in a row came no further than step 8"),
     (Case.UNKNOWN, {"fruitless": 9, "step": 8, "held": True}, AGAIN),

@@ -91,8 +91,8 @@ class Retries:
         """What has ended a job."""
         if end.status == ending.FAULT:
             return Case.FAULT
-        if end.planned:
-            return Case.CUT_SHORT
+        if end.deadline:
+            return Case.DEADLINE
         # Words of Slurm's or of the kernel's.
         text = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
         if look_up(text, "logs"):

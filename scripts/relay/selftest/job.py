@@ -18,6 +18,7 @@ from relay.base.ending import INTERRUPTED, LOG, Ending
 from relay.base.environment import variable
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
+from relay.chain.sealed import complete
 from relay.chain.writers import make_own
 from relay.equivalence.campaign import ended_after
 from relay.launch.launcher import launch
@@ -25,7 +26,6 @@ from relay.process.one_gpu import without_mps
 from relay.run_folder import faults, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.snapshot import freeze
-from relay.run_folder.sound_checkpoints import complete
 from relay.selftest.parts import FAULTS, PARTS, RESUME, Planted
 from relay.spec.messages import unknown
 from relay.spec.run import Run
@@ -92,7 +92,7 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     places.run.mkdir(parents=True)
     shutil.copy(spec, places.run / "run.json")
     (places.results / "datasets").symlink_to((results / "datasets").resolve())
-    write_json(places.run / run_chain.CHAIN, {"generation": RESUME, "run": run.id})
+    write_json(places.run / run_chain.START, {"generation": RESUME, "run": run.id})
     killed: list[int] = []
     Thread(target=_kill_one, args=(places.work, killed), daemon=True).start()
     steps = run.length.total_steps

@@ -29,7 +29,7 @@ def declared(places: Places) -> tuple[Run, str]:
     if run.id != places.run_id:
         raise UserError(f"{path}: is that of run {run.id}; start the same call again, which writes it anew")
     if generation is None:
-        path = places.run / run_chain.CHAIN
+        path = places.run / run_chain.START
         raise UserError(
             f"run {run.id}: {path} is missing or damaged; delete it, and start the run through the workflow"
         )

@@ -16,6 +16,7 @@ from relay.base import ending
 from relay.base.errors import Busy
 from relay.base.files import write_json
 from relay.base.lock import wait_until_free
+from relay.chain.signals import DEADLINE
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, faults, run_chain
@@ -144,7 +145,7 @@ def _done(places: Places, run: Run, chain: RunChain, last: int) -> int:
 
 
 def _stopped(segment: Segment, where: str, reason: str) -> int:
-    return ending.interrupted(f"{segment.what}: stopped {where} ({reason})", planned=reason == attempts.DEADLINE)
+    return ending.interrupted(f"{segment.what}: stopped {where} ({reason})", deadline=reason == DEADLINE)
 
 
 def _failed(segment: Segment, status: int, began: int) -> int:
