@@ -131,7 +131,8 @@ class Saver:
         assert self._saving is None, "a save is still being written"
         began, place = time.monotonic(), self.partial(step)
         self.ranks.alike(self.content.check)
-        self.ranks.alike(lambda: place.mkdir(0o755, parents=True, exist_ok=True))
+        with suppress(OSError):  # who writes there meets the same, and tells it
+            _make(place)
         own = {"step": step, "generators": generators(self._further)}
         parts, facts = self.content.save(place, step), self.content.facts()
         parts.own = own | {**parts.own}
@@ -183,6 +184,7 @@ class Saver:
         """Write this rank's files and make them durable; what the manifest says of them."""
         contents = {own_file(self.ranks.rank): parts.own, **parts.files}
         try:
+            _make(place)
             for name, content in contents.items():
                 with (place / name).open("wb") as stream:
                     torch.save(content, stream)
@@ -252,6 +254,10 @@ class Saver:
         if str(own.get("step", step_of(place))) != step_of(place):
             raise ChainError(f"{path} is that of another step; delete {place}, and start the same job again")
         return own
+
+
+def _make(place: Path) -> None:
+    place.mkdir(0o755, parents=True, exist_ok=True)
 
 
 def own_file(rank: int) -> str:

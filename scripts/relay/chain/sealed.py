@@ -101,15 +101,16 @@ def manifest(place: Path) -> dict[str, Any]:
 def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
     """What is wrong with a checkpoint, in one line; None where it is sound.
 
-    Each of `shares` processes reads the files of its own share. Nothing is parsed but the manifest, which is JSON.
+    Each of `shares` processes reads the files of its own share; the first looks at all names and owners. Nothing is
+    parsed but the manifest, which is JSON.
     """
     try:
-        if problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place):
+        if share == 0 and (problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place)):
             return problem
         facts = manifest(place)
         if step_of(place) != str(facts.get("step")):
             return f"{place} holds the checkpoint of step {facts.get('step')}: it was copied there"
-        if problem := next(_wrong_names(place, facts["files"]), None):
+        if share == 0 and (problem := next(_wrong_names(place, facts["files"]), None)):
             return problem
         for file in sorted(facts["files"])[share::shares]:
             if described(place / file) != facts["files"][file]:

@@ -25,8 +25,7 @@ from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.sound_checkpoints import refuse_others, saved_step
 from relay.spec.job import Job
 from relay.spec.run import Run
-from relay.training.continued import continued, declared
-from relay.training.new_attempt import begun, why_not
+from relay.training.continued import continued, declared, new_attempt, why_not
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
 
@@ -66,7 +65,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     if run.strategy.script is None:
         verified.check(dataset_folder(places.results, run.dataset))
 
-    this = begun(places.work, chain, first, last, Job.read(places.run / "run.json"))
+    this = new_attempt(places.work, chain, first, last, Job.read(places.run / "run.json"))
     if problem := why_not(chain, this):
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
     chain = replace(chain, attempts=(*chain.attempts, this))
