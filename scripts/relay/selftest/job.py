@@ -96,11 +96,11 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     killed: list[int] = []
     Thread(target=_kill_one, args=(places.work, killed), daemon=True).start()
     steps = run.length.total_steps
-    first = run_segment(places, 0, steps, attempt=1)
+    first = run_segment(places, 0, steps, tries=1)
     if first != INTERRUPTED or not killed:
         message = "it ended before it was killed" if first == 0 else "its end was taken for a fault of its own"
         return False, f"{message} (status {first})"
-    if status := run_segment(places, 0, steps, attempt=2):
+    if status := run_segment(places, 0, steps, tries=2):
         return False, f"killed after step {killed[0]}, it did not go on (status {status})"
     uncut, resumed = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
     if uncut is None:

@@ -45,17 +45,17 @@ class Segment:
         return f"run {self.run.id}"
 
 
-def run_segment(places: Places, first: int, last: int, attempt: int, minutes: float | None = None) -> int:
+def run_segment(places: Places, first: int, last: int, tries: int, minutes: float | None = None) -> int:
     """Train steps `first` to `last` of the run and write its state file; returns the exit status of the job.
 
-    0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`attempt` > 1)
+    0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`tries` > 1)
     only repeats in words. `minutes` is the time limit of a command, where no scheduler keeps it. Raises UserError where
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = declared(places)
     refuse_others(places.work)
     wait_until_free(places.work)  # an earlier attempt may still save
-    if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
+    if (ended := faults.begin(places.work, f"run {run.id}", tries)) is not None:
         return ended
 
     chain = continued(places, run, generation, first)
