@@ -87,7 +87,6 @@ class Streams:
 
 def _of_rank(run: Run, state: dict[str, Any], rank: int) -> dict[str, Any]:
     """A rank's generators, with that of its own GPU first: here it is the only one."""
-    del state["step"]  # of the state that they were saved with
     if not state["cuda"]:
         return state
     local_rank = rank % run.shape.processes_per_node
