@@ -154,9 +154,9 @@ def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tr
     places = Places(tree.root, "recommended-fast")
     run = Run.read(places.run / "run.json")
     assert (run.id, run.setting_id, run.seed) == ("recommended-fast", "fast", 1)
-    started = (places.run / "chain.json").read_text()
+    started = (places.run / "start.json").read_text()
     assert tree.compare() == 0
-    assert (places.run / "chain.json").read_text() == started
+    assert (places.run / "start.json").read_text() == started
     assert len(tree.rows()) == 1
 
 

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 import pretended_gpu
-from chain_runs import DIGITS, DROPOUT, Bench, short_run
+from chain_runs import DIGITS, DROPOUT, Bench
 from gate_runs import FEW_STEPS, Gates
 from own_tasks import bound, data_of
 from preloaded import spawned
 from relay import strategies
+from relay.chain.agreement import Agreement
 from relay.chain.signals import Interruption
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
@@ -28,8 +29,6 @@ from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
-from relay.training.checkpoint import Checkpoints
-from relay.training.ranks_agree import Agreement
 from relay.training.summary import kept_losses
 from sharded import Given
 from sharded import bound as in_short
@@ -190,13 +189,12 @@ def test_the_ranks_agree_every_second_however_many_steps_are_queued(tmp_path: Pa
 
 def _agreeing(ranks: Ranks, work: Path) -> None:
     """A step takes the device 20 ms, and the CPU nothing: by the queue, 10,000 steps would be a second."""
-    length = short_run(DIGITS).length
-    agreement = Agreement(length, ranks, Interruption(), Checkpoints(work, ranks), 0)
+    agreement = Agreement(ranks, Interruption(), 0, 600.0, None)
     reached, began = [], time.monotonic()
     for step in range(1, 150):
         pretended_gpu.gpu().queue(0.02)
         if agreement.due(step):
-            agreement.decide(step)
+            agreement.reach(step, 0.0, 1.0)
             agreement.done(step, saved=False)
             reached.append(time.monotonic() - began)
     assert len(reached) >= 3

@@ -76,7 +76,7 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
     assert time.time() < end
     assert ended.status == 75, ended.errors
     (saved, *_) = reversed(chain.checkpoints())
-    assert f"stopped at step {saved} of 1000 (deadline)" in ended.errors
+    assert f"stopped at step {saved} of 1000 (the job's time is nearly over)" in ended.errors
 
 
 # What a chain goes on with
@@ -104,10 +104,7 @@ def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, m
 @pytest.mark.slow
 def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(bench: Bench) -> None:
     """Killed within a save, whatever it has finished: no step, loss or evaluation between the attempts is missing."""
-    kill = (
-        "import os, signal; from pathlib import Path; import relay.training.checkpoint as c; "
-        "whole = c.Checkpoints.finish"
-    )
+    kill = "import os, signal; from pathlib import Path; import relay.chain.saving as c; whole = c.Saver.finish"
     patch = (
         "def finish(self):\n"
         "    saving = self._saving\n"
@@ -115,7 +112,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
         "    if saving and saving.step == 60 and not Path(FLAG).exists():\n"
         "        Path(FLAG).touch()\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "c.Checkpoints.finish = finish"
+        "c.Saver.finish = finish"
     )
     flag = f"FLAG = {str(bench.folder / 'killed')!r}"
     strategy = bench.strategy("killed", imports=f"{kill}\n{flag}\n{patch}")

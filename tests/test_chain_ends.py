@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
 from living import LONGEST_SECONDS
-from relay.chain import ChainError, ending, loader, reached, resume, saving, signals
-from relay.chain.agreement import Ranks
+from relay.chain import ChainError, ending, loader, reached, resume, signals, things
+from relay.chain.peers import Peers
 from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
 
@@ -174,9 +174,9 @@ def test_the_first_checkpoint_is_read_back(monkeypatch: pytest.MonkeyPatch) -> N
     run._lock.close()
     place = Path("checkpoints/step-3")
     (place / "rank-0.pt").rename(place / "rank-1.pt")
-    monkeypatch.setattr(saving, "damage", lambda *_: None)
-    run._checkpoints.ranks = Ranks(rank=1)
-    run._checkpoints._prove(place)
+    monkeypatch.setattr(things, "damage", lambda *_: None)
+    run._content.ranks = Peers(rank=1)
+    run._content._prove(place)
 
 
 def trained(layers: nn.Sequential, *, stop: int | None = None, again: bool = False) -> list[torch.Tensor]:
@@ -219,9 +219,9 @@ def test_ranks_that_torch_does_not_know_are_stopped_with_a_line(
     """Each would take itself for the only one, and wait for the others' folder."""
     monkeypatch.setenv(rank, "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")  # of a batch script's job
-    assert Ranks.meet().world_size == 1
+    assert Peers.meet().world_size == 1
     monkeypatch.setenv(size, "2")
     with pytest.raises(ChainError, match=rf"{size} is 2, and there is no process group; call init_process_group\("):
-        Ranks.meet()
+        Peers.meet()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert Ranks.meet().world_size == 1
+    assert Peers.meet().world_size == 1

@@ -120,7 +120,7 @@ def test_a_schedule_by_numpy_is_saved() -> None:
 def test_what_could_not_be_read_back_is_refused_by_its_name_before_it_is_saved() -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = State({"model": model, "optimizer": optimizer}, resume(model=nn.Linear(1, 1))._checkpoints.ranks)
+    state = State({"model": model, "optimizer": optimizer}, resume(model=nn.Linear(1, 1))._saver.ranks)
     optimizer.param_groups[0]["since"] = datetime(2026, 1, 2, tzinfo=UTC)
     with pytest.raises(ChainError, match=r"optimizer: its state_dict holds more than tensors and plain values"):
         state.check()
@@ -150,7 +150,7 @@ def test_a_save_that_fails_once_ends_nothing(
 
 
 SETUP, *LOOPS = [each.text for each in blocks("docs/chain-loops.md") if each.language == "python"]
-KILLED = 23  # saved every 5 steps, and complete with the save after that
+KILLED = 23  # saved every 5 steps
 
 
 class Killed(BaseException):
@@ -169,8 +169,8 @@ def looped(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
 
         def until_killed(step: int) -> None:
             after(step)
-            if saving := run._checkpoints._saving:
-                saving.part.result()
+            if saving := run._saver._saving:
+                saving.seconds.result()
             if step == killed:
                 raise Killed
 

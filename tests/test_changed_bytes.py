@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from chain_runs import DIGITS, Bench, Chain
-from checkpointed import Training, filled
+from checkpointed import Checkpoints, Training, filled
 from damaged import change_a_byte
 from own_tasks import data_of
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.chain.sealed import MANIFEST
 from relay.datasets import verified
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts, snapshot
 from relay.run_folder.snapshot import changed_since, freeze
-from relay.run_folder.sound_checkpoints import MANIFEST, damage
+from relay.run_folder.sound_checkpoints import damage
 from relay.task.data import verify_on_further_nodes
 from relay.training import job
-from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs", "checkpointed"]

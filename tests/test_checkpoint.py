@@ -18,26 +18,24 @@ import torch
 from torch.distributed.checkpoint import FileSystemWriter
 
 from chain_runs import DDP, DROPOUT, Bench
-from checkpointed import Training, filled, names
+from checkpointed import Checkpoints, Training, filled, names
 from damaged import change_a_byte
 from living import LONGEST_SECONDS
 from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.chain.agreement import DONE, WRITING
+from relay.chain.agreement import Agreement
+from relay.chain.files import described
 from relay.chain.generators import generators, restore
-from relay.chain.sealed import seal
-from relay.chain.signals import NEARLY_OVER, Interruption
+from relay.chain.saving import DONE, WRITING, Parts, Saver
+from relay.chain.sealed import MANIFEST, complete, manifest, seal
+from relay.chain.signals import DEADLINE, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder import alive
-from relay.run_folder.sound_checkpoints import MANIFEST, complete, damage, manifest
-from relay.spec.recipe import Length
+from relay.run_folder.sound_checkpoints import damage
 from relay.spec.tasks import TaskSpec
-from relay.training import checkpoint
-from relay.training.checkpoint import Checkpoints
-from relay.training.ranks_agree import Agreement
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 
@@ -61,7 +59,7 @@ def test_a_resumed_training_goes_on_bit_for_bit(
     checkpoints.save(first.strategy, 7)
     second = Training(ranks, prepared, its)
     torch.manual_seed(99)  # where another process's generator may be
-    second.step = checkpoints.resume(second.strategy, 0, 12) or 0
+    second.step = checkpoints.resume(second.strategy, 0, 12)
     assert second.step == 7
     assert losses + second.train(5) == expected
     wanted = uncut.state()
@@ -77,7 +75,7 @@ def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> Non
     watching.leave_room(save_seconds=1, step_seconds=1)
     assert watching.margin_seconds == 95  # it never shrinks
     watching.leave_room(save_seconds=20, step_seconds=55)
-    assert watching.reason == NEARLY_OVER
+    assert watching.reason == DEADLINE
 
 
 def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
@@ -85,7 +83,7 @@ def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
 ) -> None:
     """Killed at its last moment: everything is there, but not under its final name."""
     filled(checkpoints, training, 2)
-    shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "partial-3")
+    shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / ".partial-3")
     assert checkpoints.resume(training.strategy, 0, 100) == 2
     filled(checkpoints, training, 4)
     assert names(checkpoints) == ["step-2", "step-4"]
@@ -103,8 +101,9 @@ def test_only_steps_of_the_segment_are_resumed(checkpoints: Checkpoints, trainin
     filled(checkpoints, training, 4, 8)
     assert checkpoints.resume(training.strategy, 0, 6) == 4
     assert checkpoints.resume(training.strategy, 0, 8) == 8
-    assert checkpoints.resume(training.strategy, 5, 7) is None
-    assert checkpoints.resume(training.strategy, 9, 12) is None
+    for first, last in ((5, 7), (9, 12)):
+        with pytest.raises(UserError, match=f"no sound checkpoint for steps {first} to {last}"):
+            checkpoints.resume(training.strategy, first, last)
 
 
 def test_a_training_that_starts_again_keeps_its_own_checkpoints(
@@ -131,7 +130,7 @@ def test_a_parameter_without_state_has_none_after_resuming(
         next(trained.strategy.model.parameters()).requires_grad_(True)
     checkpoints.save(first.strategy, 2)
     expected = first.train(3)
-    second.step = checkpoints.resume(second.strategy, 0, 10) or 0
+    second.step = checkpoints.resume(second.strategy, 0, 10)
     states = [len(trained.strategy.optimizer.state) for trained in (first, second)]
     assert second.train(3) == expected
     assert states[1] == states[0] - 1
@@ -159,19 +158,20 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at
 ) -> None:
     """Parameters, optimizer and generators, though all of them have moved on before the first byte was written."""
     training.train(4)
-    checkpoints.begin(training.strategy, 4)
+    saver = checkpoints.of(training.strategy)
+    saver.begin(4)
     expected = training.train(3)
     time.sleep(0.3)
-    assert checkpoints.progress == WRITING
-    assert not checkpoints.agree(WRITING)
+    assert saver.progress == WRITING
+    assert not saver.agree(WRITING)
     assert complete(checkpoints.directory) == []
     held.set()
-    checkpoints.finish()
-    assert checkpoints.progress == DONE
-    assert checkpoints.agree(DONE)
-    assert checkpoints.longest_save_seconds > 0.3
+    saver.finish()
+    assert saver.progress == DONE
+    assert saver.agree(DONE)
+    assert saver.longest_save_seconds > 0.3
     again = Training(ranks, prepared)
-    again.step = checkpoints.resume(again.strategy, 0, 10) or 0
+    again.step = checkpoints.resume(again.strategy, 0, 10)
     assert again.step == 4
     assert again.train(3) == expected
 
@@ -181,12 +181,13 @@ def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
 ) -> None:
     filled(checkpoints, training, 2)
     training.train(1)
-    partial = checkpoints.directory / f"partial-{alive.attempt()}-3"
+    partial = checkpoints.directory / f".partial-{alive.attempt()}-3"
     partial.mkdir()
     (partial / "strategy").write_text("where a folder should be")
-    checkpoints.begin(training.strategy, 3)
-    with pytest.raises(RuntimeError, match=r"the checkpoint of step 3 could not be saved: FileExistsError.*rank 0"):
-        checkpoints.finish()
+    saver = checkpoints.of(training.strategy)
+    saver.begin(3)
+    with pytest.raises(RuntimeError, match=r"the checkpoint of step 3 could not be saved: File exists \(rank 0\)"):
+        saver.finish()
     assert complete(checkpoints.directory) == [2]
 
 
@@ -219,28 +220,25 @@ def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(
     checkpoints: Checkpoints, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A manifest without it would call the checkpoint sound. It may be there, and not be listed yet."""
+    write = Saver._write_part
 
-    def from_all(every: list[set[str]], seen: set[str], **_: Any) -> None:
-        every[0] = seen | {"rng-1.pt"}
-        place = next(checkpoints.directory.glob("partial-*"))
-        (place.parent / "rng-1.pt").write_text("another node's")
-        threading.Timer(1.0, (place.parent / "rng-1.pt").rename, [place / "rng-1.pt"]).start()
+    def with_another_node(self: Saver, place: Path, parts: Parts) -> dict[str, Any]:
+        late = place.parent / "rank-1.pt"
+        late.write_text("another node's")
+        threading.Timer(1.0, late.rename, [place / late.name]).start()
+        return write(self, place, parts) | {late.name: described(late)}
 
-    listed = checkpoint.all_described
-    monkeypatch.setattr(checkpoint.dist, "all_gather_object", from_all)
-    monkeypatch.setattr(
-        checkpoint, "all_described", lambda place: {k: v for k, v in listed(place).items() if k != "rng-1.pt"}
-    )
+    monkeypatch.setattr(Saver, "_write_part", with_another_node)
     filled(checkpoints, training, 4)
     place = checkpoints.directory / "step-4"
     assert damage(place) is None
-    assert "rng-1.pt" in manifest(place)["files"]
+    assert "rank-1.pt" in manifest(place)["files"]
 
 
 def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.chain.sealed.SHOWN_WITHIN_SECONDS", 0.1)
     with pytest.raises(FileNotFoundError, match="another node has written it"):
-        seal(tmp_path, 5, {"rng-1.pt": {}}, {})
+        seal(tmp_path, 5, {"rank-1.pt": {}}, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -258,13 +256,12 @@ def test_they_are_given_in_epochs_or_in_steps_but_not_in_both() -> None:
 
 
 def test_a_save_that_ends_while_a_long_step_is_seen_leaves_room_for_both(ranks: Ranks) -> None:
-    length = Length(epochs=1, steps_per_epoch=40, total_steps=40, evaluate_every_steps=40)
     saves: Any = SimpleNamespace(progress=DONE, longest_save_seconds=0.0)
     saves.agree = lambda _: setattr(saves, "longest_save_seconds", 200.0) is None
-    agreement = Agreement(length, ranks, watching := Interruption(time.time() + 1e4), saves, 0)
+    agreement = Agreement(ranks, watching := Interruption(time.time() + 1e4), 0, 600.0, None)
     agreement.done(1, saved=False)
     agreement._agreed_at -= 300
-    agreement.decide(2)
+    agreement.decide(2, saves)
     assert watching.margin_seconds == pytest.approx(2 * 200 + 300 + 10, abs=5)
 
 
@@ -292,7 +289,7 @@ def draws() -> list[Any]:
 def test_each_replica_has_a_stream_of_its_own(bench: Bench) -> None:
     """Else all of them would drop the same units in every step."""
     chain = bench.chain("results", total_steps=1, evaluate_every_steps=1, **DDP).train(forked=True)
-    one, other = (torch.load(chain.work / "step-1" / f"rng-{rank}.pt", weights_only=True) for rank in (0, 1))
+    one, other = (torch.load(chain.work / "step-1" / f"rank-{rank}.pt", weights_only=True) for rank in (0, 1))
     del one["step"], other["step"]
     assert not alike(one, other)
 
@@ -301,11 +298,11 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
     """Even one whose checksum was made to fit."""
     filled(checkpoints, training, 1)
     place = checkpoints.directory / "step-1"
-    torch.save(Path("anything but tensors"), place / "rng-0.pt")
+    torch.save(Path("anything but tensors"), place / "rank-0.pt")
     manifest = json.loads((place / MANIFEST).read_text())
-    manifest["files"]["rng-0.pt"] = {
-        "bytes": (place / "rng-0.pt").stat().st_size,
-        "sha256": sha256(place / "rng-0.pt"),
+    manifest["files"]["rank-0.pt"] = {
+        "bytes": (place / "rank-0.pt").stat().st_size,
+        "sha256": sha256(place / "rank-0.pt"),
     }
     (place / MANIFEST).write_text(json.dumps(manifest))
     assert damage(place) is None

@@ -47,7 +47,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_run_with_the_reason(bench: Benc
     assert told.what.startswith("run run-1 failed: RuntimeError: the checkpoint of step ")
     assert "No space left on device" in told.what
     assert told.remedy == FREE_SPACE
-    assert list(chain.work.glob("partial-*")) == []
+    assert list(chain.work.glob(".partial-*")) == []
     assert "failed before, not tried again" in chain.forked(attempt=2).errors
     mount(chain.results / "checkpoints", "-o", "remount,size=50m")
     ended = chain.forked()

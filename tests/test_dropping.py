@@ -133,7 +133,7 @@ def recommended(results: Path, days_ago: int, *comparisons: dict[str, Any]) -> s
     started = (datetime.now(UTC) - timedelta(days=days_ago)).isoformat()
     for run in runs:
         write_json(results / "runs" / run.id / "summary.json", {"status": "done", "started_at": started})
-        write_json(results / "runs" / run.id / "chain.json", {"generation": "1"})
+        write_json(results / "runs" / run.id / "start.json", {"generation": "1"})
         write_json(results / "runs" / run.id / "begun.json", {"generation": "1", "run": run.id})
     write_json(results / "answer.json", {"answers": [{"recommended": {"setting": runs[0].setting_id}}]})
     return runs[0].setting_id

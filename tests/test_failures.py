@@ -99,7 +99,7 @@ def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_
 
     def save(self, directory):
         if self.ranks.rank == 1:
-            (directory.parent / 'rng-1.pt').mkdir(parents=True)  # where a file should be
+            (directory.parent / 'rank-1.pt').mkdir(parents=True)  # where a file should be
         return super().save(directory)
 
     def train_step(self, batch):

@@ -14,10 +14,10 @@ from relay import commands
 from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
+from relay.chain.sealed import MANIFEST
 from relay.commands import train_again
 from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sound_checkpoints import MANIFEST
 from relay.status import finished
 
 BEGUN = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
@@ -29,7 +29,7 @@ def places(tmp_path: Path) -> Places:
     made = Places(tmp_path, "run-1")
     write_json(made.run / "run.json", {})
     write_json(made.run / "proof.json", {"gate": "gate-1"})
-    write_json(made.run / "chain.json", {"generation": "first"})
+    write_json(made.run / "start.json", {"generation": "first"})
     run_chain.note_begun(made.run, "first")
     for step in (4, 8):
         write_json(made.state(step), {"run": "run-1", "step": step, "generation": "first"})
@@ -43,7 +43,7 @@ def places(tmp_path: Path) -> Places:
 def unfinished(places: Places) -> list[str]:
     """What is not finished of the run."""
     found = {
-        "chain.json": finished.start(places.run),
+        "start.json": finished.start(places.run),
         "step-4.json": finished.segment(places, 4),
         "step-8.json": finished.segment(places, 8),
         "summary.json": finished.summary(places, 2),
@@ -54,7 +54,7 @@ def unfinished(places: Places) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("chain.json", Path.unlink),
+        ("start.json", Path.unlink),
         ("step-4.json", lambda path: path.write_text("{")),
         ("summary.json", lambda path: path.write_text("[]")),
     ],
@@ -67,7 +67,7 @@ def test_a_missing_or_damaged_file_is_not_finished_and_no_other(
 
 
 def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
-    write_json(places.run / "chain.json", {"generation": "second"})
+    write_json(places.run / "start.json", {"generation": "second"})
     assert unfinished(places) == ["step-4.json", "step-8.json", "summary.json"]
     assert finished.summary(places, 2) == "is that of an older start of the run"
     write_json(places.state(4), {"run": "run-2", "step": 4, "generation": "first"})
@@ -77,7 +77,7 @@ def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
 def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> None:
     file = places.results / "verdict.json"
     write_json(file, {"setting": "s", "runs": [{"run": "run-1", "generation": "first"}]})
-    (places.run / "chain.json").unlink()
+    (places.run / "start.json").unlink()
     (places.run / "begun.json").unlink()
     assert finished.spot_check(file, [places]) == ""  # its result is there
     (places.run / "summary.json").unlink()
@@ -94,7 +94,7 @@ def summary_of(run: Path) -> str:
 
 def new_start(places: Places) -> None:
     """A start that has trained a little."""
-    write_json(places.run / "chain.json", {"generation": "second"})
+    write_json(places.run / "start.json", {"generation": "second"})
     run_chain.note_begun(places.run, "second")
     write_json(places.work / "chain.json", BEGUN | {"generation": "second"})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chain_runs import Bench, Chain
-from checkpointed import Training, filled
+from checkpointed import Checkpoints, Training, filled
 from relay.base.files import read_json, write_json
 from relay.datasets import manifest
 from relay.launch.launcher import started
@@ -18,7 +18,6 @@ from relay.planning.handed import freeze_code
 from relay.process.ranks import Ranks
 from relay.run_folder.places import Places
 from relay.training.changed_code import edited_since, source_today
-from relay.training.checkpoint import Checkpoints
 from spot_checked import verdict
 
 pytest_plugins = ["chain_runs", "checkpointed"]

@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from living import LONGEST_SECONDS, until
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, ending, resume, saving, sbatch, sealed, supervisor, writers
+from relay.chain import ChainError, Run, Stopped, ending, resume, sbatch, sealed, supervisor, things, writers
 from relay.chain import command as chain_command
-from relay.chain.agreement import Agreement, Ranks
+from relay.chain.agreement import Agreement
+from relay.chain.peers import Peers
 from relay.chain.slurm import END_TIME, end_time, in_environment, seconds_of
 from relay.chain.state import State
 from small_disks import fill, mounts, small
@@ -161,9 +162,8 @@ def saved(steps: int = 2, width: int = 4, **given: Any) -> Run:
 
 def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
     """The one before it is still being written."""
-    alone: Any = SimpleNamespace(rank=0, control=None, largest=list, gather=lambda value: [value])
     untroubled: Any = SimpleNamespace(reason=None, end_time=None, leave_room=lambda *_: None)
-    agreement = Agreement(alone, untroubled, 0, save_seconds=1e9, save_steps=4)
+    agreement = Agreement(Peers(), untroubled, 0, save_seconds=1e9, save_steps=4)
     for step, save in ((4, True), (5, True), (6, False), (8, True)):
         assert agreement.reach(step, 0.0, 1.0).save == save
         agreement.done(step, saved=step == 5)
@@ -341,14 +341,14 @@ def test_what_cannot_be_saved_is_refused_before_the_training(things: dict[str, A
 
 def shape_of(net: torch.nn.Module) -> Any:
     """What a checkpoint's manifest says of a network and its optimizer."""
-    return State({"model": net, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}, Ranks()).shape()
+    return State({"model": net, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}, Peers()).shape()
 
 
 def test_an_optimizer_of_an_older_checkpoint_is_known_by_the_places_of_its_parameters() -> None:
     here, other = shape_of(torch.nn.Linear(2, 3)), shape_of(torch.nn.Linear(4, 3))
     older = {"optimizer": here["optimizer"] | {"tensors": dict(enumerate(here["optimizer"]["tensors"].values()))}}
-    assert saving._difference(older, here) is None
-    assert saving._difference(older, other) == "optimizer: model.weight has shape (3, 2) there, and shape (3, 4) here"
+    assert things.difference(older, here) is None
+    assert things.difference(older, other) == "optimizer: model.weight has shape (3, 2) there, and shape (3, 4) here"
 
 
 def test_an_optimizers_state_keeps_its_precision() -> None:

@@ -145,7 +145,7 @@ def test_records_of_another_run_are_none(tmp_path: Path) -> None:
 def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, places = short_run(spec("lenet-digits")), Places(tmp_path, "run-1")
     run.write(places.run / "run.json")
-    (places.run / "chain.json").write_text('{"generation": "mine"}')
+    (places.run / "start.json").write_text('{"generation": "mine"}')
     places.work.mkdir(parents=True)
     write_json(places.work / "chain.json", {"generation": "its", "code": "c", "strategy_source": "s", "attempts": []})
     assert status("summarise", "--run", "run-1", "--results", str(tmp_path)) == 1

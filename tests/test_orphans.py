@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from chain_runs import DDP, Bench, finish, wait_until
-from checkpointed import Training, filled, names
+from checkpointed import Checkpoints, Training, filled, names
 from hooked import Hook, interpreter
 from living import words
 from relay.base.ending import INTERRUPTED
@@ -20,7 +20,6 @@ from relay.base.errors import PeerFailed
 from relay.base.lifeline import LAUNCHER
 from relay.process.ranks import TIMEOUT
 from relay.run_folder import alive, faults
-from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -92,12 +91,12 @@ def test_what_an_orphan_still_writes_gets_into_no_later_checkpoint(
 ) -> None:
     """Each attempt writes in a folder of its own, also at the same step."""
     alive.begin()
-    orphaned = checkpoints.directory / f"partial-{alive.attempt()}-4"
+    orphaned = checkpoints.directory / f".partial-{alive.attempt()}-4"
     orphaned.mkdir(parents=True)
-    (orphaned / "rng-0.pt").write_bytes(b"half")
+    (orphaned / "rank-0.pt").write_bytes(b"half")
     alive.begin()
     filled(checkpoints, training, 4)
-    assert (orphaned / "rng-0.pt").read_bytes() == b"half"
+    assert (orphaned / "rank-0.pt").read_bytes() == b"half"
     assert names(checkpoints) == [orphaned.name, "step-4"]
     assert checkpoints.resume(training.strategy, 0, 10) == 4
     assert names(checkpoints) == ["step-4"]

@@ -207,7 +207,7 @@ def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(s
     began = sources("cpu", 1)
     chain = began.planned("damaged")
     adopt(chain.results, began.run.id, chain.run.id)
-    (chain.work / f"step-{CUT}" / "rng-0.pt").write_bytes(b"")
+    (chain.work / f"step-{CUT}" / "rank-0.pt").write_bytes(b"")
     ended = chain.forked(0, STEPS)
     assert ended.status == 1
     assert f"no sound checkpoint for steps {CUT} to {STEPS}" in ended.errors

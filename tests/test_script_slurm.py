@@ -124,7 +124,7 @@ def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(
     seen(planned_there(config, site))
     status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site)
     assert status == 0, printed
-    assert "(deadline); goes on with attempt 2" in printed
+    assert "(the job's time is nearly over); goes on with attempt 2" in printed
     (folder,) = folders(tmp_path / "results")
     assert (folder / "done").read_text() == "100"
     (path,) = (tmp_path / "results" / "runs").glob("*/summary.json")

@@ -177,7 +177,7 @@ def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
     log_of = {job["ArrayTaskId"]: folder / f"results/logs/{made.run.id}-{job['JobId']}.log" for job in jobs}
     logs = [log_of[task].read_text() for task in ("1", "2")]  # an array's last job has the array's id
     assert [job["JobState"] for job in jobs] == ["COMPLETED"] * 2, (jobs, logs)
-    assert "(deadline)" in logs[0]
+    assert "(the job's time is nearly over)" in logs[0]
     assert "goes on from the checkpoint of step" in logs[1]
     assert trained(folder, made.run.id)
     assert {(job["NumNodes"], job["NumTasks"]) for job in jobs} == {("2", "4")}

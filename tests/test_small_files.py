@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from chain_runs import Bench, Chain
-from checkpointed import Training, filled
+from checkpointed import Checkpoints, Training, filled
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.chain import files as of_chains
+from relay.chain import sealed
 from relay.process.ranks import Ranks
-from relay.run_folder import attempts, run_chain, sound_checkpoints
+from relay.run_folder import attempts, run_chain
 from relay.run_folder.run_chain import read_measured, write_measured
 from relay.training import job
 from relay.training.adoption import adopt
-from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs", "checkpointed"]
@@ -122,7 +122,7 @@ def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: st
         shutil.rmtree(begun.work)
     else:
         (begun.work / run_chain.CHAIN).unlink()
-        (begun.work / "step-4" / sound_checkpoints.MANIFEST).unlink()
+        (begun.work / "step-4" / sealed.MANIFEST).unlink()
     told = f"the checkpoints in {begun.work} do not belong to this chain, or are gone; .*delete {begun.declared}"
     for number in (2, 1):
         with pytest.raises(UserError, match=told):
@@ -134,11 +134,11 @@ def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: st
 
 @pytest.mark.slow
 def test_the_declared_start_is_kept_twice(begun: Chain) -> None:
-    DAMAGES["cut"](begun.declared / run_chain.CHAIN)
+    DAMAGES["cut"](begun.declared / run_chain.START)
     assert attempt(begun, 2) == 75
     assert read_json(begun.work / run_chain.CHAIN)["generation"] == "first"
     (begun.declared / run_chain.BEGUN).unlink()
-    with pytest.raises(UserError, match=r"chain.json is missing or damaged; delete it, and start the run through"):
+    with pytest.raises(UserError, match=r"start.json is missing or damaged; delete it, and start the run through"):
         attempt(begun, 3)
 
 

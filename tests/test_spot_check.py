@@ -115,7 +115,7 @@ def test_a_run_without_records_or_with_a_damaged_state_is_not_checked(bench: Ben
     assert "is not recorded" in found["unchecked"][0]
     shutil.move(records, chain.work / "records")
     for step in kept(chain).states:
-        with (states_folder(chain.work) / f"step-{step}" / "rng-0.pt").open("ab") as stream:
+        with (states_folder(chain.work) / f"step-{step}" / "rank-0.pt").open("ab") as stream:
             stream.write(b"x")
     (found,) = verdict(chain)
     assert found["status"] == "not checked"

@@ -12,8 +12,8 @@ import pytest
 from chain_runs import Bench, Chain
 from relay.base.files import write_json
 from relay.chain.files import all_described
-from relay.chain.sealed import seal
-from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest
+from relay.chain.sealed import manifest, seal
+from relay.run_folder.sound_checkpoints import damage
 from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
 from relay.spec.recipe import SpotChecks
 from relay.training.summary import kept_losses
@@ -30,7 +30,7 @@ def keep(work: Path, *steps: int) -> None:
         place = states_folder(work) / f"step-{step}"
         place.mkdir(parents=True)
         (place / "state").write_text(str(step))
-        seal(place, step, all_described(place), {"world_size": 1}, MANIFEST)
+        seal(place, step, all_described(place), {"world_size": 1})
 
 
 def test_every_step_after_the_first_is_drawn_as_often() -> None:
@@ -58,7 +58,7 @@ def test_a_killed_job_keeps_the_spots_that_it_can_still_meet(tmp_path: Path) -> 
 
 
 def test_a_random_step_whose_state_was_never_complete_is_drawn_anew(tmp_path: Path) -> None:
-    (states_folder(tmp_path) / "partial-7").mkdir(parents=True)
+    (states_folder(tmp_path) / ".partial-7").mkdir(parents=True)
     keep(tmp_path, 9)
     spots = Spots([Spot("random step", 7, 9)])
     for _ in range(50):

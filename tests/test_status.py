@@ -132,7 +132,7 @@ def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     """From its checkpoint on, until the new attempt has recorded steps of its own."""
     run = a_run()
     for step in (80, 120):
-        folder.write(f"checkpoints/{run.id}/step-{step}/complete.json", {})
+        folder.write(f"checkpoints/{run.id}/step-{step}/manifest.json", {})
     (folder.results / f"checkpoints/{run.id}/step-140").mkdir()  # not complete
     assert folder.standing(run).step == 120
     folder.records(run, 110, ago=30)  # by the attempt that was cut short: later steps are not in its records

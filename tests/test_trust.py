@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from chain_runs import Bench
-from checkpointed import Training, filled
+from checkpointed import Checkpoints, Training, filled
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.chain import writers
+from relay.chain.sealed import MANIFEST
 from relay.process.ranks import Ranks
 from relay.run_folder import sound_checkpoints
 from relay.run_folder.results_folder import keep_others_out
-from relay.run_folder.sound_checkpoints import LEVELS, MANIFEST
+from relay.run_folder.sound_checkpoints import LEVELS
 from relay.training import job
-from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs", "checkpointed"]
@@ -55,7 +55,7 @@ OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
         MANIFEST,
         "can be written by everyone; chmod o-w it, or give a folder on ",
     ),
-    ("file", link, "rng-0.pt", "is a link"),
+    ("file", link, "rank-0.pt", "is a link"),
     ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
 ]
 

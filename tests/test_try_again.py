@@ -12,13 +12,12 @@ import pytest
 from chain_runs import Bench, Chain
 from relay.base import lock
 from relay.base.files import read_json, write_json
+from relay.chain.sealed import MANIFEST
 from relay.driver.retries import Retries
 from relay.driver.terminal import SEGMENT
 from relay.launch.launcher import KILLED
 from relay.process.system import memory_kills
-from relay.run_folder import sound_checkpoints
 from relay.run_folder.known_faults import look_up
-from relay.run_folder.sound_checkpoints import MANIFEST
 from relay.run_folder.try_again import SAVING_ATTEMPTS, Case, Tried, given_up
 from relay.training import job as training_job
 from relay.training.job import Places
@@ -36,7 +35,7 @@ CASES: list[tuple[Case, dict[str, Any], str | None]] = [
     (Case.HARDWARE, {"node_without_other": "c1"}, "no other node than c1 can take it"),
     (Case.UNKNOWN, {"number": 2, "retries": 2}, AGAIN),
     (Case.UNKNOWN, {"number": 3, "retries": 2}, ""),
-    (Case.CUT_SHORT, {"number": 99, "retries": 2, "fruitless": 0}, AGAIN),
+    (Case.DEADLINE, {"number": 99, "retries": 2, "fruitless": 0}, AGAIN),
     (Case.UNKNOWN, {"fruitless": 1, "step": 8}, AGAIN),
     (Case.UNKNOWN, {"fruitless": 2, "step": 8}, "2 attempts in a row came no further than step 8"),
     (Case.UNKNOWN, {"fruitless": 9, "step": 8, "held": True}, AGAIN),
@@ -177,7 +176,7 @@ def started(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def reached(chain: Chain, step: int) -> None:
     place = chain.work / f"step-{step}"
     place.mkdir(parents=True)
-    write_json(place / sound_checkpoints.MANIFEST, {"step": step, "files": {}})
+    write_json(place / MANIFEST, {"step": step, "files": {}})
 
 
 def run(chain: Chain, restarts: int = 0) -> int:

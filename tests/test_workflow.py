@@ -49,7 +49,7 @@ def trained(folder: Path, config: dict) -> tuple[str, str]:
     run, state = f"results/runs/{found[1]}", f"step-{found[2]}.json"
     check_layout(folder / "results")
     (folder / run).mkdir(parents=True)
-    for name in (state, "chain.json"):
+    for name in (state, "start.json"):
         (folder / run / name).write_text(json.dumps({"run": found[1], "generation": "first"}))
     return run, state
 

@@ -68,11 +68,11 @@ CASES = {
 PHASES: dict[str, Sequence[str]] = {
     "import": ("torch.nn",),
     "join": ("relay.process.ranks:Ranks.join",),
-    "load": ("relay.training.checkpoint:Checkpoints.resume",),
+    "load": ("relay.training.checkpoint:RunSaver.resume",),
     "step": ("relay.training.recorder:Recorder.loss",),
-    "copy": ("relay.training.checkpoint:generators",),
-    "write": ("relay.training.checkpoint:Checkpoints._complete", "relay.chain.sealed:seal"),
-    "rename": ("relay.chain.sealed:sync", "relay.training.checkpoint:superseded"),
+    "copy": ("relay.chain.saving:generators",),
+    "write": ("relay.chain.saving:Saver._write", "relay.chain.sealed:seal"),
+    "rename": ("relay.chain.sealed:sync", "relay.chain.sealed:superseded"),
     "evaluation": ("relay.training.evaluation:Evaluation.measure",),
     "end": ("relay.training.recorder:Recorder.end",),
 }
@@ -166,7 +166,7 @@ class Campaign:
             assert ended.status == 75, f"status {ended.status}\n{ended.errors}"
         assert ended.status == 0, ended.errors
         until(lambda: not self.bench.processes(), "all processes of the run have ended", ALIVE_SECONDS)
-        assert list(chain.work.glob("partial-*")) == []
+        assert list(chain.work.glob(".partial-*")) == []
         assert_same(result(chain), wanted)
 
     def _attempt(self, chain: Chain, attempt: int, kill: Kill, name: str) -> bool:

@@ -23,7 +23,7 @@ def result(chain: Chain) -> dict[str, Any]:
     assert summary["losses"]["steps"] == list(range(adopted["step"] + 1, chain.run.length.total_steps + 1))
     return {
         "state": torch.load(whole, weights_only=False),
-        "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rng-*.pt"))],
+        "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rank-*.pt"))],
         "losses": summary["losses"],
         "evaluations": summary["evaluations"],
     }

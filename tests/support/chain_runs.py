@@ -158,7 +158,7 @@ class Chain:
 
     @property
     def declared(self) -> Path:
-        """run.json, chain.json and the segments' states."""
+        """run.json, start.json and the segments' states."""
         return self.results / "runs" / self.run.id
 
     @property
@@ -168,7 +168,7 @@ class Chain:
 
     def start_anew(self, generation: str) -> None:
         """What the rule `start` does."""
-        (self.declared / "chain.json").write_text(json.dumps({"generation": generation}))
+        (self.declared / "start.json").write_text(json.dumps({"generation": generation}))
 
     def planned(self, name: str, its: TaskSpec | None = None, **values: Any) -> Chain:
         """Another run of the same results, not begun: like this one, but for its strategy and what is said."""
@@ -229,7 +229,7 @@ class Chain:
 
     def checkpoints(self) -> list[int]:
         """Steps of which a complete checkpoint is there."""
-        return sorted(int(p.parent.name[5:]) for p in self.work.glob("step-*/complete.json"))
+        return sorted(int(p.parent.name[5:]) for p in self.work.glob("step-*/manifest.json"))
 
     def started_at(self) -> list[int]:
         """The step at which each attempt that came so far went on."""

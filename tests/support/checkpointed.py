@@ -6,6 +6,7 @@ A plugin of pytest for its fixtures, and a module that the tests import (hence P
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from relay.strategies.base import Strategy
 from relay.task.bound import BoundTask
 from relay.task.data import Resident
 from relay.task.split import chosen
-from relay.training.checkpoint import Checkpoints
+from relay.training.checkpoint import RunSaver
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,23 @@ def ranks() -> Iterator[Ranks]:
     """This process alone, with real process groups."""
     yield Ranks.join("cpu", "gloo")
     dist.destroy_process_group()
+
+
+@dataclass
+class Checkpoints:
+    """A run's folder, in which any strategy's training saves, and from which it resumes, each in a job of its own."""
+
+    directory: Path
+    ranks: Ranks
+
+    def of(self, strategy: Strategy) -> RunSaver:
+        return RunSaver(self.directory, strategy, self.ranks)
+
+    def save(self, strategy: Strategy, step: int) -> None:
+        self.of(strategy).save(step)
+
+    def resume(self, strategy: Strategy, first: int, last: int) -> int:
+        return self.of(strategy).resume(first, last)
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from living import LONGEST_SECONDS
 from plans import plan
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
+from relay.chain import sealed
 from relay.config.config import load
-from relay.run_folder import results_folder, sound_checkpoints
+from relay.run_folder import results_folder
 from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +106,7 @@ class LocalDriver:
 
     def steps(self) -> list[int]:
         """The run's complete checkpoints, newest first."""
-        return sound_checkpoints.complete(self.work)
+        return sealed.complete(self.work)
 
     def logs(self) -> list[Path]:
         """Of the run's segments, and of their earlier attempts."""

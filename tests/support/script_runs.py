@@ -77,5 +77,5 @@ def commanded(script: str, command: str = "python train.py", **comparison: Any) 
     (run,) = planned({"command": command, **comparison}, device="cpu", **config).runs
     places = Places(Path("results"), run.id)
     run.write(places.run / "run.json")
-    (places.run / "chain.json").write_text(json.dumps({"generation": "first", "run": run.id}))
+    (places.run / "start.json").write_text(json.dumps({"generation": "first", "run": run.id}))
     return Commanded(places)

@@ -9,7 +9,7 @@ rule start:
     input:
         files.start,
     output:
-        "results/runs/{run}/chain.json",
+        "results/runs/{run}/start.json",
     log:
         "results/logs/start/{run}.log",
     benchmark:

@@ -34,14 +34,14 @@ class Ending:
     """The end of a job that did not do its work.
 
     status: FAULT, which a retry would only repeat, or INTERRUPTED. what: what happened, in a line or more.
-    remedy: what the user can do. planned: the job stopped in time before its time limit, as it should.
+    remedy: what the user can do. deadline: the job stopped in time before its time limit, as it should.
     node: Slurm's name of a node whose hardware failed, which another try should avoid; '' where there is none.
     """
 
     status: int
     what: str
     remedy: str = ""
-    planned: bool = False
+    deadline: bool = False
     node: str = ""
 
 
@@ -62,9 +62,9 @@ def fault(what: str, remedy: str = "") -> int:
     return say(Ending(FAULT, what, remedy))
 
 
-def interrupted(what: str, *, planned: bool = False) -> int:
+def interrupted(what: str, *, deadline: bool = False) -> int:
     """Say and record an interruption, after which a retry goes on; the job's exit status."""
-    return say(Ending(INTERRUPTED, what, planned=planned))
+    return say(Ending(INTERRUPTED, what, deadline=deadline))
 
 
 def say(ending: Ending) -> int:

@@ -19,10 +19,11 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from . import sealed
-from .agreement import Agreement, Ranks
+from .agreement import Agreement
 from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .loader import prepare
+from .peers import Peers
 from .report import reporter
 from .sealed import Folder, newest_of
 from .signals import Interruption
@@ -45,7 +46,7 @@ class ChainCallback(TrainerCallback):
         self._interruption = Interruption(saved=lambda: self._saved)
         self._saved = 0
         self._script = Path(sys.argv[0]).name
-        self._ranks: Ranks | None = None
+        self._ranks: Peers | None = None
         self._lock: Any = None
         self._stopped: str | None = None
         self._step_at, self._save_seconds = time.monotonic(), 0.0
@@ -64,8 +65,8 @@ class ChainCallback(TrainerCallback):
         )
         return str(place) if place else None
 
-    def _join(self) -> Ranks:
-        self._ranks = self._ranks or Ranks.meet()
+    def _join(self) -> Peers:
+        self._ranks = self._ranks or Peers.meet()
         return self._ranks
 
     def on_train_begin(

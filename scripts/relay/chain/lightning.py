@@ -29,11 +29,12 @@ else:
     except ModuleNotFoundError:
         from pytorch_lightning.callbacks import Checkpoint
 
-from .agreement import Agreement, Ranks
+from .agreement import Agreement
 from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .generators import generators
 from .loader import Loader, Place, own_generators, prepare
+from .peers import Peers
 from .report import reporter
 from .sealed import Folder, manifest, newest_of
 from .signals import Interruption
@@ -67,7 +68,7 @@ class ChainCallback(Checkpoint):
         self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
         self._script = Path(sys.argv[0]).name
         self._interruption = Interruption(saved=lambda: self._saved)
-        self._ranks: Ranks | None = None
+        self._ranks: Peers | None = None
         self._lock: Any = None  # held as long as the process lives
         self._resumed: Path | None = None
         self._attempt = ""
@@ -216,7 +217,7 @@ class ChainCallback(Checkpoint):
             report.event("saved", step)
 
 
-def _joined(trainer: Any) -> Ranks:
+def _joined(trainer: Any) -> Peers:
     """The processes of the Trainer, which are started here where it starts them itself. Collective."""
     if trainer.world_size > 1 and not dist.is_initialized():
         launcher, begin = trainer.strategy.launcher, trainer.strategy.setup_environment
@@ -226,7 +227,7 @@ def _joined(trainer: Any) -> Ranks:
             begin()
         else:
             launcher.launch(begin, trainer=trainer)
-    return Ranks.meet()
+    return Peers.meet()
 
 
 def _read(trainer: Any, path: Path, rank: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,16 +15,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from .agreement import Agreement, Ranks
+from .agreement import Agreement
 from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
-from .loader import Place, batches, epoch_size, heard, own_generators, prepare
+from .loader import batches, epoch_size, heard, own_generators, prepare
+from .peers import Peers
 from .report import reporter
-from .saving import Checkpoints
+from .saving import Saver
 from .sealed import Folder
 from .signals import Interruption
 from .slurm import end_time
 from .state import State, parameters
 from .supervisor import follow_torchrun
+from .things import Things
 
 follow_torchrun()
 
@@ -52,7 +55,7 @@ def resume(
     tell_in_one_line()
     if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
         raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
-    ranks = Ranks.meet()
+    ranks = Peers.meet()
     interruption = Interruption()
     interruption.watch()
     # One rank asks: a thousand would be a burden to Slurm. Its reason stops all.
@@ -60,13 +63,14 @@ def resume(
     state = ranks.alike(lambda: State(things, ranks))
     place = Folder(Path(folder))
     lock = ranks.by_first(place.open)
-    checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
-    interruption.saved = lambda: checkpoints.saved
-    reached = checkpoints.load()
+    content = Things(state, ranks, place, Path(sys.argv[0]).name)
+    saver = Saver(place, content, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
+    interruption.saved = lambda: saver.saved
+    content.go_on(saver)
     if report := reporter():
-        report.event("resumed", reached.step)
-    agreement = Agreement(ranks, interruption, reached.step, save_minutes * 60, save_steps)
-    return Run(reached, checkpoints, agreement, things, lock)
+        report.event("resumed", content.place.step)
+    agreement = Agreement(ranks, interruption, content.place.step, save_minutes * 60, save_steps)
+    return Run(content, saver, agreement, things, lock)
 
 
 def reached(folder: str | Path = "checkpoints") -> int:
@@ -76,7 +80,7 @@ def reached(folder: str | Path = "checkpoints") -> int:
     that it adds to an optimizer.
     """
     tell_in_one_line()
-    place, ranks = Folder(Path(folder)), Ranks.meet()
+    place, ranks = Folder(Path(folder)), Peers.meet()
     return ranks.of_first(place.reached)
 
 
@@ -86,10 +90,9 @@ class Run:
     `step` counts the batches since the run's start; `epoch` counts from 0.
     """
 
-    def __init__(
-        self, place: Place, checkpoints: Checkpoints, agreement: Agreement, things: dict[str, Any], lock: Any
-    ) -> None:
-        self._place, self._checkpoints, self._agreement, self._things = place, checkpoints, agreement, things
+    def __init__(self, content: Things, saver: Saver, agreement: Agreement, things: dict[str, Any], lock: Any) -> None:
+        self._content, self._saver, self._agreement, self._things = content, saver, agreement, things
+        self._place = content.place  # which is moved on here
         self._lock = lock  # held as long as the run is
         self._goal: int | None = None  # the epochs of `steps` within `epochs`
         self._stopped: Stopped | None = None
@@ -126,11 +129,11 @@ class Run:
         self._of_steps = True
         prepare(loader)
         if reached := self._place.loader:
-            self._checkpoints.ranks.alike(lambda: self._compare(reached, epoch_size(loader)))
+            self._saver.ranks.alike(lambda: self._compare(reached, epoch_size(loader)))
         self._place.loader = epoch_size(loader)
         outer = self._goal is not None
         goal = self._goal or epochs or (None if until else 1)
-        self._checkpoints.use(own_generators(loader))
+        self._saver.use(own_generators(loader))
         while (goal is None or self.epoch < goal) and (until is None or self.step < until):
             began = self.step
             for batch in heard(self._of_epoch(loader, reread)):
@@ -168,7 +171,7 @@ class Run:
             if before["batch_size"] and now["batch_size"]:
                 place.batch = max(1, place.batch * before["batch_size"] // now["batch_size"])
             changed = f"{changed}; accepted: {where} it goes on after batch {place.batch} of the new ones"
-        if self._checkpoints.ranks.rank == 0:
+        if self._saver.ranks.rank == 0:
             say(changed)
 
     def _of_epoch(self, loader: Iterable[Any], reread: bool) -> Iterator[Any]:
@@ -191,15 +194,12 @@ class Run:
             self._tell_what_is_forgotten()
         if not self._agreement.due(step):
             return
-        checkpoints = self._checkpoints
-        decision = self._agreement.reach(step, checkpoints.progress, checkpoints.longest_save_seconds)
-        free = checkpoints.agree(decision.progress)
-        self._agreement.interruption.saving = not free
+        decision = self._agreement.decide(step, self._saver)
         if decision.stopped:
             self._stop(decision.stopped)
-        if decision.save and free:
+        if decision.save:
             self._begin()
-        self._agreement.done(step, saved=decision.save and free)
+        self._agreement.done(step, saved=decision.save)
 
     def finish(self) -> None:
         """Save what is not saved yet, and wait until it is complete. Collective.
@@ -210,20 +210,20 @@ class Run:
         self._agreement.interruption.end()
 
     def _save(self) -> None:
-        self._checkpoints.finish()
-        while self.step > self._checkpoints.saved:  # a save that fails is tried once more
+        self._saver.finish()
+        while self.step > self._saver.saved:  # a save that fails is tried once more
             self._begin()
-            self._checkpoints.finish()
+            self._saver.finish()
 
     def _begin(self) -> None:
         self._agreement.interruption.saving = True
-        self._checkpoints.begin(self._place)
+        self._saver.begin(self.step)
 
     def _stop(self, reason: str) -> None:
         """Save, tell it, and end this process. Collective."""
         self._save()
         self._agreement.interruption.saving = False
-        self._stopped = stopped(self.step, reason, rank=self._checkpoints.ranks.rank)
+        self._stopped = stopped(self.step, reason, rank=self._saver.ranks.rank)
         if self._lock:
             self._lock.close()  # this process trains no more
         raise self._stopped
@@ -241,8 +241,8 @@ class Run:
             self._agreement.interruption.watch()
 
     def _tell_what_is_forgotten(self) -> None:
-        if self._checkpoints.ranks.rank == 0:
-            for line in dict.fromkeys(forgotten(self._things, self._checkpoints.state)):
+        if self._saver.ranks.rank == 0:
+            for line in dict.fromkeys(forgotten(self._things, self._content.state)):
                 say(f"warning: {line}")
             if not self._of_steps and not any(isinstance(each, dict) for each in self._things.values()):
                 say("a batch that this loop fetches ahead is not saved, unless it is in a dict: resume(…, kept=kept)")

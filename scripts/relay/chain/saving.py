@@ -1,264 +1,289 @@
-"""Checkpoints: written in the background, completed when all ranks have written, and loaded when a job begins.
+"""Checkpoints: written in the background, complete when all ranks have written, and loaded when a job begins.
 
-The training waits only while its state is copied to host memory. A thread of each rank then writes the rank's files.
-The main threads agree that all have written, and rank 0 makes the checkpoint of them.
+The training waits only while its state is copied to host memory. A thread of each rank then writes the rank's files,
+and hears of the others'; rank 0's makes the checkpoint of them. What is saved is `Content`: a user's script has one
+(`things`), and so has the product's own training.
 """
 
 from __future__ import annotations
 
-import secrets
-import shlex
-import sys
+import math
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from . import writers
-from .agreement import Background, Ranks, Saving
-from .ending import ChainError, say
+from .ending import ChainError
 from .files import described, disk_refusal, remove, sync
 from .generators import generators, restore
-from .loader import Place
-from .report import reporter
-from .sealed import Folder, damage, manifest, newest_sound, of_another
-from .state import REPLICATED, State, unreadable
+from .peers import Peers
+from .sealed import Folder, damage, manifest, step_of
+from .state import unreadable
 
-FULL = ("No space left", "quota exceeded")  # of errno's texts
+# How far a rank is with a save. That of the whole save is the largest of all ranks': it has failed once all know of it.
+DONE, FAILED, WRITING = 0.0, 1.0, 2.0
 Files = dict[str, Any]
+T = TypeVar("T")
 
 
-class Checkpoints(Background[Files]):
+@dataclass
+class Parts:
+    """What one rank saves, copied: what is its own, further files by their names, and what writes itself meanwhile."""
+
+    own: Mapping[str, Any]
+    files: Mapping[str, Any] = field(default_factory=dict)
+    writing: Future[Any] | None = None
+
+
+class Content(Protocol):
+    """What a checkpoint holds beside each rank's random generators. All methods are called on every rank alike."""
+
+    def check(self) -> None:
+        """Raises where the state cannot be saved, or not there."""
+
+    def save(self, folder: Path, step: int) -> Parts:
+        """The state after `step` steps, copied; it may have begun to write into the folder. Collective."""
+
+    def facts(self) -> dict[str, Any]:
+        """Whose it is, and its shape: what the manifest says beside its files."""
+
+    def load(self, place: Path, own: Mapping[str, Any]) -> None:
+        """Load a sound checkpoint. `own` is what this rank has saved; empty where that is left. Collective."""
+
+    def saved(self, place: Path) -> None:
+        """A checkpoint has just become complete. Collective."""
+
+    def failed(self, step: int, failure: SaveError) -> None:
+        """A save has failed: raises, or lets the training go on. Collective."""
+
+
+class SaveError(Exception):
+    """Why a save has failed, and on which rank; the same on all of them. Its cause is known to that rank."""
+
+    def __init__(self, reason: str, rank: int) -> None:
+        super().__init__(f"{reason} (rank {rank})")
+        self.rank = rank
+
+
+@dataclass
+class Saving:
+    """A save under way. `seconds` it took, once it is complete."""
+
+    step: int
+    partial: Path
+    seconds: Future[float]
+
+    @property
+    def progress(self) -> float:
+        """DONE, FAILED or WRITING, on this rank."""
+        if not self.seconds.done():
+            return WRITING
+        return FAILED if self.seconds.exception() else DONE
+
+
+class Saver:
     """A chain's checkpoints, as its ranks write and load them together.
 
-    `script` is the name of the script's file. `saved` is the newest step that is complete. Where a rank could not
-    write, it is said, and the next save tries again; where that fails, too, all ranks raise ChainError.
+    `attempt` is a name that all processes of this job share, and no other job's. `saved` is the newest step that is
+    complete. `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an
+    earlier one; 0 where none has ended.
     """
 
-    def __init__(self, folder: Folder, state: State, ranks: Ranks, script: str) -> None:
-        super().__init__(ranks)
-        self.folder, self.state, self.ranks, self.script = folder, state, ranks, script
-        self.saved = 0
-        self._once_failed = False  # whether the last save was
-        self._proven = False  # whether a checkpoint of this training was read
-        self._own: list[torch.Generator] = []  # the loader's, of the user's making
-        self._own_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
-        self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
-        self._sharded = None
-        if state.sharded:
-            from .sharded import Sharded
+    def __init__(self, folder: Folder, content: Content, ranks: Peers, attempt: str) -> None:
+        self.folder, self.content, self.ranks = folder, content, ranks
+        self.saved, self.longest_save_seconds = 0, 0.0
+        self._attempt = attempt
+        self._saving: Saving | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._further: list[torch.Generator] = []  # the loader's, of the user's making
+        self._further_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
 
-            self._sharded = Sharded(state)
-
-    def use(self, own: list[torch.Generator]) -> None:
+    def use(self, further: list[torch.Generator]) -> None:
         """Save these generators, too, and set them to what was loaded."""
-        for each, state in zip(own, self._own_states, strict=False):
+        for each, state in zip(further, self._further_states, strict=False):
             each.set_state(state)
-        self._own, self._own_states = own, []
+        self._further, self._further_states = further, []
 
     # Saving
 
-    def begin(self, place: Place) -> None:
-        """Begin to save the state after `place.step` steps; returns once it is copied. Collective; one at a time."""
+    def partial(self, step: int) -> Path:
+        """Where this job writes a checkpoint, until it is whole."""
+        return self.folder.partial(self._attempt, step)
+
+    @property
+    def progress(self) -> float:
+        """How far this rank is, for the ranks to agree on; DONE without a save."""
+        return self._saving.progress if self._saving else DONE
+
+    def save(self, step: int) -> None:
+        """Save the state after `step` steps, and wait until it is complete. Collective."""
+        self.begin(step)
+        self.finish()
+
+    def begin(self, step: int) -> None:
+        """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
-        began, partial = time.monotonic(), self.folder.partial(self._attempt, place.step)
-        self.ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
-        self.ranks.alike(self.state.check)
-        contents = {
-            f"rank-{self.ranks.rank}.pt": {
-                "place": place.state(),
-                "generators": generators(self._own),
-                **self.state.own(),
-            }
-        }
-        if self.ranks.rank == 0:
-            contents[REPLICATED] = self.state.replicated()
-        shards = self._sharded.begin(partial) if self._sharded else None
-        part = self._thread.submit(self._write, partial, contents, shards)
-        self._saving = Saving(place.step, partial, part, began)
+        began, place = time.monotonic(), self.partial(step)
+        self.ranks.alike(self.content.check)
+        with suppress(OSError):  # who writes there meets the same, and tells it
+            _make(place)
+        own = {"step": step, "generators": generators(self._further)}
+        parts, facts = self.content.save(place, step), self.content.facts()
+        parts.own = own | {**parts.own}
+        self._saving = Saving(step, place, self._thread.submit(self._write, place, step, parts, facts, began))
 
-    def _write(self, partial: Path, contents: Mapping[str, Any], shards: Future[Any] | None) -> Files:
-        """In the background: write this rank's files and make them durable; what the manifest says of them."""
-        written = []
-        for name, content in contents.items():
-            with (partial / name).open("wb") as stream:
-                torch.save(content, stream)
-            written.append(partial / name)
-        if shards:
-            shards.result()
-            written += partial.glob(f"*/__{self.ranks.rank}_*.distcp")
-            written += partial.glob("*/.metadata") if self.ranks.rank == 0 else []
-        for path in written:
-            sync(path)
-        return {str(path.relative_to(partial)): described(path) for path in written}
+    def agree(self, progress: float) -> bool:
+        """Told the largest `progress` of all ranks: end the save once it is complete, or has failed on all of them.
 
-    def _written(self, saving: Saving[Files]) -> None:
-        files = {name: each for part in self.ranks.gather(saving.part.result()) for name, each in part.items()}
-        seconds = max(self.longest_save_seconds, time.monotonic() - saving.began)
-        facts = {
-            "script": self.script,
-            "words": sys.argv[1:],
-            "world_size": self.ranks.world_size,
-            "save_seconds": round(seconds, 3),
-            "things": self.state.shape(),
-        }
+        Whether another save can begin. Collective. Raises what the content's `saved` and `failed` do.
+        """
+        if self._saving and progress != WRITING:
+            saving, self._saving = self._saving, None
+            self._conclude(saving, failed=progress == FAILED)
+        return self._saving is None
+
+    def finish(self) -> None:
+        """Wait until the save that was begun, if any, is complete. Collective; raises as `agree` does."""
+        progress = WRITING
+        while not self.agree(progress):
+            # Often enough that the ranks who wait hear of each other before the group's timeout.
+            wait([self._saving.seconds] if self._saving else [], timeout=1.0)
+            (progress,) = self.ranks.largest([self.progress])
+
+    def _conclude(self, saving: Saving, *, failed: bool) -> None:
         try:
-            self.ranks.of_first(lambda: self.folder.complete(saving.partial, saving.step, files, facts))
-        except ChainError as error:
-            self._give_up(saving, str(error), aloud=error.aloud)
-            return
-        self.saved, self._once_failed = saving.step, False
-        self.longest_save_seconds = seconds
-        if not self._proven:  # the next job would be too late to find it
-            place = self.folder.place(saving.step)
-            self.ranks.alike(lambda: self._prove(place))
-        if report := reporter():
-            report.event("saved", saving.step)
+            seconds = saving.seconds.result()
+            if failed:  # the ranks' threads have lost each other
+                raise SaveError("no rank tells why", 0)
+        except SaveError as failure:
+            if self.ranks.rank == 0:
+                with suppress(OSError):  # room for what others write there
+                    remove(saving.partial)
+            self.content.failed(saving.step, failure)
+        else:
+            self.longest_save_seconds = max(self.longest_save_seconds, seconds)
+            self.saved = saving.step
+            self.content.saved(self.folder.place(saving.step))
 
-    def _failed(self, saving: Saving[Files]) -> None:
-        error = saving.part.exception() if saving.part.done() else None
-        rank, reason = self._reason(_reason(error, self.ranks.rank, self.folder.path) if error else None)
-        self._give_up(saving, f"{reason} (rank {rank})", aloud=self.ranks.rank == rank)
+    # In the background
 
-    def _give_up(self, saving: Saving[Files], reason: str, *, aloud: bool) -> None:
-        """Say that a save failed. Raises ChainError where the one before failed, too."""
-        self._saving = None
-        if self.ranks.rank == 0:
-            remove(saving.partial)  # room for what others write there
-        line = f"{self.folder.path}: step {saving.step} could not be saved: {reason}"
-        if self._once_failed:
-            remedy = "make room there" if any(words in reason for words in FULL) else "see to that disk"
-            raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
-        self._once_failed = True
-        if aloud:
-            say(f"warning: {line}; the next save tries again")
+    def _write(self, place: Path, step: int, parts: Parts, facts: Mapping[str, Any], began: float) -> float:
+        """Write this rank's part, and make a checkpoint once all have; the seconds it took. Collective."""
+        by_rank = self._on_all(partial(self._write_part, place, parts))
+        files = {name: each for part in by_rank for name, each in part.items()}
+        self._on_all(lambda: self._complete(place, step, files, facts, began) if self.ranks.rank == 0 else None)
+        return time.monotonic() - began
+
+    def _write_part(self, place: Path, parts: Parts) -> Files:
+        """Write this rank's files and make them durable; what the manifest says of them."""
+        contents = {own_file(self.ranks.rank): parts.own, **parts.files}
+        try:
+            _make(place)
+            for name, content in contents.items():
+                with (place / name).open("wb") as stream:
+                    torch.save(content, stream)
+        finally:
+            if parts.writing:  # in any case: it uses the group in which the ranks then meet
+                parts.writing.result()
+        written = [*(place / name for name in contents), *place.rglob(f"__{self.ranks.rank}_*.distcp")]
+        for path in written:
+            sync(path)  # most of the time that a save takes
+        return {str(path.relative_to(place)): described(path) for path in written}
+
+    def _complete(self, place: Path, step: int, files: Files, facts: Mapping[str, Any], began: float) -> None:
+        """On rank 0: make a checkpoint of what all have written."""
+        for path in place.rglob("*"):  # what is no rank's, such as torch's metadata
+            if path.is_file() and str(path.relative_to(place)) not in files:
+                files[str(path.relative_to(place))] = described(path)
+        seconds = round(max(self.longest_save_seconds, time.monotonic() - began), 3)
+        facts = {**facts, "world_size": self.ranks.world_size, "save_seconds": seconds}
+        self.folder.complete(place, step, files, facts)
+
+    def _on_all(self, act: Callable[[], T]) -> list[T]:
+        """What each rank gets by doing something. Raises SaveError on all of them where one cannot. Collective."""
+        result: list[T] = []
+        cause = None
+        try:
+            result.append(act())
+        except BaseException as error:  # torch's CheckpointException is no Exception
+            cause = _cause(error, self.ranks.rank, self.folder.path)
+        every = self.ranks.gather((result, _line(cause) if cause else ""), saving=True)
+        for rank, (_, reason) in enumerate(every):
+            if reason:
+                raise SaveError(reason, rank) from (cause if rank == self.ranks.rank else None)
+        return [one for results, _ in every for one in results]
 
     # Loading
 
-    def load(self) -> Place:
-        """Load the newest sound checkpoint, and return the place to go on from; step 0 where there is none. Collective.
+    def damage(self, place: Path, damage_of: Callable[[Path, int, int], str | None] = damage) -> str | None:
+        """What any rank finds wrong with a checkpoint: each reads its share of the files. Collective.
 
-        Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
+        `damage_of` gets the place, the number of this share, and how many there are.
         """
-        places = self.ranks.of_first(self.folder.places)
-        place = newest_sound(places, self._damage, aloud=self.ranks.rank == 0)
-        return self._loaded(place) if place else Place()
+        reading = self._thread.submit(damage_of, place, self.ranks.rank, self.ranks.world_size)
+        # Reading a large checkpoint for its checksums may take longer than the ranks wait for each other.
+        while self.ranks.largest([float(not reading.done())])[0]:
+            wait([reading], timeout=1.0)
+        return next((problem for problem in self.ranks.gather(reading.result()) if problem), None)
 
-    def _damage(self, place: Path) -> str | None:
-        """What any rank finds wrong with a checkpoint: each reads its share of the files. Collective."""
-        problems = self.ranks.gather(damage(place, self.ranks.rank, self.ranks.world_size))
-        return next((problem for problem in problems if problem), None)
+    def load(self, place: Path, *, of_this_run: bool = True) -> None:
+        """Load a sound checkpoint. Collective. Raises ChainError where this rank's own file cannot be read.
 
-    def _prove(self, place: Path) -> None:
-        """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.
-
-        Rank 0 alone reads what is alike for all: each rank of a node would need host memory for it.
+        Of another run's, the ranks' own files are left: they need not draw what this one's ranks should.
         """
-        if problem := damage(place, self.ranks.rank, self.ranks.world_size):
-            raise ChainError(f"what was saved cannot be read back: {problem}")
-        names = [f"rank-{self.ranks.rank}.pt", *([REPLICATED] if self.ranks.rank == 0 else [])]
-        self._read(place, manifest(place), names, mapped=True)
+        own = self.ranks.alike(partial(self._read_own, place)) if of_this_run else {}
+        self.content.load(place, own)
+        self.saved = int(step_of(place))
+        if of_this_run:
+            restore(own["generators"])
+            self._further_states = own["generators"]["further"]
+            with suppress(OSError, ValueError):  # a hint
+                seconds = manifest(place).get("save_seconds")
+                if isinstance(seconds, float) and 0 <= seconds < math.inf:
+                    self.longest_save_seconds = seconds
 
-    def _read(self, place: Path, facts: Mapping[str, Any], names: Sequence[str], *, mapped: bool = False) -> list[Any]:
-        """What is in a checkpoint's files of these names; `mapped`: left on the disk. Raises ChainError.
-
-        It raises that where the checkpoint is another one's, and where torch cannot read it.
-        """
-        self._refuse_another(place, facts)
-        path = place
-        try:
-            if self._sharded:
-                self._sharded.read(place)
-            contents = [
-                torch.load(path := place / name, map_location="cpu", weights_only=True, mmap=mapped) for name in names
-            ]
-        except Exception as error:
-            raise ChainError(f"{path} cannot be read by weights_only: {unreadable(error)}") from None
-        self._proven = True
-        return contents
-
-    def _loaded(self, place: Path) -> Place:
-        facts = manifest(place)
-        names = (REPLICATED, f"rank-{self.ranks.rank}.pt")
-        every, own = self.ranks.alike(lambda: self._read(place, facts, names))
-        if self._sharded:
-            self._sharded.load(place)
-        self.state.load(every, own, facts["things"])
-        restore(own["generators"])
-        self.longest_save_seconds = facts.get("save_seconds", 0.0)
-        if self.ranks.rank == 0:
-            writers.tell(place.parent, place)
-            say(f"goes on from step {own['place']['step']} ({place})")
-            before, now = shlex.join(facts.get("words", sys.argv[1:])), shlex.join(sys.argv[1:])
-            if before != now:
-                say(f"the command's words were '{before}', and are '{now}' now")
-            for name in self.state.shape().keys() - facts["things"].keys():
-                say(f"{place} has no {name}: it starts anew")
-        self._own_states = own["generators"]["further"]
-        self.saved = own["place"]["step"]
-        return Place(**own["place"])
-
-    def _refuse_another(self, place: Path, facts: Mapping[str, Any]) -> None:
-        """Raises ChainError where a checkpoint is of another script, number of processes, or other parameters."""
-        remedy = f"give another folder, or remove {self.folder.path} to start at step 0"
-        if wrong := of_another(facts, self.script, self.ranks.world_size):
-            raise ChainError(f"{place} {wrong}; {remedy}")
-        if wrong := _difference(facts["things"], self.state.shape()):
-            raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
+    def _read_own(self, place: Path) -> Mapping[str, Any]:
+        path = place / own_file(self.ranks.rank)
+        own: Mapping[str, Any] = read(path)
+        if str(own.get("step", step_of(place))) != step_of(place):
+            raise ChainError(f"{path} is that of another step; delete {place}, and start the same job again")
+        return own
 
 
-def _reason(error: BaseException, rank: int, folder: Path) -> str:
-    """Why a part could not be written. torch's own words on a full disk do not name it: a probe does."""
-    failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank
-    if isinstance(failures, dict) and rank in failures:
+def _make(place: Path) -> None:
+    place.mkdir(0o755, parents=True, exist_ok=True)
+
+
+def own_file(rank: int) -> str:
+    """The file in which a rank has its generators, and what else is its own."""
+    return f"rank-{rank}.pt"
+
+
+def read(path: Path, *, mapped: bool = False) -> Any:
+    """What is in a checkpoint's file; `mapped`: left on the disk. Raises ChainError where torch cannot read it."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:
+        raise ChainError(f"{path} cannot be read by weights_only: {unreadable(error)}") from None
+
+
+def _cause(error: BaseException, rank: int, folder: Path) -> BaseException | None:
+    """Why this rank could not write; None where another one knows. A full disk is not in torch's words: a probe is."""
+    failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank, the same on all ranks
+    if isinstance(failures, dict) and failures:
+        if rank not in failures:
+            return None
         error = failures[rank][0]
-    cause = error if isinstance(error, OSError) else (disk_refusal(folder) or error)
+    return error if isinstance(error, OSError) else (disk_refusal(folder) or error)
+
+
+def _line(cause: BaseException) -> str:
     if isinstance(cause, OSError):
         return cause.strerror or str(cause)
     return f"{type(cause).__name__}: {cause}".splitlines()[0]
-
-
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """How the shape of a checkpoint differs from the script's, in words; None where it does not.
-
-    What is here and not there is no difference: it may have been forgotten until now.
-    """
-    for name, saved in there.items():
-        if name not in here:
-            return f"it has {name} ({saved['kind']}), which is not given"
-        given = here[name]
-        if saved["kind"] != given["kind"]:
-            return f"{name} is {saved['kind']} there, and {given['kind']} here"
-        if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
-            return f"{name}: {wrong}"
-        tensors = saved["tensors"]
-        if names := [key for group in saved.get("groups", ()) for key in group]:  # older manifests had their places
-            tensors = dict(zip(names, tensors.values(), strict=True))
-        for key in {**tensors, **given["tensors"]}:
-            before, now = tensors.get(key), given["tensors"].get(key)
-            if before != now:
-                return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
-    return None
-
-
-def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
-    """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
-    before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
-    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if missing := [key for key in wrong if key not in now]:
-        return (
-            f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
-            "add them before resume, where reached() tells that the training has come so far"
-        )
-    for key in wrong:
-        return (
-            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
-        )
-    return None
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "no place" if shape is None else f"shape {tuple(shape)}"

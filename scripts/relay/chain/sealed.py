@@ -21,6 +21,7 @@ from .files import HeldError, described, exclusive, remove, sync, write_json
 MANIFEST = "manifest.json"
 FORMAT = 1
 KEPT = 2
+PARTIAL = ".partial-"  # begins the names of what is not whole yet
 Damage = Callable[[Path], str | None]  # what is wrong with a checkpoint, in one line
 Tell = Callable[[str], None]
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
@@ -39,26 +40,23 @@ def wait_for(place: Path, names: Iterable[str]) -> None:
             time.sleep(0.5)
 
 
-def seal(place: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any], name: str = MANIFEST) -> None:
+def seal(place: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Make a checkpoint's files durable and its user's alone, and write its manifest. Raises OSError.
 
-    `files` are all of them, as `described`; `facts` are what else the manifest says, and `name` its file's.
+    `files` are all of them, as `described`; `facts` are what else the manifest says.
     """
     wait_for(place, files)
     for each in files:
         sync(place / each)
-    write_json(place / name, {"format": FORMAT, "step": step, **facts, "files": files})
+    write_json(place / MANIFEST, {"format": FORMAT, "step": step, **facts, "files": files})
     writers.keep_to_owner(place)
     for path in [*place.rglob("*"), place]:
         if path.is_dir():
             sync(path)
 
 
-def publish(
-    partial: Path, place: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any], name: str = MANIFEST
-) -> None:
-    """Make a checkpoint of what was written: `seal` it, and give it its name. Raises OSError."""
-    seal(partial, step, files, facts, name)
+def publish(partial: Path, place: Path) -> None:
+    """Give a folder that is sealed its name as a checkpoint. Raises OSError."""
     remove(place, surely=True)  # a damaged one of the same step, passed over at the start
     partial.rename(place)
     sync(place.parent)
@@ -70,18 +68,18 @@ def steps(folder: Path, prefix: str = "step-") -> list[int]:
     return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
 
 
-def complete(folder: Path, name: str = MANIFEST) -> list[int]:
+def complete(folder: Path) -> list[int]:
     """The steps of which a checkpoint with its manifest is there; the newest first."""
-    return [step for step in steps(folder) if (folder / f"step-{step}" / name).is_file()]
+    return [step for step in steps(folder) if (folder / f"step-{step}" / MANIFEST).is_file()]
 
 
-def superseded(folder: Path, step: int, name: str = MANIFEST) -> list[Path]:
+def superseded(folder: Path, step: int) -> list[Path]:
     """The checkpoints that nobody needs once that of `step` is complete: all but the newest ones.
 
     One of a later step was damaged or left by an earlier start: it must neither push out a sound one nor be gone on
     with later.
     """
-    kept = [each for each in complete(folder, name) if each <= step][:KEPT]
+    kept = [each for each in complete(folder) if each <= step][:KEPT]
     return [folder / f"step-{each}" for each in steps(folder) if each not in kept]
 
 
@@ -90,9 +88,9 @@ def step_of(place: Path) -> str:
     return place.name.rpartition("-")[2]
 
 
-def manifest(place: Path, name: str = MANIFEST) -> dict[str, Any]:
+def manifest(place: Path) -> dict[str, Any]:
     """What a checkpoint's manifest says. Raises OSError or ValueError where it cannot be read."""
-    facts = json.loads((place / name).read_text(encoding="utf-8"))
+    facts = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
     if not isinstance(facts, dict) or not isinstance(facts.get("files"), dict) or not facts["files"]:
         raise ValueError("it is no manifest")
     if facts.get("format", FORMAT) != FORMAT:
@@ -100,18 +98,19 @@ def manifest(place: Path, name: str = MANIFEST) -> dict[str, Any]:
     return facts
 
 
-def damage(place: Path, share: int = 0, shares: int = 1, name: str = MANIFEST) -> str | None:
+def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
     """What is wrong with a checkpoint, in one line; None where it is sound.
 
-    Each of `shares` processes reads the files of its own share. Nothing is parsed but the manifest, which is JSON.
+    Each of `shares` processes reads the files of its own share; the first looks at all names and owners. Nothing is
+    parsed but the manifest, which is JSON.
     """
     try:
-        if problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place):
+        if share == 0 and (problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place)):
             return problem
-        facts = manifest(place, name)
+        facts = manifest(place)
         if step_of(place) != str(facts.get("step")):
             return f"{place} holds the checkpoint of step {facts.get('step')}: it was copied there"
-        if problem := next(_wrong_names(place, facts["files"], name), None):
+        if share == 0 and (problem := next(_wrong_names(place, facts["files"]), None)):
             return problem
         for file in sorted(facts["files"])[share::shares]:
             if described(place / file) != facts["files"][file]:
@@ -119,7 +118,7 @@ def damage(place: Path, share: int = 0, shares: int = 1, name: str = MANIFEST) -
     except OSError as error:
         return f"{error.filename or place} cannot be read ({error.strerror or error})"
     except (ValueError, RecursionError) as error:
-        return f"{place / name} cannot be read ({error})"
+        return f"{place / MANIFEST} cannot be read ({error})"
     return None
 
 
@@ -136,18 +135,25 @@ def sound(places: Iterable[Path], damage_of: Damage = damage, tell: Tell = lambd
             tell(f"checkpoint of step {step_of(place)} is passed over: {problem}")
 
 
-def _wrong_names(place: Path, files: Mapping[str, Any], name: str) -> Iterator[str]:
+def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
     """What is missing, and what is there and in no manifest."""
-    there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {name}
+    there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {MANIFEST}
     yield from (f"{place / each} is missing" for each in sorted(set(files) - there))
     yield from (f"{place / each} is not in the manifest" for each in sorted(there - set(files)))
 
 
-class Folder:
-    """Where one chain's checkpoints lie."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed saves have left in a chain's folder."""
+    for left in folder.glob(f"{PARTIAL}*"):
+        with suppress(OSError):  # what an orphan still writes goes with the next attempt
+            remove(left)
 
-    def __init__(self, path: Path) -> None:
-        self._given, self._from = path, Path.cwd()
+
+class Folder:
+    """Where one chain's checkpoints lie. `rolling`: the last two are kept; else all of them."""
+
+    def __init__(self, path: Path, *, rolling: bool = True) -> None:
+        self._given, self._from, self._rolling = path, Path.cwd(), rolling
 
     @property
     def path(self) -> Path:
@@ -173,8 +179,7 @@ class Folder:
         except HeldError as held:
             who = str(held) or "another process"
             raise ChainError(f"{self.path}: {who} trains in this folder; end it, or give another folder") from None
-        for left in self.path.glob(".partial-*"):
-            remove(left)
+        remove_leftovers(self.path)
         return stream
 
     def places(self, prefix: str = "step-") -> list[Path]:
@@ -192,15 +197,16 @@ class Folder:
 
     def partial(self, attempt: str, step: int) -> Path:
         """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
-        return self._from / self._given / f".partial-{attempt}-{step}"
+        return self._from / self._given / f"{PARTIAL}{attempt}-{step}"
 
     def complete(self, partial: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Make a checkpoint of what was written, and keep the last two. Raises OSError.
+        """Make a checkpoint of what was written, and remove those that nobody needs any more. Raises OSError.
 
         `files` are those of all ranks, as `described`; `facts` are what else the manifest says.
         """
-        publish(partial, self.place(step), step, files, facts)
-        for place in superseded(self.path, step):
+        seal(partial, step, files, facts)
+        publish(partial, self.place(step))
+        for place in superseded(self.path, step) if self._rolling else ():
             remove(place)
 
 

@@ -10,20 +10,20 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from .state import State, parameters
+from .ending import ChainError
+from .state import State, parameters, unreadable
 
 SHARDED = "sharded"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Sharded:
-    """The sharded modules of a state, each with its optimizers. `group` is for writing, on CPUs (gloo)."""
+    """The sharded modules of a state, each with its optimizers."""
 
     def __init__(self, state: State) -> None:
         self.parts = {
@@ -31,7 +31,7 @@ class Sharded:
             for name, module in state.modules.items()
             if name in state.sharded
         }
-        self.group = dist.new_group(backend="gloo")
+        self.group = state.ranks.saving
 
     def begin(self, place: Path) -> Future[Any]:
         """Begin to write into `place`; returns once everything is copied. Collective. Never before the first step.
@@ -49,14 +49,17 @@ class Sharded:
         return writing
 
     @staticmethod
-    def read(place: Path) -> Mapping[str, Any]:
-        """What is said of the tensors that `begin` has written."""
-        tensors: Mapping[str, Any] = dcp.FileSystemReader(place / SHARDED).read_metadata().state_dict_metadata
+    def check(place: Path) -> Mapping[str, Any]:
+        """What is said of the tensors that `begin` has written. Raises ChainError where torch cannot read it."""
+        try:
+            tensors: Mapping[str, Any] = dcp.FileSystemReader(place / SHARDED).read_metadata().state_dict_metadata
+        except Exception as error:
+            raise ChainError(f"{place / SHARDED} cannot be read: {unreadable(error)}") from None
         return tensors
 
     def load(self, place: Path) -> None:
         """Load what `begin` has written. Collective."""
-        saved = self.read(place)
+        saved = self.check(place)
         for name, (module, optimizers) in self.parts.items():
             model, optimizer = get_state_dict(module, optimizers, options=_FLAT)
             without = _without_state(module, f"{name}.optimizer.state.", saved)

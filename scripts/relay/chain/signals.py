@@ -25,7 +25,7 @@ EARLY = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends one before the end of a 
 # What stops a training, and what whoever starts processes passes on to them.
 SIGNALS = (signal.SIGTERM, *EARLY, signal.SIGINT)
 LEAST_MARGIN_SECONDS = 10.0
-NEARLY_OVER = "the job's time is nearly over"  # the reason of a stop in time
+DEADLINE = "the job's time is nearly over"  # the reason of a stop before the end of the job's time
 LAST_SECONDS = 60.0  # from the order to end until the last resort, unless two saves and a step take longer
 MOST_SECONDS = 600.0  # as long at most, where a save is under way and no end of the job's time is known
 SPARE_SECONDS = 3.0  # between the last resort and the end of the job's time
@@ -43,14 +43,13 @@ class Interruption:
     """Watches for a reason to stop. A handler only notes its signal; the ranks agree on it after a step.
 
     `end_time` is the end of the job's time in Unix seconds, or None. `margin_seconds` is kept free before it, and
-    grows with the longest save and step. `nearly_over` is then the reason. The process must not outlive its `launcher`;
+    grows with the longest save and step; DEADLINE is then the reason. The process must not outlive its `launcher`;
     None: that is not known. `saved` tells the newest step that is saved; `saving` is true while a save is under way.
     """
 
     end_time: float | None = None
     margin_seconds: float = LEAST_MARGIN_SECONDS
     received: list[str] = field(default_factory=list)
-    nearly_over: str = NEARLY_OVER
     launcher: int | None = field(default_factory=_torchrun)
     saved: Callable[[], int] = lambda: 0
     saving: bool = False
@@ -133,7 +132,7 @@ class Interruption:
         if self.received:
             return self.received[0]
         if self.end_time is not None and time.time() > self.end_time - self.margin_seconds:
-            return self.nearly_over
+            return DEADLINE
         if self.launcher is not None and os.getppid() != self.launcher:
             return "the launcher is gone"
         return None

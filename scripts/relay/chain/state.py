@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .agreement import Ranks
 from .ending import ChainError
 from .generators import Own
+from .peers import Peers
 
 REPLICATED = "replicated.pt"
 LARGE_BYTES = 2**20  # a larger state of a thing is a replica, such as EMA's weights: rank 0's is everyone's
@@ -30,7 +30,7 @@ class State:
     ChainError for what cannot be saved.
     """
 
-    def __init__(self, things: Mapping[str, Any], ranks: Ranks) -> None:
+    def __init__(self, things: Mapping[str, Any], ranks: Peers) -> None:
         self.ranks = ranks
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}

@@ -24,7 +24,7 @@ from relay.comparison.statistics import CONFIDENCE
 from relay.process import meeting
 from relay.run_folder import proof_notes
 from relay.run_folder.places import Places
-from relay.run_folder.run_chain import CHAIN
+from relay.run_folder.run_chain import START
 from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
 from relay.spec.labels import flat
@@ -101,8 +101,8 @@ def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     """Write what the training reads: its specification, its start, and the gate that proves it."""
     places = Places(results, recommended.run.id)
     recommended.run.write(places.run / "run.json", recommended.job)
-    if not (places.run / CHAIN).exists():
-        write_json(places.run / CHAIN, {"generation": RECOMMENDED})
+    if not (places.run / START).exists():
+        write_json(places.run / START, {"generation": RECOMMENDED})
     assert answer.best is not None
     proof_notes.note(places.run, answer.best.records[0].gate)
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log

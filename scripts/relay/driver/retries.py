@@ -61,38 +61,47 @@ class Retries:
     def _again(self, job: Any) -> bool:
         log = Path(job.log[0]) if job.log else None
         end = self._ending(job, log)
-        case, tried = self._case(job, log, end), Tried(number=job.attempt, retries=job.rule.restart_times)
+        end, reason = self._decided(job, self._case(job, log, end), end)
+        again = reason is None and job.rule.restart_times > 0
+        if again:
+            logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
+            _keep(log)
+        else:
+            self._give_up(job, end, reason or "", log)
+        return again
+
+    def _decided(self, job: Any, case: Case, end: Ending) -> tuple[Ending, str | None]:
+        """What is said of a job's end, and why it is given up, as `given_up` tells. Another try's requests are set."""
+        tried = Tried(number=job.attempt, retries=job.rule.restart_times)
         if case is Case.FOR_MEMORY:
             end, spent = self._enlarged(job, end)
             tried = replace(tried, memory_spent=spent)
         elif case is not Case.FAULT and job.rule.name == SEGMENT:
             tried = self._of_training(job, tried)
         reason = given_up(case, tried)
-        if end.node and reason is None:  # its hardware has failed, whatever else was said
-            if self.leave_out(job, end.node):
-                end = replace(end, what=f"{end.what}; node {end.node} is left out")
-            else:
-                reason = given_up(Case.HARDWARE, replace(tried, node_without_other=end.node))
-        if job.rule.restart_times and reason is None:
-            logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
-            if log:
-                _keep(log)
-            return True
+        if not end.node or reason is not None:
+            return end, reason
+        # Its hardware has failed, whatever else was said.
+        if self.leave_out(job, end.node):
+            return replace(end, what=f"{end.what}; node {end.node} is left out"), None
+        return end, given_up(Case.HARDWARE, replace(tried, node_without_other=end.node))
+
+    def _give_up(self, job: Any, end: Ending, reason: str, log: Path | None) -> None:
+        """Tell of the failure, and write it down for the report. Words that were said before are not said again."""
         words = end.what.partition(" failed: ")[2] or end.what
         if words in self.said:
             end = replace(end, what=f"as before: {words.partition(QUOTED)[0]}", remedy="")
-        logger.error(block(_where(job), end, reason or "", log))
         self.said.add(words)
+        logger.error(block(_where(job), end, reason, log))
         if log and end.status != ending.FAULT:  # a fault is the job's own word, or that of a disk without room
             ending.record(end, log)
-        return False
 
     def _case(self, job: Any, log: Path | None, end: Ending) -> Case:
         """What has ended a job."""
         if end.status == ending.FAULT:
             return Case.FAULT
-        if end.planned:
-            return Case.CUT_SHORT
+        if end.deadline:
+            return Case.DEADLINE
         # Words of Slurm's or of the kernel's.
         text = f"{self.said_of.get(job.jobid, '')}\n{end_of(log, LOG_BYTES)}"
         if look_up(text, "logs"):
@@ -163,7 +172,7 @@ def _newest(run: str) -> int:
     return saved_step(RESULTS / "checkpoints" / run)
 
 
-def _keep(log: Path) -> None:
+def _keep(log: Path | None) -> None:
     """Put an attempt's log aside: Snakemake removes the log before the next attempt."""
-    if log.is_file():
+    if log and log.is_file():
         log.rename(log.with_suffix(f".attempt-{len(list(log.parent.glob(f'{log.stem}.attempt-*'))) + 1}.log"))

@@ -11,8 +11,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from relay.base.errors import UserError
+from relay.chain.sealed import complete
 from relay.run_folder.places import Places
-from relay.run_folder.sound_checkpoints import complete, sound
+from relay.run_folder.sound_checkpoints import sound
 from relay.spec.run import Run
 
 MODEL = "model."  # before the parameters' names in a checkpoint

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from relay.chain.sealed import manifest
 from relay.export.final import final_checkpoint, read_model
 from relay.run_folder import run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sound_checkpoints import manifest
 from relay.spec.run import Run
 
 

@@ -15,18 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
-from relay.chain import agreement
+from relay.chain.peers import SAVING_TIMEOUT, Peers
 from relay.process import devices as kinds
 from relay.process import meeting
-from relay.process.devices import gpu
+from relay.process.devices import gpu, wait_for
 from relay.run_folder import alive
 
 # Longer than any pause between two collectives of a healthy run, and short enough that a lost peer soon ends the job.
 TIMEOUT = timedelta(minutes=5)
-# The slowest rank may need much longer than the fastest to write its part of a checkpoint. This long timeout hides no
-# lost peer, because the other groups detect it.
-SAVING_TIMEOUT = timedelta(hours=2)
-
 
 # Gloo is added for tensors elsewhere, such as shards that are offloaded to main memory. With MPI it also lends the
 # process groups its store, by which further groups are made: MPI alone would have none.
@@ -72,11 +68,10 @@ def _store(rank: int, world_size: int) -> dist.Store | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks(agreement.Ranks):
+class Ranks(Peers):
     """This process's rank, devices and process groups. A process has several devices only if it is the node's only one.
 
-    `control` is a gloo group of all processes, for any backend that the strategy uses. `saving` is a second gloo group,
-    for checkpoints that a thread writes in the background: two threads must not use one group at the same time.
+    There are always both of the peers' groups, also for one process.
     """
 
     local_rank: int
@@ -144,6 +139,13 @@ class Ranks(agreement.Ranks):
     def barrier(self) -> None:
         """Wait for all ranks. Collective."""
         dist.barrier(group=self.control)
+
+    def wait_for_device(self) -> None:
+        """Wait until this process's device has computed what is queued: replayed steps are queued much faster.
+
+        Raises RuntimeError where it hangs.
+        """
+        wait_for(self.device, TIMEOUT.total_seconds())
 
     def wait_for_files(self) -> None:
         """Wait for all ranks, also for one that reads or writes files for longer than TIMEOUT. Collective."""

@@ -23,7 +23,6 @@ from relay.base.errors import UserError
 
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
-DEADLINE = "deadline"  # why an attempt stopped: the job's time was nearly over
 Line = dict[str, Any]
 TAIL_BYTES = 1 << 18  # more than what a trainer writes at once
 

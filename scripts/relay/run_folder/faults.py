@@ -143,12 +143,12 @@ def first_of(faults: list[Fault]) -> Fault | None:
 # The job's side
 
 
-def begin(work: Path, what: str, attempt: int) -> int | None:
-    """Begin a job in its folder: None, or the exit status where a retry (`attempt` > 1) would only repeat a fault.
+def begin(work: Path, what: str, tries: int) -> int | None:
+    """Begin a job in its folder: None, or the exit status where a retry (`tries` > 1) would only repeat a fault.
 
     `what` names the job. What earlier attempts left is removed: the user has started it again.
     """
-    if attempt > 1 and (fault := recorded(work)):
+    if tries > 1 and (fault := recorded(work)):
         return ending.fault(f"{what} failed before, not tried again: {fault.error}")
     make_own(work)
     forget(work)

@@ -25,7 +25,7 @@ class Places:
 
     @property
     def run(self) -> Path:
-        """Declared files: run.json, chain.json and a state file for each segment."""
+        """Declared files: run.json, start.json and a state file for each segment."""
         return self.results / "runs" / self.run_id
 
     @property

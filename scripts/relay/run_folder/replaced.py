@@ -13,7 +13,8 @@ from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, write_json
 from relay.base.lock import exclusive
 from relay.chain.files import sync
-from relay.run_folder import run_chain, sound_checkpoints
+from relay.chain.sealed import complete
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places
 
 FOLDER = "replaced"
@@ -48,7 +49,7 @@ def trained(places: Places) -> str:
         return "its result and checkpoints"
     # Without a chain there is nothing, or a checkpoint that it took over and has not gone on from.
     if run_chain.read(places.work) is not None:
-        steps = sound_checkpoints.complete(places.work)
+        steps = complete(places.work)
         return f"its checkpoints up to step {steps[0]}" if steps else "its records"
     return "its state files" if run_chain.begun(places.run) else ""
 
@@ -69,10 +70,10 @@ def put_aside(places: Places) -> str:
                 return f"{training} are deleted, and the result from before stays in {old.run}"
             if _holds(places.work):
                 _move(places.work, old.work)
-            if not (places.run / run_chain.CHAIN).exists():  # Snakemake removes it before a forced start
+            if not (places.run / run_chain.START).exists():  # Snakemake removes it before a forced start
                 chain = run_chain.read(old.work)
                 generation = chain.generation if chain else run_chain.begun(places.run)
-                write_json(places.run / run_chain.CHAIN, {"generation": generation})
+                write_json(places.run / run_chain.START, {"generation": generation})
             _move(places.run, old.run)
             for name in KEPT:
                 if (old.run / name).exists():

@@ -22,7 +22,8 @@ from relay.spec.run import Training
 # 1: flat fields in run.json, modules of the frozen code in one folder. 2: groups of fields, packages.
 # 3: what changes the arithmetic is part of every name; verdicts and records say with what they were made.
 # 4: a task is a file, whose card is written into each run; prepared data have another form.
-LAYOUT = 5
+# 5: own batches have their own learning rates. 6: a checkpoint has the form of a user's chain.
+LAYOUT = 6
 FILE = "layout.json"
 # What no later version could go on with; wheelhouses and environments are good for all.
 OF_A_LAYOUT = ("runs", "checkpoints", "equivalence", "code", "speeds", "probe")

@@ -1,7 +1,8 @@
 """A run's chain: to which start its checkpoints belong, which code it runs, which attempts it had, what was measured.
 
 `chain.json` beside the checkpoints says it. Every checkpoint's manifest holds a copy, so that a chain whose file is
-lost or damaged is known again. `begun.json` beside `run.json` keeps that a start's training has begun. `measured.json`
+lost or damaged is known again. Beside `run.json`, `start.json`
+declares a start, and `begun.json` keeps that its training has begun. `measured.json`
 is kept beside both.
 """
 
@@ -17,12 +18,13 @@ from typing import Any
 
 from relay.base import typed
 from relay.base.files import read_json_or, write_json_over
-from relay.chain.sealed import sound, step_of
+from relay.chain.sealed import complete, manifest, sound, step_of
 from relay.run_folder import attempts
 from relay.run_folder.attempts import Records
-from relay.run_folder.sound_checkpoints import complete, damage, manifest
+from relay.run_folder.sound_checkpoints import damage
 
-CHAIN = "chain.json"
+CHAIN = "chain.json"  # beside the checkpoints
+START = "start.json"  # beside run.json
 BEGUN = "begun.json"
 MEASURED = "measured.json"
 
@@ -169,7 +171,7 @@ def declared(run: Path) -> str | None:
 
 def declared_there(run: Path) -> str | None:
     """The start that the file itself declares; None where it is missing, damaged or another run's."""
-    return _generation(run, read_json_or(run / CHAIN, None))
+    return _generation(run, read_json_or(run / START, None))
 
 
 def _generation(run: Path, note: Any) -> str | None:

@@ -14,9 +14,8 @@ from typing import Literal
 
 from relay.base import typed
 from relay.base.files import remove, write_json
-from relay.chain.sealed import steps
+from relay.chain.sealed import complete, remove_leftovers, steps
 from relay.chain.writers import make_own
-from relay.run_folder.sound_checkpoints import complete, remove_leftovers
 from relay.spec.recipe import SpotChecks
 
 Kind = Literal["random step", "hop", "end"]

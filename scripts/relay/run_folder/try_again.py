@@ -21,7 +21,7 @@ class Case(StrEnum):
 
     FAULT = "fault"  # of the program, of its user, or of a disk: a retry would only repeat it
     HANG = "hang"  # a collective did not end, and all ranks were alive: each try costs the group's timeout
-    CUT_SHORT = "cut short"  # it stopped by itself as its time limit was near, and saved
+    DEADLINE = "deadline"  # it stopped by itself as its time limit was near, and saved
     HARDWARE = "hardware"  # a node's GPU, or its connection
     FOR_MEMORY = "killed for memory"  # by Slurm or the kernel
     UNKNOWN = "unknown"  # preempted, told to end, killed, a lost node or peer, a busy device: it may pass

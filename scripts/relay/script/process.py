@@ -22,11 +22,10 @@ from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
 from relay.chain.ending import NOTE, read_note
 from relay.chain.report import PLACE
-from relay.chain.signals import NEARLY_OVER
 from relay.chain.supervisor import Supervisor, adopt_orphans, children, descendants, hears, program, send
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
-from relay.run_folder.attempts import DEADLINE, record_begin
+from relay.run_folder.attempts import record_begin
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.samples import samples_path
 from relay.script import why
@@ -159,7 +158,6 @@ class Child(Supervisor):
         stopped, step = None, None
         if stop_note:
             stopped, step = str(stop_note["reason"]), int(stop_note["step"])
-            stopped = DEADLINE if stopped == NEARLY_OVER else stopped
             if status == 0:
                 had = f"had stopped after step {step}"
                 print(f"warning: the script ended with status 0, and {had}: let SystemExit pass")

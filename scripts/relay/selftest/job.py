@@ -18,6 +18,7 @@ from relay.base.ending import INTERRUPTED, LOG, Ending
 from relay.base.environment import variable
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
+from relay.chain.sealed import complete
 from relay.chain.writers import make_own
 from relay.equivalence.campaign import ended_after
 from relay.launch.launcher import launch
@@ -25,7 +26,6 @@ from relay.process.one_gpu import without_mps
 from relay.run_folder import faults, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.snapshot import freeze
-from relay.run_folder.sound_checkpoints import complete
 from relay.selftest.parts import FAULTS, PARTS, RESUME, Planted
 from relay.spec.messages import unknown
 from relay.spec.run import Run
@@ -92,15 +92,15 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     places.run.mkdir(parents=True)
     shutil.copy(spec, places.run / "run.json")
     (places.results / "datasets").symlink_to((results / "datasets").resolve())
-    write_json(places.run / run_chain.CHAIN, {"generation": RESUME, "run": run.id})
+    write_json(places.run / run_chain.START, {"generation": RESUME, "run": run.id})
     killed: list[int] = []
     Thread(target=_kill_one, args=(places.work, killed), daemon=True).start()
     steps = run.length.total_steps
-    first = run_segment(places, 0, steps, attempt=1)
+    first = run_segment(places, 0, steps, tries=1)
     if first != INTERRUPTED or not killed:
         message = "it ended before it was killed" if first == 0 else "its end was taken for a fault of its own"
         return False, f"{message} (status {first})"
-    if status := run_segment(places, 0, steps, attempt=2):
+    if status := run_segment(places, 0, steps, tries=2):
         return False, f"killed after step {killed[0]}, it did not go on (status {status})"
     uncut, resumed = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
     if uncut is None:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from relay.chain.generators import generators, restore
+from relay.chain.saving import own_file, read
 from relay.process.generators import alike, seed_generators
 from relay.spec.run import Run
 
@@ -27,8 +27,8 @@ class Streams:
     @classmethod
     def saved(cls, run: Run, state: Path, ranks: int) -> Streams:
         """Those that the run's ranks saved with a state."""
-        files = {rank: state / f"rng-{rank}.pt" for rank in range(ranks)}
-        return cls({rank: _of_rank(run, torch.load(file, weights_only=True), rank) for rank, file in files.items()})
+        files = {rank: state / own_file(rank) for rank in range(ranks)}
+        return cls({rank: _of_rank(run, read(file)["generators"], rank) for rank, file in files.items()})
 
     @classmethod
     def fresh(cls, seed: int, ranks: int) -> Streams:
@@ -87,7 +87,6 @@ class Streams:
 
 def _of_rank(run: Run, state: dict[str, Any], rank: int) -> dict[str, Any]:
     """A rank's generators, with that of its own GPU first: here it is the only one."""
-    del state["step"]  # of the state that they were saved with
     if not state["cuda"]:
         return state
     local_rank = rank % run.shape.processes_per_node

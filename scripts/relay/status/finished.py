@@ -42,8 +42,8 @@ HANDED_ON = (
 
 
 def start(run: Path) -> str:
-    """`chain.json`, which declares a start of a run. `run` is the folder of its run.json."""
-    why, _ = _looked_at(run / run_chain.CHAIN, run=run.name)
+    """`start.json`, which declares a start of a run. `run` is the folder of its run.json."""
+    why, _ = _looked_at(run / run_chain.START, run=run.name)
     return why or ("" if run_chain.declared_there(run) else "names no start")
 
 

@@ -11,7 +11,8 @@ from typing import Literal
 from relay.base import lock
 from relay.base.clock import clock, duration
 from relay.base.files import read_json_or
-from relay.run_folder import attempts, faults, run_chain, sound_checkpoints
+from relay.chain.sealed import complete
+from relay.run_folder import attempts, faults, run_chain
 from relay.run_folder.places import Places
 from relay.slurm.commands import QueuedJob, waits
 from relay.spec.run import Run
@@ -87,7 +88,7 @@ def silent(places: Places) -> str:
 
 def _trained(places: Places, newest: attempts.Pace | None) -> int:
     """The step that is trained: what the newest attempt has recorded, else the checkpoint from which it goes on."""
-    return newest.step if newest else max(sound_checkpoints.complete(places.work), default=0)
+    return newest.step if newest else max(complete(places.work), default=0)
 
 
 def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> tuple[State, str]:

@@ -15,12 +15,11 @@ from typing import Any, NoReturn
 from relay.base.errors import UserError
 from relay.base.files import remove, write_json
 from relay.base.lock import exclusive
-from relay.chain.files import sync
-from relay.chain.sealed import steps
+from relay.chain.sealed import MANIFEST, Folder, manifest, publish, remove_leftovers
 from relay.chain.writers import make_own
 from relay.run_folder import proof_notes, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.sound_checkpoints import MANIFEST, damage, manifest, sound
+from relay.run_folder.sound_checkpoints import damage, sound
 from relay.spec.run import Run
 
 ADOPTED = "adopted.json"
@@ -115,22 +114,20 @@ def _difference(name: str, given: Any, wanted: Any) -> str:
 
 def _take(source_places: Places, places: Places, step: int) -> None:
     """Copy a checkpoint; complete or absent, as when it was saved."""
-    partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
+    folder = Folder(places.work)
+    partial = folder.partial("adopted", step)
     (places.work / ADOPTED).unlink(missing_ok=True)
-    for old in (
-        *places.work.glob("partial-*"),
-        *(places.work / f"step-{old}" for old in steps(places.work)),
-    ):  # of an earlier adoption
+    remove_leftovers(places.work)
+    for old in folder.places():  # of an earlier adoption
         remove(old)
     try:
-        shutil.copytree(source_places.work / f"step-{step}", partial)
+        shutil.copytree(Folder(source_places.work).place(step), partial)
     except OSError as error:
         raise UserError(f"run {places.run_id}: the checkpoint cannot be copied: {error}") from None
     if problem := damage(partial, of_run=source_places.run_id):
         raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
     write_json(partial / MANIFEST, manifest(partial) | {"run": places.run_id, "chain": None})
-    partial.rename(final)
-    sync(places.work)
+    publish(partial, folder.place(step))
 
 
 def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
+from relay.chain.sealed import complete
 from relay.run_folder import run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.replaced import how_anew
 from relay.run_folder.snapshot import freeze, name_of_today, noted, planned
-from relay.run_folder.sound_checkpoints import complete, saved_step
+from relay.run_folder.sound_checkpoints import saved_step
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run, Training
 from relay.spec.script import Script

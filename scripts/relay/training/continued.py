@@ -1,20 +1,31 @@
-"""The chain that a segment goes on with: that of the run's declared start, or a new one where that start has none."""
+"""The chain that a segment goes on with: that of the run's declared start, or a new one where that start has none.
+
+And the attempt that this job adds to it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.base.lock import exclusive
+from relay.chain.supervisor import started
 from relay.chain.writers import make_own
 from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.run_chain import RunChain
+from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
+from relay.run_folder.sound_checkpoints import saved_step
+from relay.run_folder.try_again import FRUITLESS_ATTEMPTS, Case, Tried, given_up
+from relay.slurm import commands
+from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
 from relay.training.changed_code import code_of_today, files, may_change, sources
@@ -29,7 +40,7 @@ def declared(places: Places) -> tuple[Run, str]:
     if run.id != places.run_id:
         raise UserError(f"{path}: is that of run {run.id}; start the same call again, which writes it anew")
     if generation is None:
-        path = places.run / run_chain.CHAIN
+        path = places.run / run_chain.START
         raise UserError(
             f"run {run.id}: {path} is missing or damaged; delete it, and start the run through the workflow"
         )
@@ -111,3 +122,51 @@ def _is_edited(run: Run, chain: RunChain) -> bool:
     with suppress(UserError):  # the run does not need today's files
         return name_of_today(*files(run)) != chain.code and sources(run) != chain.strategy_source
     return False
+
+
+# The attempt of this job
+
+
+def new_attempt(work: Path, chain: RunChain, first: int, last: int, job: Job | None) -> Attempt:
+    """The attempt of this process's job. `job` is what was asked of Slurm; None where a run is on this machine."""
+    return Attempt(
+        number=chain.next_number(work),
+        started=time.time(),
+        first=first,
+        last=last,
+        found=saved_step(work),
+        job=os.environ.get("SLURM_JOB_ID"),
+        restarts=os.environ.get("SLURM_RESTART_COUNT", "0"),
+        **_of_its_job(job),
+    )
+
+
+def _of_its_job(job: Job | None) -> dict[str, Any]:
+    """`submitted`, `job_started` and `shares_nodes`, without what is not known.
+
+    Slurm tells them of the run's own job. Elsewhere a job begins with this Python.
+    """
+    if job is None:
+        return {"job_started": started()}
+    with suppress(UserError):  # a controller that is busy: it is only for the report
+        shown = commands.show_job(os.environ.get("SLURM_JOB_ID", ""), tries=1)
+        waited = commands.waited(shown)
+        return {
+            "submitted": waited.get("submitted"),
+            "job_started": waited.get("started"),
+            "shares_nodes": commands.shares_nodes(shown),
+        }
+    return {}
+
+
+def why_not(chain: RunChain, attempt: Attempt) -> str:
+    """Why a job that Slurm has put back into the queue is given up; '' where it may go on.
+
+    The driver does not see such a job's ends: Slurm starts it again after a lost node or a preemption, without end.
+    """
+    if attempt.job is None or attempt.restarts == "0":
+        return ""
+    before = chain.attempts[-FRUITLESS_ATTEMPTS:]
+    fruitless = sum((other.job, other.found) == (attempt.job, attempt.found) for other in before)
+    reason = given_up(Case.UNKNOWN, Tried(fruitless=fruitless, step=attempt.found))
+    return f"Slurm has started job {attempt.job} again and again: {reason}" if reason else ""

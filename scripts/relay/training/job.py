@@ -16,6 +16,7 @@ from relay.base import ending
 from relay.base.errors import Busy
 from relay.base.files import write_json
 from relay.base.lock import wait_until_free
+from relay.chain.signals import DEADLINE
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, faults, run_chain
@@ -24,8 +25,7 @@ from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.sound_checkpoints import refuse_others, saved_step
 from relay.spec.job import Job
 from relay.spec.run import Run
-from relay.training.continued import continued, declared
-from relay.training.new_attempt import begun, why_not
+from relay.training.continued import continued, declared, new_attempt, why_not
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
 
@@ -45,17 +45,17 @@ class Segment:
         return f"run {self.run.id}"
 
 
-def run_segment(places: Places, first: int, last: int, attempt: int, minutes: float | None = None) -> int:
+def run_segment(places: Places, first: int, last: int, tries: int, minutes: float | None = None) -> int:
     """Train steps `first` to `last` of the run and write its state file; returns the exit status of the job.
 
-    0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`attempt` > 1)
+    0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`tries` > 1)
     only repeats in words. `minutes` is the time limit of a command, where no scheduler keeps it. Raises UserError where
     the run is not declared or its chain cannot go on, and Busy where another job trains it.
     """
     run, generation = declared(places)
     refuse_others(places.work)
     wait_until_free(places.work)  # an earlier attempt may still save
-    if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
+    if (ended := faults.begin(places.work, f"run {run.id}", tries)) is not None:
         return ended
 
     chain = continued(places, run, generation, first)
@@ -65,7 +65,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     if run.strategy.script is None:
         verified.check(dataset_folder(places.results, run.dataset))
 
-    this = begun(places.work, chain, first, last, Job.read(places.run / "run.json"))
+    this = new_attempt(places.work, chain, first, last, Job.read(places.run / "run.json"))
     if problem := why_not(chain, this):
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
     chain = replace(chain, attempts=(*chain.attempts, this))
@@ -144,7 +144,7 @@ def _done(places: Places, run: Run, chain: RunChain, last: int) -> int:
 
 
 def _stopped(segment: Segment, where: str, reason: str) -> int:
-    return ending.interrupted(f"{segment.what}: stopped {where} ({reason})", planned=reason == attempts.DEADLINE)
+    return ending.interrupted(f"{segment.what}: stopped {where} ({reason})", deadline=reason == DEADLINE)
 
 
 def _failed(segment: Segment, status: int, began: int) -> int:

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from relay.base.errors import UserError
 from relay.base.plain_text import plain_text
+from relay.chain.sealed import complete
 from relay.run_folder.places import Places
-from relay.run_folder.sound_checkpoints import complete
 from relay.spec.run import Run
 from relay.spec.strategy_files import chosen
 

@@ -34,8 +34,8 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
         shutil.rmtree(left, ignore_errors=True)
     try:
         probe.write(places.run / "run.json", job)
-        write_json(places.run / "chain.json", {"generation": "speed"})
-        if run_segment(places, 0, steps, attempt=1) != 0:
+        write_json(places.run / "start.json", {"generation": "speed"})
+        if run_segment(places, 0, steps, tries=1) != 0:
             raise UserError(f"setting {run.setting_id}: its speed could not be measured; the lines above say why")
         speed = summarise(probe, places.work)["samples_per_second"]
         if speed is None:

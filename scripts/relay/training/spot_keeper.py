@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 
-from relay.base.files import remove
-from relay.chain.agreement import DONE
+from relay.chain.saving import DONE
+from relay.chain.sealed import publish
 from relay.process import system
 from relay.process.ranks import Ranks
-from relay.run_folder import alive
-from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
+from relay.run_folder.spots import Seen, Spots, draw, go_on
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.training.checkpoint import Checkpoints
+from relay.training.checkpoint import RunSaver
 
 # The first two steps of a process send more than the later ones: shapes, buckets, connections.
 SETTLING_STEPS = 2
@@ -45,10 +44,10 @@ class Keeper:
     `end` after the job's own last checkpoint.
     """
 
-    def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: Checkpoints) -> None:
+    def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: RunSaver) -> None:
         self.checks, self.total = run.spot_checks, run.length.total_steps
         self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
-        self.states = Checkpoints(states_folder(work), ranks, rolling=rolling)
+        self.states = rolling.of_states()
         self.spots = Spots([])
         self._last, self._steps = 0, set[int]()
         self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them
@@ -113,7 +112,7 @@ class Keeper:
         """Save the state after this step, and wait until it is complete."""
         began = time.monotonic()
         self.rolling.finish()  # two saves at once would use one process group
-        self.states.save(self.strategy, step)
+        self.states.save(step)
         # What a save takes has to be known when the job's end is near.
         longest = max(self.rolling.longest_save_seconds, self.states.longest_save_seconds)
         self.rolling.longest_save_seconds = longest
@@ -125,11 +124,10 @@ class Keeper:
             return
         began = time.monotonic()
         if self.ranks.rank == 0:
-            place = states_folder(self.work)
-            partial, final = place / f"partial-{alive.attempt()}-{step}", place / f"step-{step}"
-            shutil.copytree(self.work / f"step-{step}", partial, copy_function=_linked, dirs_exist_ok=True)
-            remove(final)
-            partial.rename(final)
+            partial = self.states.partial(step)
+            place = self.rolling.folder.place(step)
+            shutil.copytree(place, partial, copy_function=_linked, dirs_exist_ok=True)
+            publish(partial, self.states.folder.place(step))
         self._write(time.monotonic() - began)
 
     def _write(self, seconds: float) -> None:

@@ -148,7 +148,7 @@ class Files:
 
     def start(self, job: Any) -> list[str]:
         run = RESULTS / "runs" / job.run
-        return self.needed(run / "chain.json", finished.start(run), [])
+        return self.needed(run / "start.json", finished.start(run), [])
 
     def segment(self, job: Any) -> list[str]:
         """What a segment goes on from. The first waits for the reference, without which nothing can prove the run."""
@@ -159,7 +159,7 @@ class Files:
         else:
             unproven = gate in self.plan.gates and self.unfinished_gate(gate)
             proof = [REFERENCE.format(self.plan.reference_of[gate])] if unproven else []
-            wanted = [str(places.run / "chain.json"), *proof, *self.waited_for(run)]
+            wanted = [str(places.run / "start.json"), *proof, *self.waited_for(run)]
         return self.needed(places.state(end), finished.segment(places, end), wanted, CHAIN_RULES)
 
     def summary_of(self, run: Run) -> str:

@@ -1,0 +1,175 @@
+"""What a user's script saves: its things, and its place in the data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import writers
+from .ending import ChainError, say
+from .loader import Place
+from .peers import Peers
+from .report import reporter
+from .saving import Parts, SaveError, Saver, own_file, read
+from .sealed import Folder, damage, manifest, newest_sound, of_another, step_of
+from .state import REPLICATED, State
+
+FULL = ("No space left", "quota exceeded")  # of errno's texts
+
+
+class Things:
+    """The content of a script's checkpoints. `script` is the name of its file; `place` is where it is in its data.
+
+    Where a save fails, it is said, and the next one tries again; where that fails, too, all ranks raise ChainError.
+    """
+
+    def __init__(self, state: State, ranks: Peers, folder: Folder, script: str) -> None:
+        self.state, self.ranks, self.folder, self.script = state, ranks, folder, script
+        self.place = Place()
+        self._once_failed = False  # whether the last save was
+        self._proven = False  # whether a checkpoint of this training was read
+        self._sharded = None
+        if state.sharded:
+            from .sharded import Sharded
+
+            self._sharded = Sharded(state)
+
+    def go_on(self, saver: Saver) -> None:
+        """Load the newest sound checkpoint, where there is one. Collective.
+
+        Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
+        """
+        places = self.ranks.of_first(self.folder.places)
+        place = newest_sound(places, saver.damage, aloud=self.ranks.rank == 0)
+        if place:
+            self.ranks.alike(lambda: self._refuse_another(place))
+            saver.load(place)
+
+    # Saving
+
+    def check(self) -> None:
+        """Raises ChainError for what a training may have put into an optimizer's groups, and could not be read back."""
+        self.state.check()
+
+    def save(self, folder: Path, step: int) -> Parts:
+        """The state after `step` steps, copied. Collective."""
+        files = {REPLICATED: self.state.replicated()} if self.ranks.rank == 0 else {}
+        own = {"place": self.place.state(), **self.state.own()}
+        return Parts(own, files, self._sharded.begin(folder) if self._sharded else None)
+
+    def facts(self) -> dict[str, Any]:
+        """The script, the words of its command line, and the shape of what it has given."""
+        return {"script": self.script, "words": sys.argv[1:], "things": self.state.shape()}
+
+    def saved(self, place: Path) -> None:
+        """Prove that the first checkpoint can be read: the next job would be too late to find it. Collective."""
+        self._once_failed = False
+        if not self._proven:
+            self.ranks.alike(lambda: self._prove(place))
+        if report := reporter():
+            report.event("saved", int(step_of(place)))
+
+    def failed(self, step: int, failure: SaveError) -> None:
+        """Say that a save failed. Raises ChainError where the one before failed, too."""
+        line, aloud = f"{self.folder.path}: step {step} could not be saved: {failure}", self.ranks.rank == failure.rank
+        if self._once_failed:
+            remedy = "make room there" if any(words in str(failure) for words in FULL) else "see to that disk"
+            raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
+        self._once_failed = True
+        if aloud:
+            say(f"warning: {line}; the next save tries again")
+
+    def _prove(self, place: Path) -> None:
+        """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.
+
+        Rank 0 alone reads what is alike for all: each rank of a node would need host memory for it.
+        """
+        if problem := damage(place, self.ranks.rank, self.ranks.world_size):
+            raise ChainError(f"what was saved cannot be read back: {problem}")
+        self._refuse_another(place)
+        for name in (own_file(self.ranks.rank), *([REPLICATED] if self.ranks.rank == 0 else [])):
+            read(place / name, mapped=True)
+        self._proven = True
+
+    # Loading
+
+    def load(self, place: Path, own: Mapping[str, Any]) -> None:
+        """Load all of a sound checkpoint, and say from where the script goes on. Collective."""
+        things = manifest(place)["things"]
+        replicated = self.ranks.alike(lambda: read(place / REPLICATED))
+        if self._sharded:
+            self._sharded.load(place)
+        self.state.load(replicated, own, things)
+        self._proven = True
+        self.place = Place(**own["place"])
+        if self.ranks.rank == 0:
+            self._tell(place)
+
+    def _tell(self, place: Path) -> None:
+        facts = manifest(place)
+        writers.tell(place.parent, place)
+        say(f"goes on from step {self.place.step} ({place})")
+        before, now = shlex.join(facts.get("words", sys.argv[1:])), shlex.join(sys.argv[1:])
+        if before != now:
+            say(f"the command's words were '{before}', and are '{now}' now")
+        for name in self.state.shape().keys() - facts["things"].keys():
+            say(f"{place} has no {name}: it starts anew")
+
+    def _refuse_another(self, place: Path) -> None:
+        """Raises ChainError where a checkpoint is of another script, number of processes, or other parameters.
+
+        So it does where its shards cannot be read.
+        """
+        facts, remedy = manifest(place), f"give another folder, or remove {self.folder.path} to start at step 0"
+        if wrong := of_another(facts, self.script, self.ranks.world_size):
+            raise ChainError(f"{place} {wrong}; {remedy}")
+        if wrong := difference(facts["things"], self.state.shape()):
+            raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
+        if self._sharded:
+            self._sharded.check(place)
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """How the shape of a checkpoint differs from the script's, in words; None where it does not.
+
+    What is here and not there is no difference: it may have been forgotten until now.
+    """
+    for name, saved in there.items():
+        if name not in here:
+            return f"it has {name} ({saved['kind']}), which is not given"
+        given = here[name]
+        if saved["kind"] != given["kind"]:
+            return f"{name} is {saved['kind']} there, and {given['kind']} here"
+        if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
+            return f"{name}: {wrong}"
+        tensors = saved["tensors"]
+        if names := [key for group in saved.get("groups", ()) for key in group]:  # older manifests had their places
+            tensors = dict(zip(names, tensors.values(), strict=True))
+        for key in {**tensors, **given["tensors"]}:
+            before, now = tensors.get(key), given["tensors"].get(key)
+            if before != now:
+                return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
+    return None
+
+
+def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
+    """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
+    before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
+    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if missing := [key for key in wrong if key not in now]:
+        return (
+            f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
+            "add them before resume, where reached() tells that the training has come so far"
+        )
+    for key in wrong:
+        return (
+            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
+        )
+    return None
+
+
+def _shape(shape: list[int] | None) -> str:
+    return "no place" if shape is None else f"shape {tuple(shape)}"

@@ -1,0 +1,78 @@
+"""The ranks of a training save and load together: what one of them meets, all of them know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from damaged import change_a_byte
+from preloaded import spawned
+from relay.chain.saving import Parts, SaveError, Saver
+from relay.chain.sealed import Folder, complete, damage
+from relay.process.ranks import Ranks
+
+
+class Numbers:
+    """A content of which each rank has a number of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.failures: list[str] = []
+
+    def check(self) -> None:
+        """All can be saved."""
+
+    def save(self, folder: Path, step: int) -> Parts:
+        return Parts({"number": self.number})
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, place: Path, own: Mapping[str, Any]) -> None:
+        self.number = own["number"]
+
+    def saved(self, place: Path) -> None:
+        assert damage(place) is None
+
+    def failed(self, step: int, failure: SaveError) -> None:
+        self.failures.append(f"{step}: {failure}")
+
+
+def test_what_one_rank_cannot_write_all_know_and_the_next_save_is_whole(tmp_path: Path) -> None:
+    spawned(_fails_once, 2, tmp_path)
+
+
+def _fails_once(ranks: Ranks, folder: Path) -> None:
+    content = Numbers(ranks.rank)
+    saver = Saver(Folder(folder), content, ranks, "attempt")
+    if ranks.rank == 1:
+        (saver.partial(1) / "rank-1.pt").mkdir(parents=True)  # where a file should be
+    ranks.barrier()
+    saver.save(1)
+    assert content.failures == ["1: Is a directory (rank 1)"]
+    assert saver.saved == 0
+    ranks.barrier()
+    assert list(folder.iterdir()) == []
+    saver.save(2)
+    assert (complete(folder), saver.saved) == ([2], 2)
+
+
+def test_each_rank_goes_on_with_its_own_and_damage_in_one_share_is_known_to_all(tmp_path: Path) -> None:
+    spawned(_goes_on, 2, tmp_path)
+
+
+def _goes_on(ranks: Ranks, folder: Path) -> None:
+    Saver(Folder(folder), Numbers(ranks.rank + 5), ranks, "first").save(3)
+    content = Numbers(0)
+    saver = Saver(Folder(folder), content, ranks, "second")
+    place = saver.folder.place(3)
+    assert saver.damage(place) is None
+    saver.load(place)
+    assert (content.number, saver.saved) == (ranks.rank + 5, 3)
+    assert saver.longest_save_seconds > 0
+    ranks.barrier()
+    if ranks.rank == 1:
+        change_a_byte(place / "rank-1.pt")
+    ranks.barrier()
+    assert "rank-1.pt does not have the checksum" in (saver.damage(place) or "")
