@@ -52,7 +52,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     exports.write_pictures(given.results / "pictures", page.picture_files(sections))
     write_whole(given.results / "comparison.html", html)
     compared.note(given.plan, given.results)
-    print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
+    print(f"{len(inputs.runs)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0
 
 

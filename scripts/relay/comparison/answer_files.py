@@ -104,7 +104,7 @@ def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     if not (places.run / CHAIN).exists():
         write_json(places.run / CHAIN, {"generation": RECOMMENDED})
     assert answer.best is not None
-    proof_notes.note(places.run, answer.best.records[0].gate)
+    proof_notes.note(places.run, answer.best.repeats[0].gate)
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
 
 
@@ -161,7 +161,7 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
     return {
         "setting": run.setting_id,
         "name": candidate.name,
-        "runs": [record.run.id for record in candidate.records],
+        "runs": [repeat.run.id for repeat in candidate.repeats],
         "declared": declared | {"options": dict(run.strategy.options)},
         "gpus": gpus(run),
         "cpu_cores": cores(run),

@@ -70,14 +70,14 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate])
     relative = beside(other, best, among)
     against = _hardest(best, other, candidates) if other.cost > best.cost else best
     relation = _relation(best, other, relative, against, among)
-    pair = paired(other.rates, other.records, against.rates, against.records)
+    pair = paired(other.rates, other.repeats, against.rates, against.repeats)
     repeats = repeats_to_tell(*pair, _edges(against, other), among) if relation == "unclear" else None
     return Compared(other, relative, relation, against, repeats)
 
 
 def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    relative = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
+    relative = ratio(*paired(one.rates, one.repeats, other.rates, other.repeats), among)
     if relative.low is None or relative.high is None:
         return relative
     return Estimate(relative.value, relative.low / other.resolution, relative.high * one.resolution)
@@ -144,7 +144,7 @@ def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
 def beyond(each: Candidate) -> str:
     """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
     rules = each.rules
-    if each.goal and len(each.rates) < len(each.records):
+    if each.goal and len(each.rates) < len(each.repeats):
         return f"not all of its repeats reach {each.goal}"
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
     if rules.deadline_hours and hours > rules.deadline_hours:

@@ -13,7 +13,7 @@ from typing import Any
 
 from relay.base.grouped import grouped
 from relay.comparison.columns import SCALING, Row, eligible, speed_in_unit
-from relay.comparison.inputs import Record
+from relay.comparison.inputs import RunResult
 from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
@@ -137,7 +137,7 @@ def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in (*names, "data_workers", "cpus_per_task", "threads", "epochs"))
 
 
-def scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
+def scale(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]]) -> None:
     """Fill in the scaling efficiency of eligible settings. Each is compared with itself on the fewest devices.
 
     Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer

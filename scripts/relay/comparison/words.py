@@ -99,8 +99,8 @@ def beside_itself(best: Candidate, margin: float) -> Mapping[str, Estimate | boo
 def first_and_last_day(best: Candidate) -> Iterator[tuple[str, str, Estimate]]:
     """The first and the last day of a setting's repeats, and the ratio of the last to the first, if these differ."""
     days = gathered(
-        (each.summary["started_at"][:10], best.rates[each.run.repeat])
-        for each in best.records
+        ((each.summary.started_at or "")[:10], best.rates[each.run.repeat])
+        for each in best.repeats
         if each.run.repeat in best.rates and each.summary
     )
     if len(days) > 1:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from relay.base import typed
 from relay.base.errors import UserError
-from relay.base.files import read_json_or
 from relay.base.grouped import grouped
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
+from relay.run_folder.summary import FILE, Summary
 from relay.spec.identity import fingerprint
 from relay.spec.job import Job
 from relay.spec.run import Run, Setting
@@ -26,7 +27,7 @@ class Trained:
     run: Run
     times: tuple[JobTimes, ...]
     job: Job | None
-    summary: Mapping[str, Any] | None
+    summary: Summary | None
 
 
 class Earlier:
@@ -55,9 +56,8 @@ class Earlier:
             except (OSError, UserError, ValueError, TypeError, KeyError):
                 continue  # of another version, or damaged: it then counts as not measured
             if times := job_times.of_run(places.work):
-                summary = read_json_or(places.run / "summary.json", None)
-                done = isinstance(summary, dict) and summary.get("status") == "done"
-                yield Trained(run, tuple(times), job, summary if done else None)
+                summary = typed.read(Summary, places.run / FILE)
+                yield Trained(run, tuple(times), job, summary if summary and summary.status == "done" else None)
 
 
 def _kind(setting: Setting) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 from relay.base.errors import NoNode, Unavailable, UserError
-from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
+from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.requested import Sized
 from relay.run_folder import job_times
+from relay.run_folder.summary import Summary
 from relay.slurm import commands, shapes
 from relay.spec.job import Job
 from relay.spec.labels import counted
@@ -40,7 +40,7 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     except UserError:  # a segment in minutes whose speed is not measured
         return None
     declared = plan.declared(next(run for run in plan.runs if run.setting_id == planned.id))
-    summaries: list[Mapping[str, Any]] = [each.summary for each in done if each.summary]
+    summaries = [each.summary for each in done if each.summary]
     had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
     cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
     memory_mb, memory_why = memory(done[0].run, summaries, cap)
@@ -60,12 +60,12 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
 
 
-def _of_command(planned: PlannedSetting, summaries: list[Mapping[str, Any]], declared: Job) -> tuple[int, str]:
+def _of_command(planned: PlannedSetting, summaries: list[Summary], declared: Job) -> tuple[int, str]:
     """The minutes of a command's job, and why. One that goes on as a chain uses the time that it has."""
     script = planned.setting.strategy.script
     if script and script.chained:
         return declared.minutes, "its jobs end in time by themselves"
-    longest = max(sum(job["parts"].values()) for each in summaries for job in each["jobs"])
+    longest = max(job.seconds for each in summaries for job in each.jobs)
     minutes = max(LEAST_MINUTES, math.ceil((longest * (1 + MARGIN) + START_SECONDS) / 60))
     why = f"{longest:.0f} s in the longest job, {100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
     return min(declared.minutes, minutes), why
