@@ -11,9 +11,9 @@ import pytest
 
 from chain_runs import DIGITS, short_run
 from relay.comparison.inputs import RunResult, read_inputs
-from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.objections import outliers
 from relay.comparison.quality import Goal, seconds_to, stated_accuracy
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.table import comparison_rows
 from relay.spec.run import Run
 from results_tree import REFUSED, Tree, rows, shown

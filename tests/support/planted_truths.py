@@ -20,7 +20,7 @@ from relay.comparison import between, words
 from relay.comparison.answer import Answer
 from relay.comparison.decision import answers
 from relay.comparison.inputs import Inputs, RunResult
-from relay.comparison.measured import SettingResult
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.table import comparison_rows
 from relay.run_folder.summary import Summary
 from relay.spec import strategy_files

@@ -132,7 +132,7 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
         "certainty_in_words": words.certainty(answer),
         "uncertain_because": words.doubts(answer),
         "why_not_the_fastest": words.why_not_the_fastest(answer),
-        "more_repeats_would_tell": answer.repeats,
+        "more_repeats_would_tell": answer.repeats_to_tell,
         "recommended": _setting(answer.best) if answer.best else None,
         "request": asdict(answer.request) if answer.request else None,
         "sbatch": recommended.script.block.splitlines() if recommended else [],
@@ -151,7 +151,11 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
 
 
 def _compared(each: Compared) -> dict[str, Any]:
-    beside = {"relation": each.relation, "relative_speed": asdict(each.ratio), "repeats_that_would_tell": each.repeats}
+    beside = {
+        "relation": each.relation,
+        "relative_speed": asdict(each.ratio),
+        "repeats_that_would_tell": each.repeats_to_tell,
+    }
     return _setting(each.other) | beside
 
 

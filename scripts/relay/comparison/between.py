@@ -16,7 +16,7 @@ from relay.base.errors import UserError
 from relay.base.grouped import gathered
 from relay.comparison.columns import Row, eligible
 from relay.comparison.inputs import Inputs, read_inputs
-from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio_of_days
 from relay.comparison.table import comparison_rows, versions_text
 from relay.spec.declare import bearing

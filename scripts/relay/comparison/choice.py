@@ -10,7 +10,7 @@ from typing import Literal
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible
-from relay.comparison.measured import Doubt, SettingResult, paired
+from relay.comparison.setting_result import Doubt, SettingResult, paired
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
 from relay.comparison.wording import number
 from relay.spec import strategy_files
@@ -48,15 +48,15 @@ class Compared:
     """How another candidate compares with the recommended one. `ratio`: its time of the training over the other's.
 
     `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
-    cheaper one against which it does not. `repeats`: how many of each would tell, where it is unclear; None where no
-    reasonable number would.
+    cheaper one against which it does not. `repeats_to_tell`: how many of each would tell, where it is unclear; None
+    where no reasonable number would.
     """
 
     other: Candidate
     ratio: Estimate
     relation: Relation
     against: Candidate
-    repeats: int | None = None
+    repeats_to_tell: int | None = None
 
 
 def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Compared:

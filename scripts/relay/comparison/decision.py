@@ -28,8 +28,8 @@ from relay.comparison.choice import (
 )
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
-from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.quality import learns_more, stated_goal
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.statistics import geometric_mean, oddest
 from relay.spec.job import Job
 from relay.spec.labels import training_of

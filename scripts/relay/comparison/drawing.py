@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from relay.base.printable import printable
 from relay.comparison.columns import speed_in_unit
-from relay.comparison.measured import SettingResult
+from relay.comparison.setting_result import SettingResult
 
 # Placeholder colours, which are replaced by CSS variables, so that the pictures follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
@@ -95,9 +95,14 @@ def marker_of(setting: SettingResult) -> dict[str, Any]:
 
 
 def cut(name: str, most: int = NAME_CHARACTERS) -> str:
-    """The name without its middle, so that it has at most so many characters: names differ at their ends, too."""
-    half = (most - 1) // 2
-    return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"
+    """The name without words of its middle, so that it has at most so many characters: names differ at their ends."""
+    if len(name) <= most:
+        return name
+    half = (most - 3) // 2
+    first, last = name[: half + 1].rpartition(" ")[0], name[-half - 1 :].partition(" ")[2]
+    if not first or not last:  # a single long word
+        return f"{name[: half + 1]}…{name[-half - 1 :]}"
+    return f"{first} … {last}"
 
 
 def titled(axes: Axes, name: str) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from relay.base.files import read_json_or
 from relay.comparison.inputs import Inputs, RunResult
-from relay.comparison.measured import by_setting
+from relay.comparison.setting_result import by_setting
 from relay.comparison.table import versions_text
 from relay.run_folder.snapshot import COMMIT
 

@@ -19,12 +19,12 @@ from relay.comparison.columns import unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.inputs import Inputs, RunResult
-from relay.comparison.measured import SettingResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
 from relay.comparison.pictures import pictures, unobserved
 from relay.comparison.quality import quality
 from relay.comparison.scaling import grids, scaling_rows, shown
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp

@@ -28,8 +28,8 @@ from relay.comparison.drawing import (
     time_unit,
     titled,
 )
-from relay.comparison.measured import SettingResult
 from relay.comparison.quality import Goal, quality, seconds_to, stated_accuracy
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.statistics import geometric_mean
 from relay.run_folder.summary import Summary
 from relay.spec.run import Run

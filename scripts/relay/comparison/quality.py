@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay.comparison.inputs import RunResult
-from relay.comparison.measured import Doubt, SettingResult
 from relay.comparison.request import once_seconds, whole_seconds
+from relay.comparison.setting_result import Doubt, SettingResult
 from relay.comparison.statistics import ratio
 from relay.comparison.wording import MISSING, number, percent
 

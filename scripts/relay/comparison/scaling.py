@@ -88,7 +88,10 @@ class Grid:
 
 
 def grids(rows: Sequence[Row]) -> list[Grid]:
-    """A grid for each strategy that was measured with several batches on several numbers of devices."""
+    """A grid for each strategy of which several batches were measured, and one of them on several numbers of devices.
+
+    Its own single process comes before another strategy's.
+    """
     timed = [row for row in rows if eligible(row) and _batch(row) is not None]
     several = grouped(
         (row for row in timed if row["world_size"] > 1), lambda row: (row["strategy"], row["options"], _alike(row))
@@ -96,10 +99,13 @@ def grids(rows: Sequence[Row]) -> list[Grid]:
     alone = [row for row in timed if row["world_size"] == 1]
     tables = []
     for (strategy, _, alike), members in several.items():
-        members = [*(row for row in alone if _alike(row) == alike), *members]
+        others = [row for row in alone if _alike(row) == alike]
+        own = [row for row in others if row["strategy"] == strategy]
+        members = [*(own or others), *members]
         sizes = sorted({_size(row) for row in members})
         batches = sorted({_batch(row) or 0 for row in members})
-        if len(sizes) > 1 and len(batches) > 1:
+        cells = {(_batch(row), _size(row)) for row in members}
+        if len(batches) > 1 and len(cells) > len(batches):  # else no row has two sizes to compare
             tables.append(_grid(strategy, members, sizes, batches))
     return tables
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible
 from relay.comparison.inputs import Inputs, RunResult, Skipped
-from relay.comparison.measured import by_setting, paired, rounds_of
 from relay.comparison.no_result import Status, summed_up
 from relay.comparison.objections import by_repeat, differing, mixed, outliers, proven, refusals
 from relay.comparison.scaling import scale
+from relay.comparison.setting_result import by_setting, paired, rounds_of
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.run_folder.summary import Summary
 from relay.spec import strategy_files

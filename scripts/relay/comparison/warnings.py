@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from relay.comparison.candidates import cores
-from relay.comparison.measured import SettingResult
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.statistics import LEAST_REPEATS, oddest
 from relay.comparison.words import environment
 from relay.run_folder.summary import Summary
