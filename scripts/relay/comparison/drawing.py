@@ -31,7 +31,7 @@ PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8b
 ON_PARTS = "#111111"
 LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
 NAME_SIZE = 7.5  # of the letters of names, in 1/72 inch
-NAME_CHARACTERS, PANEL_CHARACTERS = 84, 40  # so many of them fit into a picture, and into one of its two panels
+NAME_CHARACTERS, PANEL_CHARACTERS = 96, 40  # so many of them fit into a picture, and into one of its two panels
 MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
 ROOM = 1.5  # times the largest speed: so far an axis of speeds reaches, however far an interval does
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -105,10 +105,10 @@ def cut(name: str, most: int = NAME_CHARACTERS) -> str:
     return f"{first} … {last}"
 
 
-def titled(axes: Axes, name: str) -> None:
-    """Write a setting's name above its panel, in two lines if need be."""
-    most = 2 * PANEL_CHARACTERS - 10  # two lines never fill up
-    axes.set_title(textwrap.fill(cut(name, most), PANEL_CHARACTERS, max_lines=2, placeholder="…"), color=INK)
+def title(name: str) -> str:
+    """A setting's name to stand above its panel, in three lines at most."""
+    most = 3 * PANEL_CHARACTERS - 15  # lines never fill up
+    return textwrap.fill(cut(name, most), PANEL_CHARACTERS, max_lines=3, placeholder="…")
 
 
 def named(axes: Axes, place: float, name: str) -> None:

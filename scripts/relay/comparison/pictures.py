@@ -15,6 +15,7 @@ from relay.comparison.answer import Answer
 from relay.comparison.columns import Row, speed_in_unit
 from relay.comparison.drawing import (
     FIGURES,
+    INK,
     MUTED,
     colour_of,
     figure_of,
@@ -26,7 +27,7 @@ from relay.comparison.drawing import (
     room_for,
     stacked,
     time_unit,
-    titled,
+    title,
 )
 from relay.comparison.quality import Goal, quality, seconds_to, stated_accuracy
 from relay.comparison.setting_result import SettingResult
@@ -170,16 +171,18 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     if not shown:
         return None
     lines = math.ceil(len(shown) / 2)
-    figure = figure_of(0.5 + 1.55 * lines, left=0.8, top=0.35)
+    titles = [title(setting.name + setting.mark) for setting, _ in shown]
+    above = 0.125 * max(text.count("\n") + 1 for text in titles)  # inches of the highest title
+    figure = figure_of(0.5 + (1.3 + above) * lines, left=0.8, top=0.1 + above)
     panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
-    figure.subplots_adjust(wspace=0.08, hspace=0.42)
-    for (setting, curves), panel in zip(shown, panels, strict=False):
+    figure.subplots_adjust(wspace=0.08, hspace=0.17 + above)
+    for (setting, curves), text, panel in zip(shown, titles, panels, strict=False):
         other = behind(setting, [each for each, _ in shown])
         for first in [its[0] for each, its in shown if each is other]:
             panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
         for curve in curves[: repeats_drawn(settings)]:
             panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
-        titled(panel, setting.name + setting.mark)
+        panel.set_title(text, color=INK)
         panel.grid(axis="y")
     if len(shown) % 2 and len(shown) > 1:
         panels[len(shown) - 2].tick_params(labelbottom=True)  # there is none below this one
