@@ -55,7 +55,11 @@ def test_of_two_settings_neither_is_known_to_be_wrong(tree: Tree) -> None:
 
 
 def test_no_number_is_far_from_all() -> None:
-    alike = {"one": repeats([0.96, 0.961]), "other": repeats([0.959, 0.962]), "wrong": repeats([math.nan, math.nan])}
+    alike = {
+        "one": of_repeats([0.96, 0.961]),
+        "other": of_repeats([0.959, 0.962]),
+        "wrong": of_repeats([math.nan, math.nan]),
+    }
     assert "wrong" in outliers(alike)
 
 
@@ -66,7 +70,7 @@ def test_noise_is_never_warned_of(repeats: int) -> None:
     for comparison in range(300):
         by_seed = [noise.gauss(0.96, 0.008) for _ in range(repeats)]
         drawn = {f"setting-{place}": [seed + noise.gauss(0, 0.008) for seed in by_seed] for place in range(6)}
-        assert outliers({name: repeats(values) for name, values in drawn.items()}) == {}, comparison
+        assert outliers({name: of_repeats(values) for name, values in drawn.items()}) == {}, comparison
 
 
 @cache
@@ -74,7 +78,7 @@ def a_run() -> Run:
     return short_run(DIGITS)
 
 
-def repeats(accuracies: list[float]) -> list[RunResult]:
+def of_repeats(accuracies: list[float]) -> list[RunResult]:
     return [
         RunResult(run=a_run(), gate="", segments=1, summary=summary_of(test_accuracy=each), error="", verdict=None)
         for each in accuracies

@@ -152,6 +152,7 @@ def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], 
                 axes.text(left + width / 2, at, share, fontsize=6.5, color=ON_PARTS, ha="center", va="center")
             left += width
     in_rows(axes, 1.8 * len(rows), first=-0.6)
+    axes.xaxis.set_major_formatter(FIGURES)
     key = [Patch(color=colours[part], label=part) for part in shown]
     figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
     axes.set_xlabel(label)
