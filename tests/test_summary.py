@@ -110,6 +110,8 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     assert (found.code, found.strategy_source) == ("c0de", "5ou2ce")
     assert found.started_at == "1970-01-01T00:01:40+00:00"
     assert (found.hosts, found.device_name) == (["node1"], "a processor")
+    kept = json.dumps(found.as_dict())
+    assert json.dumps(Summary.of(json.loads(kept)).as_dict()) == kept
 
 
 def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:

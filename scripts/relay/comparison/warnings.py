@@ -66,11 +66,8 @@ def _odd(each: SettingResult) -> Mapping[str, Any] | None:
     if odd is None:
         return None
     repeat = timed[odd.place]
-    return {
-        "repeat": repeat.run.repeat + 1,
-        "ratio": odd.ratio,
-        "hosts": repeat.summary.hosts if repeat.summary else [],
-    }
+    hosts = repeat.summary.hosts if repeat.summary else ()
+    return {"repeat": repeat.run.repeat + 1, "ratio": odd.ratio, "hosts": hosts}
 
 
 def _crowded(each: SettingResult) -> Summary | None:
