@@ -17,7 +17,7 @@ from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
 from relay.comparison.decision import answers
 from relay.comparison.inputs import read_inputs
-from relay.comparison.measured import setting_results
+from relay.comparison.setting_result import setting_results
 from relay.comparison.table import comparison_rows
 from relay.comparison.warnings import Warned, warnings
 from results_tree import REFUSED, Tree
@@ -56,7 +56,7 @@ def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1004.0, 996.0], name="first", cpus_per_task=2, threads=2)
     tree.setting("cpu", [500.0, 502.0, 499.0], name="third", cpus_per_task=2, loader="dataloader")
     found = answer_of(tree)
-    assert (best(found), found.certainty, found.repeats) == ("first", "winner", None)
+    assert (best(found), found.certainty, found.repeats_to_tell) == ("first", "winner", None)
     assert found.runner_up
     assert found.runner_up.other.row["setting"] == "second"
     assert found.runner_up.ratio.value == pytest.approx(0.9, rel=1e-3)
@@ -133,7 +133,7 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
         tree.record(ids, evaluations=[evaluations] * 3)
     found = answer_of(tree)
     assert (best(found), found.certainty) == (small[0].removesuffix("-r0"), "winner")
-    assert "is recommended as the first at a test accuracy of 97 %." in words.sentence(found)
+    assert "is recommended as the first to reach a test accuracy of 97 %." in words.sentence(found)
     (other,) = found.others
     assert other.ratio.value == pytest.approx((12 * 64 / 1000) / (6 * 512 / 3000), rel=0.01)
     assert other.ratio.low is not None
@@ -150,7 +150,7 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     tree.setting("cpu", [1000.0], name="one")
     tree.setting("cpu", [100.0], name="other", loader="dataloader")
     found = answer_of(tree)
-    assert (best(found), found.certainty, found.repeats) == ("one", "unclear", 3)
+    assert (best(found), found.certainty, found.repeats_to_tell) == ("one", "unclear", 3)
     assert words.certainty(found) == (
         "Not certain. With one repeat, nobody knows how much the speed varies. cpu (1 proc, 1 thread, dataloader) "
         "looks 0.10 times as fast. It costs the same. 3 repeats of each would tell: set `repeats: 3`, and give the "

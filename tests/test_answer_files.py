@@ -13,6 +13,7 @@ import pytest
 
 from relay.comparison.request import Request, request
 from relay.run_folder.places import Places
+from relay.run_folder.summary import Summary
 from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -28,7 +29,7 @@ def run_of(tree: Tree, identity: str) -> Run:
 def asked(tree: Tree, job: Job | None = None, *, least_minutes: int = 0, **changes: Any) -> Request:
     (identity,) = tree.setting("cpu", [100.0], **changes)
     run = run_of(tree, identity)
-    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
+    summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
     return request(run, [summary], job, least_minutes)
 
 
@@ -68,7 +69,7 @@ def test_a_longer_training_evaluates_more_often_and_starts_as_often(tree: Tree) 
     parts = {"train_seconds": 3000.0, "allocated_seconds": 3100.0, "attempts": 1}
     parts |= {"startup_seconds": 30.0, "loading_seconds": 10.0}
     (identity,) = tree.setting("cpu", [100.0], summary=parts)
-    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
+    summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
     found = request(run_of(tree, identity), [summary], None, times=10)
     assert found.minutes == math.ceil((30_640 * 1.25 + 60) / 60)
     assert found.time_why.startswith("for 20 epochs, 30,000 s of training in the slowest repeat, 640 s for starts")

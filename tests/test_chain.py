@@ -64,7 +64,7 @@ def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     ended = chain.forked(attempt=2)
     assert ended.status == 0, ended.errors
     assert chain.started_at() == [0, saved]
-    assert summarise(chain.run, chain.work)["losses"]["steps"] == list(range(1, 61))
+    assert summarise(chain.run, chain.work).losses.steps == list(range(1, 61))
 
 
 @pytest.mark.slow
@@ -123,5 +123,5 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
     ended = chain.forked(attempt=2)
     assert ended.status == 0, ended.errors
     summary = summarise(chain.run, chain.work)
-    assert summary["losses"]["steps"] == list(range(1, 61))
-    assert [e["step"] for e in summary["evaluations"]] == [10, 20, 30, 40, 50, 60]
+    assert summary.losses.steps == list(range(1, 61))
+    assert [e["step"] for e in summary.evaluations] == [10, 20, 30, 40, 50, 60]

@@ -178,7 +178,7 @@ SUMMARY, VERDICT = "runs/x-r0/summary.json", "equivalence/gates/gate-x/verdict.j
     ("path", "damage", "told"),
     [
         (SUMMARY, lambda path: path.write_text('{"run": '), "summary.json: is no JSON"),
-        (SUMMARY, spoilt(losses=NO_NUMBERS), "the losses or evaluations of its summary.json are damaged"),
+        (SUMMARY, spoilt(losses=NO_NUMBERS), "'low' is not of type float"),
         (SUMMARY, spoilt(samples_per_second=float("nan")), "its samples_per_second is nan"),
         (VERDICT, Path.unlink, "gave no verdict"),
         (VERDICT, spoilt(parts=7), "gave no verdict"),

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from pyarrow import parquet
 
-from relay.comparison import terminal
+from relay.comparison import plots, terminal
 from relay.comparison.columns import COMPARISON, Column
+from relay.comparison.decision import answers
 from relay.comparison.evidence import evidence
 from relay.comparison.exports import read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.scaling import grids
+from relay.comparison.table import comparison_rows
 from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
 from results_tree import REFUSED, Tree
@@ -54,6 +56,32 @@ def test_what_is_struck_out_or_computes_otherwise_is_in_no_cell(tree: Tree) -> N
         measured(tree, "ddp", 1, 4, batch, 900.0, verdict=REFUSED)
     measured(tree, "single_gpu", 1, 1, 32, 500.0, precision="bf16")
     assert grids(tree.rows()) == []
+
+
+def test_a_grid_has_sizes_to_compare_and_a_strategys_own_single_process(tree: Tree) -> None:
+    """One global batch on several sizes is a diagonal."""
+    measured(tree, "ddp", 1, 1, 64, 110.0)
+    measured(tree, "single_gpu", 1, 1, 64, 100.0)
+    measured(tree, "ddp", 1, 2, 32, 180.0)
+    measured(tree, "ddp", 1, 4, 16, 300.0)
+    assert grids(tree.rows()) == []
+    measured(tree, "ddp", 1, 2, 64, 200.0)
+    (grid,) = grids(tree.rows())
+    assert grid.rows == [["16", "–", "–", "75.0"], ["32", "–", "90.0", "–"], ["64", "110", "100.0", "–"]]
+
+
+def test_all_settings_are_within_the_picture_of_time_and_cost(tree: Tree) -> None:
+    """Also those that are both slower and dearer than the front."""
+    tree.setting("cpu", [3000.0, 3001.0])
+    tree.setting("ddp", [1000.0, 1001.0], devices_per_node=2)
+    tree.setting("ddp", [1500.0, 1501.0], devices_per_node=4)
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    (answer,) = answers(inputs, comparison_rows(inputs))
+    figure = plots.cost(answer.candidates)
+    assert figure is not None
+    (axes,) = figure.axes
+    for line in axes.lines:
+        assert axes.viewLim.contains(max(line.get_xdata()), max(line.get_ydata()))
 
 
 # The evidence on the page: what a reader needs to check a figure, from the records themselves

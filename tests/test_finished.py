@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import summaries
 from relay import commands
 from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
@@ -124,7 +125,7 @@ def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
     new_start(places)
     read = SimpleNamespace(id=places.run_id, strategy=SimpleNamespace(script=None))
     monkeypatch.setattr("relay.spec.run.Run.read", lambda _: read)
-    monkeypatch.setattr("relay.training.summary.summarise", lambda *_: {"status": status})
+    monkeypatch.setattr("relay.training.summary.summarise", lambda *_: summaries.summary_of(status=status))
     assert commands.start(["summarise", "--run", places.run_id, "--results", str(places.results)]) == 0
     assert replaced.aside(places).run.exists() is kept
 

@@ -67,7 +67,7 @@ def test_what_is_found_against_any_run_before_it_is_inherited(
     assert proof_notes.inherited(first.results, None) == []
 
     verdict(second, **REFUSED)
-    assert summarise(third.run, third.work)["adopted_from"]["run"] == "second"
+    assert summarise(third.run, third.work).adopted_from["run"] == "second"
     fourth = first.planned("fourth")
     capsys.readouterr()
     assert status("adopt", "--source", "second", "--run", "fourth", "--results", str(first.results)) == 0

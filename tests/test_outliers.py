@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from chain_runs import DIGITS, short_run
-from relay.comparison.inputs import Record, read_inputs
-from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.inputs import RunResult, read_inputs
 from relay.comparison.objections import outliers
 from relay.comparison.quality import Goal, seconds_to, stated_accuracy
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.table import comparison_rows
 from relay.spec.run import Run
 from results_tree import REFUSED, Tree, rows, shown
+from summaries import summary_of
 
 pytest_plugins = ["results_tree"]
 
@@ -54,7 +55,11 @@ def test_of_two_settings_neither_is_known_to_be_wrong(tree: Tree) -> None:
 
 
 def test_no_number_is_far_from_all() -> None:
-    alike = {"one": records([0.96, 0.961]), "other": records([0.959, 0.962]), "wrong": records([math.nan, math.nan])}
+    alike = {
+        "one": of_repeats([0.96, 0.961]),
+        "other": of_repeats([0.959, 0.962]),
+        "wrong": of_repeats([math.nan, math.nan]),
+    }
     assert "wrong" in outliers(alike)
 
 
@@ -65,7 +70,7 @@ def test_noise_is_never_warned_of(repeats: int) -> None:
     for comparison in range(300):
         by_seed = [noise.gauss(0.96, 0.008) for _ in range(repeats)]
         drawn = {f"setting-{place}": [seed + noise.gauss(0, 0.008) for seed in by_seed] for place in range(6)}
-        assert outliers({name: records(values) for name, values in drawn.items()}) == {}, comparison
+        assert outliers({name: of_repeats(values) for name, values in drawn.items()}) == {}, comparison
 
 
 @cache
@@ -73,10 +78,10 @@ def a_run() -> Run:
     return short_run(DIGITS)
 
 
-def records(accuracies: list[float]) -> list[Record]:
+def of_repeats(accuracies: list[float]) -> list[RunResult]:
     return [
-        Record(run=a_run(), gate="", segments=1, summary={"test_accuracy": accuracy}, error="", verdict=None)
-        for accuracy in accuracies
+        RunResult(run=a_run(), gate="", segments=1, summary=summary_of(test_accuracy=each), error="", verdict=None)
+        for each in accuracies
     ]
 
 
@@ -102,10 +107,10 @@ def test_the_time_is_that_of_a_job_up_to_the_first_evaluation_that_found_it(tree
     held = {"attempts": 1, "startup_seconds": 10.0, "train_seconds": 8.8, "allocated_seconds": 21.8}
     long = {"total_steps": 88, "epochs": 4.0}
     tree.setting("cpu", [640.0], name="one", summary=learnt(0.5, 0.91, 0.90, 0.95) | held, **long)
-    record = plotted(tree)["one"].records[0]
-    assert seconds_to(record, Goal("test_accuracy", 0.9)) == pytest.approx(11.5 + 44 * 64 / 640)
-    assert seconds_to(record, Goal("test_accuracy", 0.95)) == pytest.approx(13 + 88 * 64 / 640)
-    assert seconds_to(record, Goal("test_accuracy", 0.96)) is None
+    repeat = plotted(tree)["one"].repeats[0]
+    assert seconds_to(repeat, Goal("test_accuracy", 0.9)) == pytest.approx(11.5 + 44 * 64 / 640)
+    assert seconds_to(repeat, Goal("test_accuracy", 0.95)) == pytest.approx(13 + 88 * 64 / 640)
+    assert seconds_to(repeat, Goal("test_accuracy", 0.96)) is None
 
 
 def test_the_accuracy_is_what_all_reach_unless_the_config_states_one(tree: Tree) -> None:

@@ -57,6 +57,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree.root / "comparison.html"
 
 
+# What of a picture lies beyond its edges, by more than a letter's width.
+OUTSIDE = """[...document.querySelectorAll('figure svg')].flatMap(svg => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text, use')].filter(each => {
+    const at = each.getBoundingClientRect();
+    return at.left < box.left - 6 || at.right > box.right + 6 || at.top < box.top - 6 || at.bottom > box.bottom + 6;
+  }).map(each => each.textContent || each.id);
+})"""
+
+
 class Opened:
     """The page in a tab of its own, and all that the browser complained of or asked the network for."""
 
@@ -93,6 +103,8 @@ def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size:
             " [button.checkVisibility(), pre.scrollWidth <= pre.clientWidth])"
         )
         assert blocks == [[True, True]] * 2, "each can be copied, and is read without scrolling"
+        outside = opened.page.evaluate(OUTSIDE)
+        assert outside == [], "a text or a mark of a picture that is not in it"
         answer, bars = (opened.page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
         assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
         assert bars["y"] < size["height"] or size is PHONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from plans import CPU, ROOT, planned
+from relay.base.files import write_json
 from relay.driver.job_requests import JobRequests
 from relay.planning import handed
 from relay.planning.handed import prepare
 from relay.planning.plan import Plan
 from relay.planning.table import render
+from relay.run_folder.summary import FILE
 from relay.spec.job import Job
 from relay.spec.run import Run
 from slurm_runs import site_in
+from summaries import summary_of
 from test_chain_forecasts import leave
 
 PEAK = 300 * 2**20
@@ -39,8 +41,8 @@ def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:
     """The run is done: 30 s to start, `seconds` for each of its steps, 8 s to save."""
     leave(results, run, [(30.0, seconds, 8.0, run.length.total_steps)])
     run.write(results / "runs" / run.id / "run.json", found.job(run))
-    summary = {"status": "done", "peak_main_memory_bytes": PEAK}
-    (results / "runs" / run.id / "summary.json").write_text(json.dumps(summary))
+    summary = summary_of(run=run.id, peak_main_memory_bytes=PEAK)
+    write_json(results / "runs" / run.id / FILE, summary.as_dict())
 
 
 def asked(found: Plan, run: Run) -> tuple[int | None, int]:

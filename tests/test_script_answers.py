@@ -14,11 +14,11 @@ import pytest
 
 from plans import only
 from relay.comparison.answer_files import own_script
-from relay.comparison.inputs import Record
-from relay.comparison.needed import memory
+from relay.comparison.inputs import RunResult
 from relay.comparison.objections import differing
-from relay.comparison.request import Request
+from relay.comparison.request import Request, memory
 from relay.spec.run import Run
+from summaries import summary_of
 
 ASKED = Request(
     nodes=1, tasks_per_node=1, cpus_per_task=2, gpus_per_node=0, memory_mb=1000, minutes=5, jobs=1,
@@ -77,24 +77,24 @@ def test_on_several_nodes_torchrun_gets_where_they_meet() -> None:
     assert "--master-addr=${MASTER_ADDR}" in words[-1]
 
 
-def record(run: Run, losses: list[float]) -> Record:
-    summary = {"losses": {"steps": [*range(len(losses))], "values": losses}}
-    return Record(run=run, gate="script", segments=1, summary=summary, error="", verdict=None)
+def trained(run: Run, losses: list[float]) -> RunResult:
+    summary = summary_of(losses={"steps": [*range(len(losses))], "values": losses})
+    return RunResult(run=run, gate="script", segments=1, summary=summary, error="", verdict=None)
 
 
 def test_losses_that_differ_at_the_same_global_batch_are_pointed_out() -> None:
     runs = [run_of("python train.py {threads}", global_batch_size=8, cpus_per_task=n) for n in (1, 2, 4)]
-    same = {run.setting_id: [record(run, [3.0, 2.0, 1.01]), record(run, [3.0, 2.0, 0.99])] for run in runs}
+    same = {run.setting_id: [trained(run, [3.0, 2.0, 1.01]), trained(run, [3.0, 2.0, 0.99])] for run in runs}
     assert differing(same) == {}
-    other = {**same, runs[2].setting_id: [record(runs[2], [3.0, 2.5, 2.0]), record(runs[2], [3.0, 2.5, 2.02])]}
+    other = {**same, runs[2].setting_id: [trained(runs[2], [3.0, 2.5, 2.0]), trained(runs[2], [3.0, 2.5, 2.02])]}
     assert [*differing(other)] == [runs[2].setting_id]
     assert "they may not train the same" in differing(other)[runs[2].setting_id]
     larger = run_of("python train.py {threads}", global_batch_size=16)
-    assert differing({**same, larger.setting_id: [record(larger, [3.0, 2.0, 2.0])]}) == {}, "another batch is another"
+    assert differing({**same, larger.setting_id: [trained(larger, [3.0, 2.0, 2.0])]}) == {}, "another batch is another"
 
 
 def test_memory_is_asked_for_all_that_a_script_starts() -> None:
-    summary = {"peak_main_memory_bytes": 2**30, "peak_node_memory_bytes": 20 * 2**30}
+    summary = summary_of(peak_main_memory_bytes=2**30, peak_node_memory_bytes=20 * 2**30)
     asked, why = memory(run_of(), [summary], None)
     assert asked is not None
     assert asked > 20 * 1024

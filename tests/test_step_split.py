@@ -89,11 +89,11 @@ def test_steps_that_are_observed_are_not_timed_and_compute_the_same(bench: Bench
     plain = observed.planned("plain", **SHORT, observed_steps=0).train(forked=True)
     assert records(observed) == records(plain)
     with_it, without_it = (summarise(chain.run, chain.work) for chain in (observed, plain))
-    assert (with_it["measured_steps"], without_it["measured_steps"]) == (56, 62)
-    assert with_it["test_loss"] == without_it["test_loss"]
-    assert sum(with_it[f"step_{part}_fraction"] for part in PARTS) == pytest.approx(1, abs=1e-3)
-    assert with_it["observed_step_ratio"] > 0
-    assert "step_data_fraction" not in without_it
+    assert (with_it.measured_steps, without_it.measured_steps) == (56, 62)
+    assert with_it.test_loss == without_it.test_loss
+    assert sum(getattr(with_it, f"step_{part}_fraction") for part in PARTS) == pytest.approx(1, abs=1e-3)
+    assert with_it.observed_step_ratio
+    assert without_it.step_data_fraction is None
     assert not (plain.work / FILE).exists()
 
 

@@ -15,6 +15,7 @@ from relay.run_folder import attempts
 from relay.run_folder import run_chain as chains
 from relay.run_folder.attempts import Records
 from relay.run_folder.run_chain import Attempt, RunChain
+from relay.run_folder.summary import Losses, Summary
 from relay.spec.run import Run, changed
 from relay.training.goodput import PARTS, spent
 from relay.training.summary import summarise
@@ -55,7 +56,7 @@ class Written:
             path.write_text("".join(json.dumps({"time": started} | line) + "\n" for line in lines) + tail)
         return self
 
-    def summary(self, run: Run) -> dict[str, Any]:
+    def summary(self, run: Run) -> Summary:
         """What the summary makes of them."""
         chain = {"generation": "1", "code": "c0de", "strategy_source": "5ou2ce", "attempts": self.entries}
         (self.work / "chain.json").write_text(json.dumps(chain))
@@ -94,21 +95,23 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     ends = [evaluated(5, 0.4, 2.0), evaluated(10, 0.75, 1.5)]
     written.attempt(begin(), steps(0, 10, evaluations=ends), {"end": 10} | END, started=100.0, ended=102.0)
     found = written.summary(run)
-    assert found["status"] == "done"
-    assert found["reason"] == ""
-    assert found["samples_per_second"] == pytest.approx(640)
-    assert found["measured_steps"] == 10
-    assert found["step_seconds_median"] == pytest.approx(0.1)
-    assert found["train_seconds"] == pytest.approx(1.0)
-    assert found["allocated_seconds"] == pytest.approx(2.0)
-    assert found["goodput"] == pytest.approx(0.5)
-    assert (found["test_accuracy"], found["test_loss"], found["train_loss"]) == (0.75, 1.5, 10.0)
-    assert found["losses"] == {"steps": list(range(1, 11)), "values": [float(n) for n in range(1, 11)]}
-    assert found["evaluations"] == ends
-    assert found["peak_memory_bytes"] == 1000
-    assert (found["code"], found["strategy_source"]) == ("c0de", "5ou2ce")
-    assert found["started_at"] == "1970-01-01T00:01:40+00:00"
-    assert (found["hosts"], found["device_name"]) == (["node1"], "a processor")
+    assert found.status == "done"
+    assert found.reason == ""
+    assert found.samples_per_second == pytest.approx(640)
+    assert found.measured_steps == 10
+    assert found.step_seconds_median == pytest.approx(0.1)
+    assert found.train_seconds == pytest.approx(1.0)
+    assert found.allocated_seconds == pytest.approx(2.0)
+    assert found.goodput == pytest.approx(0.5)
+    assert (found.test_accuracy, found.test_loss, found.train_loss) == (0.75, 1.5, 10.0)
+    assert found.losses == Losses(list(range(1, 11)), [float(n) for n in range(1, 11)])
+    assert found.evaluations == tuple(ends)
+    assert found.peak_memory_bytes == 1000
+    assert (found.code, found.strategy_source) == ("c0de", "5ou2ce")
+    assert found.started_at == "1970-01-01T00:01:40+00:00"
+    assert (found.hosts, found.device_name) == (["node1"], "a processor")
+    kept = json.dumps(found.as_dict())
+    assert json.dumps(Summary.of(json.loads(kept)).as_dict()) == kept
 
 
 def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
@@ -119,13 +122,11 @@ def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
     again = steps(5, 10, evaluations=[evaluated(7, 0.6), evaluated(10, 0.7)])
     written.attempt(begin(5), again, {"end": 10} | END, started=1.0, ended=2.0)
     found = written.summary(run)
-    assert found["losses"]["values"] == [float(n) for n in range(1, 11)]
-    assert found["measured_steps"] == 10
-    assert found["train_seconds"] == pytest.approx(1.0), (
-        "the three lost steps of 9 seconds are no training that counted"
-    )
-    assert [(e["step"], e["test_accuracy"]) for e in found["evaluations"]] == [(4, 0.5), (7, 0.6), (10, 0.7)]
-    assert found["attempts"] == 2
+    assert found.losses.values == [float(n) for n in range(1, 11)]
+    assert found.measured_steps == 10
+    assert found.train_seconds == pytest.approx(1.0), "the three lost steps of 9 seconds are no training that counted"
+    assert [(e["step"], e["test_accuracy"]) for e in found.evaluations] == [(4, 0.5), (7, 0.6), (10, 0.7)]
+    assert found.attempts == 2
 
 
 def test_an_attempt_from_further_back_takes_away_from_all_before_it(written: Written, run: Run) -> None:
@@ -134,9 +135,9 @@ def test_an_attempt_from_further_back_takes_away_from_all_before_it(written: Wri
     written.attempt(begin(6), steps(6, 8, of="lost"), started=1, ended=2)
     written.attempt(begin(3), steps(3, 10), {"end": 10} | END, started=2, ended=3)
     found = written.summary(run)
-    assert found["losses"]["steps"] == list(range(1, 11))
-    assert found["losses"]["values"] == [float(n) for n in range(1, 11)]
-    assert found["measured_steps"] == 10
+    assert found.losses.steps == list(range(1, 11))
+    assert found.losses.values == [float(n) for n in range(1, 11)]
+    assert found.measured_steps == 10
 
 
 def test_a_job_that_was_killed_whole_is_charged_until_its_last_sign_of_life(written: Written, run: Run) -> None:
@@ -145,8 +146,8 @@ def test_a_job_that_was_killed_whole_is_charged_until_its_last_sign_of_life(writ
     written.attempt(started=200.0)
     written.attempt(begin(5), steps(5, 10), {"end": 10} | END, started=300.0, ended=301.0)
     found = written.summary(run)
-    assert found["allocated_seconds"] == pytest.approx(5.0)
-    assert found["goodput"] == pytest.approx(1.0 / 5.0)
+    assert found.allocated_seconds == pytest.approx(5.0)
+    assert found.goodput == pytest.approx(1.0 / 5.0)
 
 
 def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) -> None:
@@ -155,9 +156,9 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     written.attempt(begin(), steps(0, 2, **slow), steps(2, 5, **fast), started=0, ended=3)
     written.attempt(begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6)
     found = written.summary(changed(run, warmup_steps=2))
-    assert found["measured_steps"] == 6
-    assert found["samples_per_second"] == pytest.approx(640)
-    assert found["train_seconds"] == pytest.approx(4.6)
+    assert found.measured_steps == 6
+    assert found.samples_per_second == pytest.approx(640)
+    assert found.train_seconds == pytest.approx(4.6)
 
 
 def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Written, run: Run) -> None:
@@ -165,11 +166,11 @@ def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Writt
     line = {"blocks": [[0, 1, 0.1, 0.0, 1], [1, 2, 1.0, 0.0], [2, 3, 0.1, 0.0, 1], [3, 4, 0.5, 0.0]]}
     written.attempt(begin(), line | {"losses": [1, 2, 3, 4]}, {"end": 4} | END, started=0, ended=4)
     found = written.summary(changed(run, warmup_steps=0))
-    assert (found["measured_steps"], found["train_seconds"]) == (2, pytest.approx(1.7))
-    assert found["samples_per_second"] == pytest.approx(2 * run.batch.global_batch_size / 1.5)
-    assert found["second_half_ratio"] == pytest.approx(2)
-    assert found["reason"] == ""
-    told = written.summary(changed(run, warmup_steps=4))["reason"]
+    assert (found.measured_steps, found.train_seconds) == (2, pytest.approx(1.7))
+    assert found.samples_per_second == pytest.approx(2 * run.batch.global_batch_size / 1.5)
+    assert found.second_half_ratio == pytest.approx(2)
+    assert found.reason == ""
+    told = written.summary(changed(run, warmup_steps=4)).reason
     assert told == "no step after the 4 of warm-up: nothing was measured"
 
 
@@ -196,8 +197,8 @@ def records(*, ended: bool = True) -> list[dict[str, Any]]:
 def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:
     written.attempt(begin(), steps(0, 4, evaluations=[evaluated(4, loss=float("inf"))]), {"end": 4} | END, ended=1.0)
     summary = written.summary(run)
-    assert summary["status"] == "failed"
-    assert summary["reason"].startswith("the test loss of step 4 is inf: the training diverged")
+    assert summary.status == "failed"
+    assert summary.reason.startswith("the test loss of step 4 is inf: the training diverged")
 
 
 def test_the_parts_of_a_job_add_up_to_its_time() -> None:

@@ -20,12 +20,12 @@ def result(chain: Chain) -> dict[str, Any]:
     dcp_to_torch_save(place / "strategy", whole)
     summary = summarise(chain.run, chain.work)
     adopted = read_json(chain.work / "chain.json")["adopted_from"] or {"step": 0}
-    assert summary["losses"]["steps"] == list(range(adopted["step"] + 1, chain.run.length.total_steps + 1))
+    assert summary.losses.steps == list(range(adopted["step"] + 1, chain.run.length.total_steps + 1))
     return {
         "state": torch.load(whole, weights_only=False),
         "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rank-*.pt"))],
-        "losses": summary["losses"],
-        "evaluations": summary["evaluations"],
+        "losses": summary.as_dict()["losses"],
+        "evaluations": summary.evaluations,
     }
 
 

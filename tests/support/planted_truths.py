@@ -19,9 +19,10 @@ import numpy as np
 from relay.comparison import between, words
 from relay.comparison.answer import Answer
 from relay.comparison.decision import answers
-from relay.comparison.inputs import Inputs, Record
-from relay.comparison.measured import SettingResult
+from relay.comparison.inputs import Inputs, RunResult
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.table import comparison_rows
+from relay.run_folder.summary import Summary
 from relay.spec import strategy_files
 from relay.spec.run import Run
 from short_tasks import shipped
@@ -96,7 +97,7 @@ def _run(each: Planted, repeat: int) -> Run:
     )  # fmt: skip
 
 
-def _summary(each: Planted, run: Run, speed: float, host: str, cpu: str, day: int, draw: Any) -> dict[str, Any]:
+def _summary(each: Planted, run: Run, speed: float, host: str, cpu: str, day: int, draw: Any) -> Summary:
     steps = run.length.steps_per_epoch
     train = run.length.total_steps * each.batch / speed
     start = each.start * np.exp(0.05 * draw.standard_normal())
@@ -106,7 +107,7 @@ def _summary(each: Planted, run: Run, speed: float, host: str, cpu: str, day: in
         {"step": (epoch + 1) * steps, "test_loss": float(2 * part), "test_accuracy": float(1 - part)}
         for epoch, part in enumerate(wrong)
     ]
-    return {
+    return Summary.of({
         "run": run.id, "setting": each.name, "status": "done", "segments": 1, "attempts": 1,
         "samples_per_second": speed, "measured_steps": run.length.total_steps if each.steps is None else each.steps,
         "train_seconds": train, "allocated_seconds": train + start, "startup_seconds": start, "loading_seconds": 0.0,
@@ -115,7 +116,7 @@ def _summary(each: Planted, run: Run, speed: float, host: str, cpu: str, day: in
         "evaluations": evaluations, "losses": {"steps": [1], "values": [2.3]}, "hosts": [host], "device_name": cpu,
         "versions": {}, "code": "c", "strategy_source": "s", "reason": "",
         "started_at": (BEGAN + timedelta(days=day, minutes=3 * run.repeat)).isoformat(), **each.summary,
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def runs_of(truth: Truth) -> list[list[Run]]:
@@ -127,7 +128,7 @@ def drawn(truth: Truth, draw: np.random.Generator, runs: Sequence[Sequence[Run]]
     """The records of one comparison."""
     rounds = truth.rounds * draw.standard_normal(2 * truth.repeats) - truth.drift * np.arange(2 * truth.repeats)
     factors: dict[str | int, float] = {}
-    records = []
+    results = []
     for each, its_runs in zip(truth.settings, runs, strict=True):
         for run in its_runs:
             repeat = run.repeat
@@ -143,10 +144,12 @@ def drawn(truth: Truth, draw: np.random.Generator, runs: Sequence[Sequence[Run]]
             summary = _summary(each, run, speed, host, cpu, day, draw)
             own_batch = {"global_batch_size": each.batch, "learning_rate": run.task.learning_rate, **VERDICT}
             verdict = VERDICT | {"gate": "g", "own_batches": [own_batch]}
-            records.append(
-                Record(run=run, gate="g", segments=1, summary=summary, error="", verdict=verdict, strategy_source="s")
+            results.append(
+                RunResult(
+                    run=run, gate="g", segments=1, summary=summary, error="", verdict=verdict, strategy_source="s"
+                )
             )
-    return Inputs(records=records, skipped=[], margin=0.03)
+    return Inputs(runs=results, skipped=[], margin=0.03)
 
 
 def told(answer: Answer) -> str:
@@ -208,8 +211,7 @@ def changed(spread_of_days: float, draws: int, *, days: int = 1, ratio: float = 
         for side, first in ((1.0, 0), (ratio, 100)):
             its = replace(one, speed=one.speed * side, days=[first + day for day in range(days)])
             truth = Truth(name="", settings=[its], days=spread_of_days, repeats=3 * days)
-            records = drawn(truth, draw, runs_of(truth)).records
-            sides.append(SettingResult(row, "", records))
+            sides.append(SettingResult(row, "", drawn(truth, draw, runs_of(truth)).runs))
         said[between._changed(*sides, 0.03).change] += 1
     return said
 

@@ -49,7 +49,7 @@ def recommended(folder: Path, strategy: str, launcher: str) -> Recommendation:
     best = next(
         each for each in found.candidates if (each.run.strategy.name, each.run.shape.launcher) == (strategy, launcher)
     )
-    job = best.records[0].job
+    job = best.repeats[0].job
     answer = replace(found, certainty="alone", best=best, job=job, others=(), runner_up=None)
     made = recommendation(answer, folder / "results")
     assert made

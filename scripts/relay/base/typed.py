@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -47,6 +47,8 @@ def built(kind: type[Value], values: Mapping[str, Any], *, passing_over: bool = 
             members[name] = _of(types[name], values[name], passing_over)
         except (TypeError, KeyError, ValueError) as error:
             raise type(error)(f"{name}: {error.args[0]}") from None
+    if lacking := [name for name in _needed(kind) if name not in members]:  # type: ignore[arg-type]
+        raise TypeError(f"lacks '{lacking[0]}'")
     return kind(**members)
 
 
@@ -81,6 +83,12 @@ def _of_one(kinds: Sequence[Any], value: Any, passing_over: bool) -> Any:
             first = first or error
     assert first is not None
     raise first
+
+
+@cache
+def _needed(kind: type) -> tuple[str, ...]:
+    """The fields without a default."""
+    return tuple(each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING)
 
 
 @cache  # a comparison reads thousands of runs, and Python looks up the hints anew each time

@@ -28,8 +28,8 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison.decision import answers
     from relay.comparison.exports import write_csv, write_whole
     from relay.comparison.inputs import read_inputs
-    from relay.comparison.measured import setting_results
     from relay.comparison.scaling import grids, scaling_rows
+    from relay.comparison.setting_result import setting_results
     from relay.comparison.table import comparison_rows, run_rows
     from relay.comparison.words import markdown
     from relay.status import compared
@@ -52,7 +52,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     exports.write_pictures(given.results / "pictures", page.picture_files(sections))
     write_whole(given.results / "comparison.html", html)
     compared.note(given.plan, given.results)
-    print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
+    print(f"{len(inputs.runs)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0
 
 

@@ -23,6 +23,7 @@ def start(parser: ArgumentParser, words: list[str]) -> int:
 def summarise(parser: ArgumentParser, words: list[str]) -> int:
     """Write `summary.json`. Raises UserError for the records of another start."""
     given = add(parser, "run", "results").parse_args(words)
+    from relay.run_folder.summary import FILE
     from relay.script import summary as of_script
     from relay.spec.run import Run
     from relay.training import summary as of_task
@@ -33,8 +34,8 @@ def summarise(parser: ArgumentParser, words: list[str]) -> int:
         raise UserError(f"run {run.id}: {problem}")
     kind = of_script if run.strategy.script else of_task
     summary = kind.summarise(run, places.work)
-    write_json(places.run / "summary.json", summary)
-    if summary["status"] == "done":
+    write_json(places.run / FILE, summary.as_dict())
+    if summary.status == "done":
         replaced.forget(places)
     return 0
 

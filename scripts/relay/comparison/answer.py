@@ -14,9 +14,9 @@ from typing import Literal
 
 from relay.comparison.candidates import Candidate, Rules, gpus
 from relay.comparison.choice import Compared, LeftOut, chosen, least_speed_up
-from relay.comparison.measured import Doubt
 from relay.comparison.quality import Goal
 from relay.comparison.request import Request, request
+from relay.comparison.setting_result import Doubt
 from relay.spec.job import Job
 from relay.spec.script import TASK
 
@@ -32,10 +32,10 @@ class Answer:
     `trained` is the task's name, with those of its options that the comparison varies: each of their values is another
     model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
     winner: better than every other beyond doubt. likely: the same, but for the `doubts`, which no repeats show. tie:
-    `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats` of each they
-    would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what the measured
-    jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch that all jobs
-    of the site have.
+    `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats_to_tell` of
+    each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what
+    the measured jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch
+    that all jobs of the site have.
     """
 
     task: str
@@ -98,10 +98,10 @@ class Answer:
         return [each for each in self.others if each.relation == "unclear"]
 
     @property
-    def repeats(self) -> int | None:
+    def repeats_to_tell(self) -> int | None:
         """How many repeats of each setting would tell; None where none are needed, or too many."""
-        needed = [each.repeats for each in self.unclear]
-        return max((n for n in needed if n), default=None) if needed and all(needed) else None
+        each_wants = [each.repeats_to_tell for each in self.unclear]
+        return max((n for n in each_wants if n), default=None) if each_wants and all(each_wants) else None
 
     @property
     def candidates(self) -> list[Candidate]:

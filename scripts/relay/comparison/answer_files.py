@@ -104,7 +104,7 @@ def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     if not (places.run / START).exists():
         write_json(places.run / START, {"generation": RECOMMENDED})
     assert answer.best is not None
-    proof_notes.note(places.run, answer.best.records[0].gate)
+    proof_notes.note(places.run, answer.best.repeats[0].gate)
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
 
 
@@ -132,7 +132,7 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
         "certainty_in_words": words.certainty(answer),
         "uncertain_because": words.doubts(answer),
         "why_not_the_fastest": words.why_not_the_fastest(answer),
-        "more_repeats_would_tell": answer.repeats,
+        "more_repeats_would_tell": answer.repeats_to_tell,
         "recommended": _setting(answer.best) if answer.best else None,
         "request": asdict(answer.request) if answer.request else None,
         "sbatch": recommended.script.block.splitlines() if recommended else [],
@@ -151,7 +151,11 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
 
 
 def _compared(each: Compared) -> dict[str, Any]:
-    beside = {"relation": each.relation, "relative_speed": asdict(each.ratio), "repeats_that_would_tell": each.repeats}
+    beside = {
+        "relation": each.relation,
+        "relative_speed": asdict(each.ratio),
+        "repeats_that_would_tell": each.repeats_to_tell,
+    }
     return _setting(each.other) | beside
 
 
@@ -161,7 +165,7 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
     return {
         "setting": run.setting_id,
         "name": candidate.name,
-        "runs": [record.run.id for record in candidate.records],
+        "runs": [repeat.run.id for repeat in candidate.repeats],
         "declared": declared | {"options": dict(run.strategy.options)},
         "gpus": gpus(run),
         "cpu_cores": cores(run),

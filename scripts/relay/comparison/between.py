@@ -16,7 +16,7 @@ from relay.base.errors import UserError
 from relay.base.grouped import gathered
 from relay.comparison.columns import Row, eligible
 from relay.comparison.inputs import Inputs, read_inputs
-from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio_of_days
 from relay.comparison.table import comparison_rows, versions_text
 from relay.spec.declare import bearing
@@ -75,7 +75,7 @@ def between(before: Path, after: Path, margin: float | None = None) -> list[Chan
 
 def _measured(inputs: Inputs) -> dict[str, SettingResult]:
     """The settings of a folder, by what is declared of their training. Skipped ones have no runs, and are left out."""
-    return {_key(each.run): each for each in setting_results(inputs, comparison_rows(inputs)) if each.records}
+    return {_key(each.run): each for each in setting_results(inputs, comparison_rows(inputs)) if each.repeats}
 
 
 def _key(run: Run) -> str:
@@ -113,8 +113,8 @@ def _speeds(measured: SettingResult) -> list[float]:
 
 def _days(measured: SettingResult) -> list[float]:
     """The mean speed of each day (UTC). Repeats of one day share what the day brings: they are no days of their own."""
-    timed = [(each.summary, each.speed) for each in measured.records if each.summary and each.speed]
-    days = gathered((summary["started_at"][:10], speed) for summary, speed in timed)
+    timed = [(each.summary, each.speed) for each in measured.repeats if each.summary and each.speed]
+    days = gathered(((summary.started_at or "")[:10], speed) for summary, speed in timed)
     return [geometric_mean(speeds).value for speeds in days.values()]
 
 
@@ -134,8 +134,8 @@ def _judged(ratio: Estimate, margin: float, of_a_day: float) -> Change:
 def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:
     """In what the two folders were measured otherwise, a line for software and one for devices; nothing without."""
     for what, as_text in (
-        ("software", lambda summary: versions_text(summary["versions"])),
-        ("devices", lambda summary: str(summary["device_name"])),
+        ("software", lambda summary: versions_text(summary.versions)),
+        ("devices", lambda summary: summary.device_name),
     ):
         sides = [
             sorted({as_text(summary) for each in measured if each for summary in each.summaries})

@@ -13,10 +13,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from relay.comparison.inputs import Record
-from relay.comparison.measured import SettingResult
+from relay.comparison.inputs import RunResult
 from relay.comparison.quality import Goal, seconds_to
 from relay.comparison.request import once_seconds, outside_seconds, whole_seconds
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.statistics import Estimate, band, geometric_mean
 from relay.spec.price import Charging, Price, charging
 from relay.spec.run import Run
@@ -75,15 +75,16 @@ class Candidate(SettingResult):
         """By repeat, how many times a second it does what it is measured by. Of a script, what it counts."""
         if self.run.strategy.script:
             return self.rounds
-        timed = [each for each in self.records if each.summary and each.speed]
+        timed = [each for each in self.repeats if each.summary and each.speed]
         times = [seconds_to(each, self.goal) if self.goal else self._whole_seconds(each) for each in timed]
         return {each.run.repeat: 1 / seconds for each, seconds in zip(timed, times, strict=True) if seconds}
 
-    def _whole_seconds(self, record: Record) -> float:
-        summary = record.summary or {}
+    def _whole_seconds(self, repeat: RunResult) -> float:
+        assert repeat.summary is not None
+        summary = repeat.summary
         if self.run.strategy.script:
-            return float(summary["allocated_seconds"] - summary["startup_seconds"])
-        return whole_seconds(record.run, summary, self.epochs / record.run.length.epochs)
+            return summary.allocated_seconds - (summary.startup_seconds or 0.0)
+        return whole_seconds(repeat.run, summary, self.epochs / repeat.run.length.epochs)
 
     @property
     def epochs(self) -> float:
@@ -93,7 +94,7 @@ class Candidate(SettingResult):
     @property
     def resolution(self) -> float:
         """How many times as soon a repeat may have reached the goal: evaluations before did not look."""
-        reached_at = [reached for each in self.records if self.goal and (reached := self.goal.reached(each))]
+        reached_at = [reached for each in self.repeats if self.goal and (reached := self.goal.reached(each))]
         return max((step / before if before else UNSEEN for step, before in reached_at), default=1.0)
 
     @cached_property
@@ -104,7 +105,7 @@ class Candidate(SettingResult):
     @cached_property
     def hours(self) -> Estimate:
         """Those of the whole training, with their interval, also where it is measured by the time to a goal."""
-        return geometric_mean([self._whole_seconds(each) / 3600 for each in self.records if each.speed])
+        return geometric_mean([self._whole_seconds(each) / 3600 for each in self.repeats if each.speed])
 
     @property
     def spent(self) -> float:
@@ -193,4 +194,4 @@ def gpus(run: Run) -> int:
 
 def charged(setting: SettingResult) -> Mapping[str, int]:
     """The CPUs and GPUs that a setting's jobs are charged for."""
-    return setting.records[0].taken or {"cpus": cores(setting.run), "gpus": gpus(setting.run)}
+    return setting.repeats[0].taken or {"cpus": cores(setting.run), "gpus": gpus(setting.run)}

@@ -10,7 +10,7 @@ from typing import Literal
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible
-from relay.comparison.measured import Doubt, SettingResult, paired
+from relay.comparison.setting_result import Doubt, SettingResult, paired
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
 from relay.comparison.wording import number
 from relay.spec import strategy_files
@@ -48,15 +48,15 @@ class Compared:
     """How another candidate compares with the recommended one. `ratio`: its time of the training over the other's.
 
     `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
-    cheaper one against which it does not. `repeats`: how many of each would tell, where it is unclear; None where no
-    reasonable number would.
+    cheaper one against which it does not. `repeats_to_tell`: how many of each would tell, where it is unclear; None
+    where no reasonable number would.
     """
 
     other: Candidate
     ratio: Estimate
     relation: Relation
     against: Candidate
-    repeats: int | None = None
+    repeats_to_tell: int | None = None
 
 
 def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Compared:
@@ -70,14 +70,14 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate])
     relative = beside(other, best, among)
     against = _hardest(best, other, candidates) if other.cost > best.cost else best
     relation = _relation(best, other, relative, against, among)
-    pair = paired(other.rates, other.records, against.rates, against.records)
+    pair = paired(other.rates, other.repeats, against.rates, against.repeats)
     repeats = repeats_to_tell(*pair, _edges(against, other), among) if relation == "unclear" else None
     return Compared(other, relative, relation, against, repeats)
 
 
 def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    relative = ratio(*paired(one.rates, one.records, other.rates, other.records), among)
+    relative = ratio(*paired(one.rates, one.repeats, other.rates, other.repeats), among)
     if relative.low is None or relative.high is None:
         return relative
     return Estimate(relative.value, relative.low / other.resolution, relative.high * one.resolution)
@@ -144,7 +144,7 @@ def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
 def beyond(each: Candidate) -> str:
     """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
     rules = each.rules
-    if each.goal and len(each.rates) < len(each.records):
+    if each.goal and len(each.rates) < len(each.repeats):
         return f"not all of its repeats reach {each.goal}"
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
     if rules.deadline_hours and hours > rules.deadline_hours:

@@ -1,14 +1,15 @@
-"""The columns of the tables, which `columns.toml` declares, and what their values say of a setting."""
+"""The columns of the tables, which `columns.toml` and a run's `Summary` declare, and what they say of a setting."""
 
 from __future__ import annotations
 
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+from relay.run_folder.summary import Summary
 from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
@@ -63,10 +64,16 @@ DECLARED: Columns = {
     for each in setting_fields()
     if each.about.bears_on
 }
-MEASURED: Columns = _PARTS["measured"]
-_POOLED_FIGURES: Columns = {name: column for name, column in MEASURED.items() if column.pooled}
-COMPARISON: Columns = _PARTS["setting"] | DECLARED | _PARTS["pooled"] | _POOLED_FIGURES | _PARTS["judged"]
-RUNS: Columns = _PARTS["run"] | MEASURED | _PARTS["of_run"]
+_TYPES = get_type_hints(Summary)
+# A figure that a run may lack is of a type, or None.
+FIGURES: Columns = {
+    each.name: Column((get_args(_TYPES[each.name]) or (_TYPES[each.name],))[0].__name__, **each.metadata)
+    for each in fields(Summary)
+    if each.metadata
+}
+POOLED_FIGURES: Columns = {name: column for name, column in FIGURES.items() if column.pooled}
+COMPARISON: Columns = _PARTS["setting"] | DECLARED | _PARTS["pooled"] | POOLED_FIGURES | _PARTS["judged"]
+RUNS: Columns = _PARTS["run"] | FIGURES | _PARTS["of_run"]
 SCALING: Columns = _PARTS["scaling"]
 CHANGES: Columns = _PARTS["changes"]
 

@@ -28,8 +28,8 @@ from relay.comparison.choice import (
 )
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
-from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.quality import learns_more, stated_goal
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.statistics import geometric_mean, oddest
 from relay.spec.job import Job
 from relay.spec.labels import training_of
@@ -57,9 +57,9 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
 
 def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
-    rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.records])
+    rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.repeats])
     target_accuracy = inputs.config.get("target_accuracy")
-    measured = [Candidate(x.row, x.label, x.records, rules) for x in results if may_be_recommended(x.row)]
+    measured = [Candidate(x.row, x.label, x.repeats, rules) for x in results if may_be_recommended(x.row)]
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
@@ -119,7 +119,7 @@ def _certainty(others: Sequence[Compared]) -> Certainty:
 
 def _longest(best: Candidate, most_minutes: int) -> Job | None:
     """What the jobs of a setting asked for, with the most memory of them, and the longest time that one may ask for."""
-    jobs = [record.job for record in best.records if record.job]
+    jobs = [repeat.job for repeat in best.repeats if repeat.job]
     if not jobs:
         return None
     memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
@@ -131,31 +131,31 @@ def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[Doub
     for each in candidates:
         odd = oddest(list(each.rates.values()))
         if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
-            record = [record for record in each.records if record.run.repeat in each.rates][odd.place]
-            without = replace(each, records=[other for other in each.records if other is not record])
+            repeat = [repeat for repeat in each.repeats if repeat.run.repeat in each.rates][odd.place]
+            without = replace(each, repeats=[other for other in each.repeats if other is not repeat])
             instead = chosen([without if other is each else other for other in candidates])
             if instead.run.setting_id != best.run.setting_id:
-                yield Doubt("one repeat", {"name": each.name, "run": record.run, "instead": instead.name})
+                yield Doubt("one repeat", {"name": each.name, "run": repeat.run, "instead": instead.name})
                 return
 
 
 def neighbours(settings: Sequence[SettingResult]) -> Iterator[Doubt]:
     """What else may have computed beside the runs, as their records tell it."""
     summaries = [(each, summary) for each in settings for summary in each.summaries]
-    if any(summary.get("virtual") for _, summary in summaries):
+    if any(summary.virtual for _, summary in summaries):
         yield Doubt("virtual", {})
-    if any(summary.get("shares_nodes") for _, summary in summaries):
+    if any(summary.shares_nodes for _, summary in summaries):
         yield Doubt("shared nodes", {})
-    if quotas := [float(summary["cpu_quota"]) for _, summary in summaries if summary.get("cpu_quota")]:
+    if quotas := [summary.cpu_quota for _, summary in summaries if summary.cpu_quota]:
         yield Doubt("quota", {"cpus": min(quotas)})
     used = [
-        (summary["other_cpus"], summary["hosts"])
+        (summary.other_cpus, summary.hosts)
         for each, summary in summaries
-        if (summary.get("other_cpus") or 0) > OTHERS * each.run.shape.cpus_per_node
+        if summary.other_cpus and summary.other_cpus > OTHERS * each.run.shape.cpus_per_node
     ]
     if used:
         cpus, hosts = max(used)
-        several = len({host for _, summary in summaries for host in summary["hosts"]}) > 1
+        several = len({host for _, summary in summaries for host in summary.hosts}) > 1
         yield Doubt("other programs", {"cpus": cpus, "hosts": hosts if several else []})
 
 
@@ -170,7 +170,7 @@ def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
 
 
 def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:
-    names = [{each["device_name"] for each in setting.summaries if each.get("device_name")} for setting in (one, other)]
+    names = [{each.device_name for each in setting.summaries if each.device_name} for setting in (one, other)]
     if not all(names) or names[0] == names[1]:
         return None
     first, second = (sorted(each) for each in names)
@@ -180,7 +180,7 @@ def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:
 def _nodes(one: SettingResult, other: SettingResult) -> Doubt | None:
     """All repeats of one setting on a node, and fewer than half of the other's there."""
     for setting, beside in ((one, other), (other, one)):
-        its, others = ([frozenset(each["hosts"]) for each in some.summaries] for some in (setting, beside))
+        its, others = ([frozenset(each.hosts) for each in some.summaries] for some in (setting, beside))
         for node in sorted(frozenset.intersection(*its)) if its and others else ():
             if 2 * (there := sum(node in hosts for hosts in others)) < len(others):
                 return Doubt("node", {"one": setting.name, "node": node, "there": there, "other": beside.name})
@@ -188,7 +188,7 @@ def _nodes(one: SettingResult, other: SettingResult) -> Doubt | None:
 
 
 def _days(one: SettingResult, other: SettingResult) -> Doubt | None:
-    starts = [[each["started_at"] for each in setting.summaries] for setting in (one, other)]
+    starts = [[each.started_at for each in setting.summaries if each.started_at] for setting in (one, other)]
     if not all(starts):
         return None
     (early, first), (late, second) = sorted(zip(starts, (one.name, other.name), strict=True), key=lambda x: min(x[0]))
@@ -204,18 +204,18 @@ def hardly_timed(settings: Sequence[SettingResult]) -> list[Doubt]:
     of the user's are left out of the former: what they count are not always steps.
     """
     times = [
-        (steps * each.run.batch.global_batch_size / record.speed, steps, each.name)
+        (steps * each.run.batch.global_batch_size / repeat.speed, steps, each.name)
         for each in settings
         if each.run.strategy.script is None
-        for record in each.records
-        if record.summary and record.speed and (steps := record.summary["measured_steps"]) is not None
+        for repeat in each.repeats
+        if repeat.summary and repeat.speed and (steps := repeat.summary.measured_steps) is not None
     ]
     short = [(time, steps, name) for time, steps, name in times if steps < LEAST_STEPS or time < LEAST_SECONDS]
     if short:
         seconds, steps, name = min(short)
         return [Doubt("too short", {"name": name, "seconds": seconds, "steps": steps})]
     for each in settings:
-        ratios = [half_ratio for summary in each.summaries if (half_ratio := summary.get("second_half_ratio"))]
+        ratios = [half_ratio for summary in each.summaries if (half_ratio := summary.second_half_ratio)]
         if ratios and not 1 / STEADY < (ratio := geometric_mean(ratios).value) < STEADY:
             return [Doubt("unsteady", {"name": each.name, "ratio": ratio})]
     return []

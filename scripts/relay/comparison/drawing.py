@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from relay.base.printable import printable
 from relay.comparison.columns import speed_in_unit
-from relay.comparison.measured import SettingResult
+from relay.comparison.setting_result import SettingResult
 
 # Placeholder colours, which are replaced by CSS variables, so that the pictures follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
@@ -31,7 +31,7 @@ PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8b
 ON_PARTS = "#111111"
 LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
 NAME_SIZE = 7.5  # of the letters of names, in 1/72 inch
-NAME_CHARACTERS, PANEL_CHARACTERS = 84, 40  # so many of them fit into a picture, and into one of its two panels
+NAME_CHARACTERS, PANEL_CHARACTERS = 96, 40  # so many of them fit into a picture, and into one of its two panels
 MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
 ROOM = 1.5  # times the largest speed: so far an axis of speeds reaches, however far an interval does
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -95,15 +95,20 @@ def marker_of(setting: SettingResult) -> dict[str, Any]:
 
 
 def cut(name: str, most: int = NAME_CHARACTERS) -> str:
-    """The name without its middle, so that it has at most so many characters: names differ at their ends, too."""
-    half = (most - 1) // 2
-    return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"
+    """The name without words of its middle, so that it has at most so many characters: names differ at their ends."""
+    if len(name) <= most:
+        return name
+    half = (most - 3) // 2
+    first, last = name[: half + 1].rpartition(" ")[0], name[-half - 1 :].partition(" ")[2]
+    if not first or not last:  # a single long word
+        return f"{name[: half + 1]}…{name[-half - 1 :]}"
+    return f"{first} … {last}"
 
 
-def titled(axes: Axes, name: str) -> None:
-    """Write a setting's name above its panel, in two lines if need be."""
-    most = 2 * PANEL_CHARACTERS - 10  # two lines never fill up
-    axes.set_title(textwrap.fill(cut(name, most), PANEL_CHARACTERS, max_lines=2, placeholder="…"), color=INK)
+def title(name: str) -> str:
+    """A setting's name to stand above its panel, in three lines at most."""
+    most = 3 * PANEL_CHARACTERS - 15  # lines never fill up
+    return textwrap.fill(cut(name, most), PANEL_CHARACTERS, max_lines=3, placeholder="…")
 
 
 def named(axes: Axes, place: float, name: str) -> None:
@@ -147,6 +152,7 @@ def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], 
                 axes.text(left + width / 2, at, share, fontsize=6.5, color=ON_PARTS, ha="center", va="center")
             left += width
     in_rows(axes, 1.8 * len(rows), first=-0.6)
+    axes.xaxis.set_major_formatter(FIGURES)
     key = [Patch(color=colours[part], label=part) for part in shown]
     figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
     axes.set_xlabel(label)

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from relay.base.files import read_json_or
-from relay.comparison.inputs import Inputs, Record
-from relay.comparison.measured import by_setting
+from relay.comparison.inputs import Inputs, RunResult
+from relay.comparison.setting_result import by_setting
 from relay.comparison.table import versions_text
 from relay.run_folder.snapshot import COMMIT
 
@@ -22,24 +22,24 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
 
     Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
     """
-    summaries = [record.summary for record in inputs.records if record.summary]
-    looks = {record.preflight: _look(results, record.preflight) for record in inputs.records if record.preflight}
+    summaries = [each.summary for each in inputs.runs if each.summary]
+    looks = {each.preflight: _look(results, each.preflight) for each in inputs.runs if each.preflight}
     return {
-        "runs": len(inputs.records),
+        "runs": len(inputs.runs),
         "finished": len(summaries),
-        "repeats": sorted({len(group) for group in by_setting(inputs.records).values()}),
-        "segments": sorted({record.segments for record in inputs.records}),
-        "attempts": sum(summary["attempts"] for summary in summaries),
-        "warmup_steps": sorted({record.run.length.warmup_steps for record in inputs.records}),
+        "repeats": sorted({len(group) for group in by_setting(inputs.runs).values()}),
+        "segments": sorted({each.segments for each in inputs.runs}),
+        "attempts": sum(summary.attempts for summary in summaries),
+        "warmup_steps": sorted({each.run.length.warmup_steps for each in inputs.runs}),
         "margin": inputs.margin,
-        "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
-        "variables": sorted({record.run.place.variables for record in inputs.records} - {""}),
-        "devices": sorted({str(summary["device_name"]) for summary in summaries}),
+        "versions": sorted({versions_text(summary.versions) for summary in summaries}),
+        "variables": sorted({each.run.place.variables for each in inputs.runs} - {""}),
+        "devices": sorted({summary.device_name for summary in summaries}),
         "drivers": sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
-        "transports": list(_transports(inputs.records, looks)),
-        "hosts": sorted({str(host) for summary in summaries for host in summary["hosts"]}),
-        "codes": [_code(code, results) for code in sorted({str(summary["code"]) for summary in summaries})],
-        "dates": sorted(str(summary["started_at"]) for summary in summaries if summary.get("started_at")),
+        "transports": list(_transports(inputs.runs, looks)),
+        "hosts": sorted({host for summary in summaries for host in summary.hosts}),
+        "codes": [_code(code, results) for code in sorted({summary.code for summary in summaries})],
+        "dates": sorted(summary.started_at for summary in summaries if summary.started_at),
         "config": yaml.safe_dump(dict(inputs.config), sort_keys=False, width=100) if inputs.config else "",
         "shrunk": bool(inputs.config.get("shrink")),
     }
@@ -59,22 +59,22 @@ def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _transports(
-    records: Sequence[Record], looks: Mapping[str, Sequence[Mapping[str, Any]]]
+    runs: Sequence[RunResult], looks: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[str, list[str], list[str], list[str]]]:
     """What several processes communicated by: backend, networks and ways that NCCL chose in the preflight, strategies.
 
     Where NCCL's log is silent, there are no networks and ways.
     """
     strategies_by_transport: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
-    for record in records:
-        shape = record.run.shape
+    for each in runs:
+        shape = each.run.shape
         if shape.world_size > 1:
-            of_nccl = looks[record.preflight] if shape.backend == "nccl" and record.preflight else []
+            of_nccl = looks[each.preflight] if shape.backend == "nccl" and each.preflight else []
             said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
-            networks = sorted({str(each["network"]) for each in said if each.get("network")})
-            ways = sorted({str(way) for each in said for way in each.get("via") or {}})
+            networks = sorted({str(nccl["network"]) for nccl in said if nccl.get("network")})
+            ways = sorted({str(way) for nccl in said for way in nccl.get("via") or {}})
             transport = str(shape.backend), tuple(networks), tuple(ways)
-            strategies_by_transport.setdefault(transport, set()).add(record.run.strategy.name)
+            strategies_by_transport.setdefault(transport, set()).add(each.run.strategy.name)
     for (backend, on_networks, by_ways), strategies in sorted(strategies_by_transport.items()):
         yield backend, [*on_networks], [*by_ways], sorted(strategies)
 

@@ -16,30 +16,23 @@ from relay.base.typed import built
 from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, proof_notes, run_chain
+from relay.run_folder.summary import FILE, Summary
 from relay.spec.job import Job
 from relay.spec.run import OwnBatch, Run, Setting
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
-# The keys of a summary and of a verdict, with the types of their values. Other keys are figures that may be missing.
-_NUMBER = (int, float, type(None))
-_SUMMARY_KEYS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("samples_per_second", "goodput", "peak_memory_bytes", "test_accuracy", "train_seconds"), _NUMBER),
-    **dict.fromkeys(("measured_steps", "attempts", "allocated_seconds"), (int, float)),
-    **dict.fromkeys(("evaluations", "hosts"), (list,)),
-    **dict.fromkeys(("losses", "versions"), (dict,)),
-    **dict.fromkeys(("status", "code", "strategy_source", "device_name"), (str,)),
-}
+# The keys of a verdict, with the types of their values. Other keys may be missing.
 _VERDICT_KEYS: Mapping[str, tuple[type, ...]] = {
     "equivalent": (bool,),
-    "max_loss_difference": _NUMBER,
+    "max_loss_difference": (int, float, type(None)),
     **dict.fromkeys(("parts", "problems", "notes"), (list,)),
     "strategy_source": (str, type(None)),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunResult:
     """One run and its results: its summary, or the `error` why it has none, and its gate's verdict or None.
 
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
@@ -51,7 +44,7 @@ class Record:
     run: Run
     gate: str
     segments: int
-    summary: dict[str, Any] | None
+    summary: Summary | None
     error: str
     verdict: dict[str, Any] | None
     strategy_source: str | None = None
@@ -65,7 +58,7 @@ class Record:
     @property
     def speed(self) -> float | None:
         """Samples per second; None for a run that failed or was too short to be timed."""
-        speed = self.summary["samples_per_second"] if self.summary else None
+        speed = self.summary.samples_per_second if self.summary else None
         return float(speed) if speed and math.isfinite(speed) else None
 
 
@@ -85,7 +78,7 @@ class Inputs:
     `config` is the whole config, with all defaults; empty where another version wrote the plan.
     """
 
-    records: Sequence[Record]
+    runs: Sequence[RunResult]
     skipped: Sequence[Skipped]
     margin: float
     rules: Mapping[str, Any] = field(default_factory=dict)
@@ -106,22 +99,22 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
     margin = plan["margin"]
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
-    records, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
+    runs, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
     shared = cache(read_json)  # the repeats of a setting share its verdicts
     for planned in plan["runs"]:
         if missing := [key for key in _PLANNED_KEYS if key not in planned]:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
-        record = _record(planned, plan, results, partial, shared)
-        stopped = stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
+        result = _result(planned, plan, results, partial, shared)
+        stopped = stopped_by_preflight(planned, result.run.stack, results) if result.summary is None else []
         if not stopped:
-            records.append(record)
+            runs.append(result)
             continue
-        setting = Setting(**{each.name: getattr(record.run, each.name) for each in fields(Setting)})
+        setting = Setting(**{each.name: getattr(result.run, each.name) for each in fields(Setting)})
         of = Skipped(setting=setting, reasons=tuple(f"preflight: {reason}" for reason in stopped))
         if of not in skipped:  # once for all repeats
             skipped.append(of)
     rules, config = plan.get("answer") or {}, plan.get("config") or {}
-    return Inputs(records=records, skipped=skipped, margin=float(margin), rules=rules, config=config)
+    return Inputs(runs=runs, skipped=skipped, margin=float(margin), rules=rules, config=config)
 
 
 def _skipped(entry: Any, path: Path) -> Skipped:
@@ -159,9 +152,9 @@ def _read(
     return result
 
 
-def _record(
+def _result(
     planned: Mapping[str, Any], plan: Mapping[str, Any], results: Path, partial: bool, shared: Callable[[Path], Any]
-) -> Record:
+) -> RunResult:
     """A run of the plan with its results. `shared` reads the files that it shares with other runs."""
     identity, gate = planned["id"], planned["gate"]
     path = results / "runs" / identity / "run.json"
@@ -172,8 +165,7 @@ def _record(
     unproven = no_verdict(planned, results)
     summary, error = _summary(run, results, partial, unproven)
     chain = None if summary else run_chain.read(results / "checkpoints" / identity)
-    recorded = summary or (chain.as_dict() if chain else {})
-    source, inherited = recorded.get("strategy_source"), proof_notes.inherited(results, recorded.get("adopted_from"))
+    trained = summary or chain
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
@@ -185,15 +177,15 @@ def _record(
             if not partial:
                 raise
     checked = plan.get("spot_checks", False)
-    return Record(
+    return RunResult(
         run=run,
         gate=gate,
         segments=len(planned["segments"]),
         summary=summary,
         error=error or (unproven if verdict is None else ""),
         verdict=verdict,
-        strategy_source=source,
-        inherited=tuple(inherited),
+        strategy_source=trained.strategy_source if trained else None,
+        inherited=tuple(proof_notes.inherited(results, trained.adopted_from if trained else None)),
         spot_check=spot_checked(identity, run.setting_id, results, planned=checked, read=shared),
         job=job,
         preflight=planned.get("preflight"),
@@ -202,16 +194,16 @@ def _record(
     )
 
 
-def _no_result(summary: dict[str, Any]) -> str:
+def _no_result(summary: Summary) -> str:
     """Why a summary is no result: its own reason, or a loss in it that is not finite; '' where it is one."""
-    if summary["status"] == "failed":
-        return str(summary.get("reason") or "the run has failed")
+    if summary.status == "failed":
+        return summary.reason or "the run has failed"
     try:
-        curve = list(zip(summary["losses"]["steps"], summary["losses"]["values"], strict=True))
-        refused = attempts.not_finite(curve, summary["evaluations"])
+        curve = list(zip(summary.losses.steps, summary.losses.values, strict=True))
+        refused = attempts.not_finite(curve, summary.evaluations)
     except (KeyError, TypeError, ValueError):
         return "the losses or evaluations of its summary.json are damaged; remove it and run again"
-    numbers = {name: value for name, value in summary.items() if isinstance(value, float)}
+    numbers = {name: value for name, value in vars(summary).items() if isinstance(value, float)}
     wrong = next((name for name, value in numbers.items() if not math.isfinite(value)), None)
     if refused or wrong is None:
         return refused
@@ -220,14 +212,22 @@ def _no_result(summary: dict[str, Any]) -> str:
     )
 
 
-def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[dict[str, Any] | None, str]:
+def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[Summary | None, str]:
     """The summary and '', or None and the error."""
-    path = results / "runs" / run.id / "summary.json"
+    path = results / "runs" / run.id / FILE
     if partial and not path.is_file():
         return None, fault(run, results, unproven)
     try:
-        return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
+        return _read_summary(path, run.id), ""
     except UserError as error:
         if not partial:
             raise
         return None, str(error)
+
+
+def _read_summary(path: Path, run: str) -> Summary:
+    content = _read(path, {"run": (str,)}, {"run": run})
+    try:
+        return Summary.of(content)
+    except (TypeError, KeyError, ValueError) as fault:
+        raise UserError(f"{path}: is damaged, or of another version ({fault}); remove it and run again") from None

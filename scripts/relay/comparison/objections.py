@@ -20,10 +20,11 @@ from statistics import fmean, median, pstdev, variance
 from typing import Any
 
 from relay.base.grouped import gathered
-from relay.comparison.inputs import Record
+from relay.comparison.inputs import RunResult
 from relay.comparison.statistics import t_quantile
 from relay.comparison.wording import listing, number, percent
 from relay.run_folder.proof_notes import COMPUTING
+from relay.run_folder.summary import Summary
 from relay.spec.labels import options_text
 
 PROVEN = (*COMPUTING, "dataset")
@@ -33,39 +34,39 @@ OTHER_CODE = "the code gated is not the code that ran"
 Versions = Mapping[str, Any]
 
 
-def refusals(group: Sequence[Record]) -> list[str]:
+def refusals(group: Sequence[RunResult]) -> list[str]:
     """Why a setting is struck out: what its gate says, and what is found against runs that its own went on from."""
-    return [*_of_the_gate(group), *by_repeat(group, lambda record: "; ".join(record.inherited))]
+    return [*_of_the_gate(group), *by_repeat(group, lambda repeat: "; ".join(repeat.inherited))]
 
 
-def _of_the_gate(group: Sequence[Record]) -> list[str]:
+def _of_the_gate(group: Sequence[RunResult]) -> list[str]:
     """The gate's problems, or that it has judged something else than what ran."""
     verdict = group[0].verdict
     assert verdict is not None
     if not proven(group):
         other = ran_other_code(group)
-        return by_repeat(group, lambda record: OTHER_CODE if record in other else proven_otherwise(record))
+        return by_repeat(group, lambda repeat: OTHER_CODE if repeat in other else proven_otherwise(repeat))
     if verdict["equivalent"] or verdict.get("unprovable"):
         return []
     failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
     return list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]
 
 
-def ran_other_code(group: Sequence[Record]) -> list[Record]:
+def ran_other_code(group: Sequence[RunResult]) -> list[RunResult]:
     """The repeats that ran, or run, other code of the strategy than the gate has judged."""
     verdict = group[0].verdict
     judged = verdict["strategy_source"] if verdict else None  # None: no code at all, as of scripts
-    return [record for record in group if judged and record.strategy_source not in (None, judged)]
+    return [repeat for repeat in group if judged and repeat.strategy_source not in (None, judged)]
 
 
-def proven(group: Sequence[Record]) -> bool:
+def proven(group: Sequence[RunResult]) -> bool:
     """Whether the gate's verdict is on what the repeats ran: their code, data and libraries."""
     return not ran_other_code(group) and not any(map(proven_otherwise, group))
 
 
-def by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:
+def by_repeat(group: Sequence[RunResult], reason: Callable[[RunResult], str]) -> list[str]:
     """Each reason with the repeats that have it, such as 'repeats 1 and 3: …' or 'all 3 repeats: …'."""
-    repeats_of = gathered((text, record.run.repeat + 1) for record in group if (text := reason(record)))
+    repeats_of = gathered((text, repeat.run.repeat + 1) for repeat in group if (text := reason(repeat)))
     return [f"{_repeats(repeats, len(group))}{text}" for text, repeats in repeats_of.items()]
 
 
@@ -77,10 +78,11 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
     return f"repeats {listing([*map(str, numbers)])}: "
 
 
-def made_with(source: Mapping[str, Any]) -> Versions:
+def made_with(source: Summary | Mapping[str, Any]) -> Versions:
     """What a summary or a verdict says that it was made with; what it does not say is left out."""
-    versions = {name: version for name, version in (source.get("versions") or {}).items() if name in COMPUTING}
-    digests = {"dataset": source.get("dataset"), "training code": source.get("training_source")}
+    told = vars(source) if isinstance(source, Summary) else source
+    versions = {name: version for name, version in (told.get("versions") or {}).items() if name in COMPUTING}
+    digests = {"dataset": told.get("dataset"), "training code": told.get("training_source")}
     return versions | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
 
 
@@ -90,32 +92,32 @@ def difference(one: Versions, other: Versions, names: Sequence[str] = ALL) -> st
     return ", ".join(f"{name} {one[name]}, not {other[name]}" for name in differing)
 
 
-def proven_otherwise(record: Record) -> str:
+def proven_otherwise(repeat: RunResult) -> str:
     """Why a run is not proven by its gate's verdict, which was made with other libraries or data; '' where it is."""
-    if record.summary is None or record.verdict is None:
+    if repeat.summary is None or repeat.verdict is None:
         return ""
-    other = difference(made_with(record.verdict), made_with(record.summary), PROVEN)
+    other = difference(made_with(repeat.verdict), made_with(repeat.summary), PROVEN)
     if not other:
         return ""
-    again = f"`rm -r results/equivalence/gates/{record.gate}` lets it be proven again"
+    again = f"`rm -r results/equivalence/gates/{repeat.gate}` lets it be proven again"
     return f"proven with other versions than it ran with: {other}; {again}"
 
 
-def mixed(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+def mixed(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     """A warning for each setting, by id, of which repeats are of other code, data or libraries than most of its task.
 
     `groups` has the repeats of the settings.
     """
-    records = (each for group in groups.values() for each in group)
-    by_task = gathered((each.run.task.name, made_with(each.summary)) for each in records if each.summary)
+    runs = (each for group in groups.values() for each in group)
+    by_task = gathered((each.run.task.name, made_with(each.summary)) for each in runs if each.summary)
     usual = {task: _most_common(of_task) for task, of_task in by_task.items()}
     lines = {name: list(_otherwise(group, usual.get(group[0].run.task.name, {}))) for name, group in groups.items()}
     return {setting: "; ".join(its) for setting, its in lines.items() if its}
 
 
-def _otherwise(group: Sequence[Record], usual: Versions) -> Iterator[str]:
+def _otherwise(group: Sequence[RunResult], usual: Versions) -> Iterator[str]:
     """A text for each way in which repeats differ from what is usual in the table."""
-    finished = [(record.run.repeat + 1, made_with(record.summary)) for record in group if record.summary]
+    finished = [(repeat.run.repeat + 1, made_with(repeat.summary)) for repeat in group if repeat.summary]
     repeats = gathered((other, repeat) for repeat, versions in finished if (other := difference(versions, usual)))
     for other, numbers in repeats.items():
         which = "" if len(numbers) == len(finished) else f"repeat {', '.join(map(str, numbers))}: "
@@ -159,7 +161,7 @@ ACCURACY = Scale("test_accuracy", floor=0.01, alone=0.1)
 LOSS = Scale("test_loss", floor=math.log(1.1), alone=math.log(2), logarithmic=True)
 
 
-def outliers(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+def outliers(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     """A warning for each setting, by its id, whose mean result is far from its peers'.
 
     `groups` has the finished repeats of the settings that may be compared, by the setting's id.
@@ -167,9 +169,9 @@ def outliers(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     return {setting: warning for peers in _peers(groups) for setting, warning in _among(peers)}
 
 
-def _peers(groups: Mapping[str, Sequence[Record]]) -> list[dict[str, Sequence[Record]]]:
+def _peers(groups: Mapping[str, Sequence[RunResult]]) -> list[dict[str, Sequence[RunResult]]]:
     """The settings that train the same, together."""
-    alike: dict[str, dict[str, Sequence[Record]]] = {}
+    alike: dict[str, dict[str, Sequence[RunResult]]] = {}
     for setting, group in groups.items():
         run = group[0].run
         same = (run.task, run.dataset, run.batch.global_batch_size, run.length.epochs)
@@ -177,7 +179,7 @@ def _peers(groups: Mapping[str, Sequence[Record]]) -> list[dict[str, Sequence[Re
     return list(alike.values())
 
 
-def _among(peers: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str]]:
+def _among(peers: Mapping[str, Sequence[RunResult]]) -> Iterator[tuple[str, str]]:
     """The outliers among settings that train the same."""
     measured = next(iter(peers.values()))[0].run.task.metrics
     scale = ACCURACY if "accuracy" in measured else LOSS
@@ -193,8 +195,8 @@ def _among(peers: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str]]:
             yield setting, _warning(own, others, scale)
 
 
-def _values(group: Sequence[Record], scale: Scale) -> list[float]:
-    figures = [record.summary[scale.name] for record in group if record.summary]
+def _values(group: Sequence[RunResult], scale: Scale) -> list[float]:
+    figures = [getattr(each.summary, scale.name) for each in group if each.summary]
     return [float(value) for value in figures if value is not None]
 
 
@@ -217,7 +219,7 @@ def _warning(own: Sequence[float], others: Sequence[Sequence[float]], scale: Sca
     )
 
 
-def differing(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+def differing(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     """A warning for each setting, by id, whose last losses are others than most settings' of its global batch.
 
     `groups` has the repeats of the settings. Nothing is said of strategies, which are proven.
@@ -227,15 +229,15 @@ def differing(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
         run = group[0].run
         if not run.strategy.script or run.task.unit == "runs":  # of which nobody has told the global batch
             continue
-        if ends := [end for record in group if (end := _end(record)) is not None]:
+        if ends := [end for repeat in group if (end := _end(repeat)) is not None]:
             same = run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
             alike.setdefault(same, {})[setting] = ends
     return {setting: text for ends in alike.values() for setting, text in _differing(ends).items()}
 
 
-def _end(record: Record) -> float | None:
+def _end(repeat: RunResult) -> float | None:
     """The mean of the last losses of a run; None without any."""
-    values: list[float] = (record.summary or {}).get("losses", {}).get("values", [])
+    values = repeat.summary.losses.values if repeat.summary else ()
     return fmean(values[-math.ceil(len(values) / LAST_PART) :]) if values else None
 
 

@@ -18,13 +18,13 @@ from relay.comparison.candidates import rules_of
 from relay.comparison.columns import unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
-from relay.comparison.inputs import Inputs, Record
-from relay.comparison.measured import SettingResult
+from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
 from relay.comparison.pictures import pictures, unobserved
 from relay.comparison.quality import quality
 from relay.comparison.scaling import grids, scaling_rows, shown
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp
@@ -49,7 +49,7 @@ def sections(
 def _section(
     place: int, answer: Answer, settings: Sequence[SettingResult], accuracy: float | None, results: Path
 ) -> Section:
-    rows, runs = [each.row for each in settings], [each for each in settings if each.records]
+    rows, runs = [each.row for each in settings], [each for each in settings if each.repeats]
     recommended, scaled = recommendation(answer, results), scaling_rows(rows)
     return {
         "answer": answer,
@@ -121,11 +121,11 @@ class Gate:
 def _gates(results: Sequence[SettingResult]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
     # Else the verdict would be that of something else.
-    judged = [each for each in results if each.records[0].verdict and proven(each.records)]
+    judged = [each for each in results if each.repeats[0].verdict and proven(each.repeats)]
     # The verdict has parts of its own for each batch size.
     alike = grouped(judged, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
     gates = [
-        Gate([each.name for each in members], members[0].records[0].verdict or {},
+        Gate([each.name for each in members], members[0].repeats[0].verdict or {},
              any(each.row["equivalent"] is False for each in members))
         for members in alike.values()
     ]  # fmt: skip
@@ -148,11 +148,11 @@ def verdict_of(setting: SettingResult, results: Path) -> str:
     return path.relative_to(results).as_posix() if path.is_file() else ""
 
 
-def files_of(record: Record, results: Path) -> list[tuple[str, str]]:
+def files_of(repeat: RunResult, results: Path) -> list[tuple[str, str]]:
     """The files of a run that are there: what each is, and its link."""
-    folder = results / "runs" / record.run.id
-    logs = (results / "logs" / "segment" / record.run.id).glob("*.log")
-    log = max(logs, key=lambda path: path.stat().st_mtime, default=None) or log_of(record.run.id, results)
+    folder = results / "runs" / repeat.run.id
+    logs = (results / "logs" / "segment" / repeat.run.id).glob("*.log")
+    log = max(logs, key=lambda path: path.stat().st_mtime, default=None) or log_of(repeat.run.id, results)
     files = {"specification": folder / "run.json", "record": folder / "summary.json", "log": log}
     return [
         (what, path.relative_to(results).as_posix())
@@ -165,10 +165,10 @@ def of_failed(setting: SettingResult, results: Path) -> list[tuple[str, str]]:
     """The verdict of the gate that strikes a setting out, and the logs of the repeats that failed."""
     verdict = verdict_of(setting, results) if setting.row["equivalent"] is False else ""
     logs = [
-        (f"log of repeat {record.run.repeat + 1}", href)
-        for record in setting.records
-        if not record.summary
-        for what, href in files_of(record, results)
+        (f"log of repeat {repeat.run.repeat + 1}", href)
+        for repeat in setting.repeats
+        if not repeat.summary
+        for what, href in files_of(repeat, results)
         if what == "log"
     ]
     return [*([("the gate's verdict", verdict)] if verdict else []), *logs]

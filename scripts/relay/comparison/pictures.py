@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from relay.comparison.answer import Answer
 from relay.comparison.columns import Row, speed_in_unit
 from relay.comparison.drawing import (
     FIGURES,
+    INK,
     MUTED,
     colour_of,
     figure_of,
@@ -26,11 +27,12 @@ from relay.comparison.drawing import (
     room_for,
     stacked,
     time_unit,
-    titled,
+    title,
 )
-from relay.comparison.measured import SettingResult
 from relay.comparison.quality import Goal, quality, seconds_to, stated_accuracy
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.statistics import geometric_mean
+from relay.run_folder.summary import Summary
 from relay.spec.run import Run
 
 Curve = tuple[list[float], list[float]]  # epochs, and values
@@ -95,7 +97,7 @@ def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
         interval(speeds, setting, place)
         _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
                 speed_in_unit(setting.row))  # fmt: skip
-        found = [summary.get(measure.column) for summary in setting.summaries]
+        found = [getattr(summary, measure.column) for summary in setting.summaries]
         repeats = [measure.factor * value for value in found if value is not None]
         _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
         named(speeds, place, setting.name + setting.mark)
@@ -121,7 +123,7 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
         return None
     goal = Goal("test_accuracy", accuracy)
     done = [each for each in settings if each.category == "done"]
-    times = [(each, [time for record in each.records if (time := seconds_to(record, goal))]) for each in done]
+    times = [(each, [time for repeat in each.repeats if (time := seconds_to(repeat, goal))]) for each in done]
     reached = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
     if not reached:
         return None
@@ -129,12 +131,12 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
     figure = figure_of(0.75 + 0.42 * len(reached))
     axes = figure.subplots()
     for place, (setting, seconds) in enumerate(reached):
-        missing = len(setting.records) - len(seconds)
+        missing = len(setting.repeats) - len(seconds)
         values = [value / length for value in seconds]
         _marked(axes, place + 0.04, setting, values, None)
         hollow = {"markerfacecolor": "none"} if missing else {}
         axes.plot([geometric_mean(values).value], [place + 0.05], **marker_of(setting) | hollow)
-        note = f" – {missing} of {len(setting.records)} repeats did not reach it" if missing else ""
+        note = f" – {missing} of {len(setting.repeats)} repeats did not reach it" if missing else ""
         named(axes, place, setting.name + note)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
@@ -150,16 +152,16 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     """
     measure = quality(each.row for each in settings)
 
-    def evaluated(run: Run, summary: Mapping[str, Any]) -> Curve:
-        pairs = [(e["step"], value) for e in summary["evaluations"] if (value := measure.evaluated(e)) is not None]
+    def evaluated(run: Run, summary: Summary) -> Curve:
+        pairs = [(e["step"], value) for e in summary.evaluations if (value := measure.evaluated(e)) is not None]
         return [step / run.length.steps_per_epoch for step, _ in pairs], [measure.factor * value for _, value in pairs]
 
-    def lost(run: Run, summary: Mapping[str, Any]) -> Curve:
-        losses = summary["losses"]
-        return [step / run.length.steps_per_epoch for step in losses.get("steps", ())], losses.get("values", [])
+    def lost(run: Run, summary: Summary) -> Curve:
+        losses = summary.losses
+        return [step / run.length.steps_per_epoch for step in losses.steps], [*losses.values]
 
     def curves_of(curve: Any) -> list[tuple[SettingResult, list[Curve]]]:
-        curves = [(each, [curve(record.run, record.summary) for record in each.records if record.summary])
+        curves = [(each, [curve(repeat.run, repeat.summary) for repeat in each.repeats if repeat.summary])
                   for each in settings]  # fmt: skip
         return [(each, filled) for each, its in curves if (filled := [points for points in its if points[1]])]
 
@@ -169,16 +171,18 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     if not shown:
         return None
     lines = math.ceil(len(shown) / 2)
-    figure = figure_of(0.5 + 1.55 * lines, left=0.8, top=0.35)
+    titles = [title(setting.name + setting.mark) for setting, _ in shown]
+    above = 0.125 * max(text.count("\n") + 1 for text in titles)  # inches of the highest title
+    figure = figure_of(0.5 + (1.3 + above) * lines, left=0.8, top=0.1 + above)
     panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
-    figure.subplots_adjust(wspace=0.08, hspace=0.42)
-    for (setting, curves), panel in zip(shown, panels, strict=False):
+    figure.subplots_adjust(wspace=0.08, hspace=0.17 + above)
+    for (setting, curves), text, panel in zip(shown, titles, panels, strict=False):
         other = behind(setting, [each for each, _ in shown])
         for first in [its[0] for each, its in shown if each is other]:
             panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
         for curve in curves[: repeats_drawn(settings)]:
             panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
-        titled(panel, setting.name + setting.mark)
+        panel.set_title(text, color=INK)
         panel.grid(axis="y")
     if len(shown) % 2 and len(shown) > 1:
         panels[len(shown) - 2].tick_params(labelbottom=True)  # there is none below this one
@@ -230,10 +234,10 @@ def jobs(settings: Sequence[SettingResult]) -> Figure | None:
     """What the time of all jobs of each setting's fastest repeat went to."""
     rows = []
     for each in settings:
-        usable = [record for record in each.records if record.summary and record.summary.get("jobs")]
-        best = max(usable, key=lambda record: record.speed or 0.0, default=None)
+        usable = [repeat for repeat in each.repeats if repeat.summary and repeat.summary.jobs]
+        best = max(usable, key=lambda repeat: repeat.speed or 0.0, default=None)
         if best and best.summary:
-            spent = {words: math.fsum(job["parts"][part] for job in best.summary["jobs"])
+            spent = {words: math.fsum(job.parts[part] for job in best.summary.jobs)
                      for part, words in OF_A_JOB.items()}  # fmt: skip
             rows.append((each.name + each.mark, spent))
     if not rows:

@@ -24,7 +24,7 @@ from relay.comparison.drawing import (
     key_below,
     room_for,
 )
-from relay.comparison.measured import SettingResult
+from relay.comparison.setting_result import SettingResult
 
 BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
 CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
@@ -79,6 +79,8 @@ def cost(candidates: Sequence[Candidate]) -> Figure | None:
     axes = figure.subplots()
     axes.plot(*zip(*front, strict=True), color=ACCENT, linewidth=1, alpha=0.6)
     colours = [ACCENT, *[INK] * (len(candidates) - 1)]
+    for point, colour in zip(points, colours, strict=True):  # before the axes' ends are set: they reach beyond all
+        axes.plot(*point, marker="o", markersize=6, color=colour)
     axes.set_xlabel(f"cost of {candidates[0].piece} (seconds × CPU cores; a GPU counts as several)")
     axes.set_ylabel(f"seconds for {candidates[0].piece}")
     if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
@@ -94,7 +96,6 @@ def cost(candidates: Sequence[Candidate]) -> Figure | None:
     axes.grid()
     offsets = _free_places(axes.transData.transform(points) * 72 / figure.dpi)
     for place, (each, colour) in enumerate(zip(candidates, colours, strict=True)):
-        axes.plot(*points[place], marker="o", markersize=6, color=colour)
         style: dict[str, Any] = {"color": colour, "ha": "center", "va": "center", "annotation_clip": False}
         axes.annotate(str(place + 1), points[place], offsets[place], textcoords="offset points", fontsize=8, **style)
         height = (0.06 + 0.16 * (len(candidates) - 1 - place)) / figure.get_figheight()

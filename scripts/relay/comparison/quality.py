@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.comparison.inputs import Record
-from relay.comparison.measured import Doubt, SettingResult
+from relay.comparison.inputs import RunResult
 from relay.comparison.request import once_seconds, whole_seconds
+from relay.comparison.setting_result import Doubt, SettingResult
 from relay.comparison.statistics import ratio
 from relay.comparison.wording import MISSING, number, percent
 
@@ -34,9 +34,8 @@ class Quality:
         """The label of an axis, with its unit."""
         return f"test {self.name} (%)" if self.name == "accuracy" else f"test {self.name}"
 
-    def as_text(self, row: Mapping[str, Any]) -> str:
-        """The value of a row, or of a summary, in words."""
-        value = row.get(self.column)
+    def as_text(self, value: float | None) -> str:
+        """A value in words."""
         return MISSING if value is None else percent(value) if self.name == "accuracy" else number(value)
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> float | None:
@@ -66,10 +65,10 @@ class Goal:
         accuracy = self.column == "test_accuracy"
         return f"a test {f'accuracy of {percent(self.value, 0)}' if accuracy else f'loss of {number(self.value)}'}"
 
-    def reached(self, record: Record) -> tuple[int, int] | None:
+    def reached(self, repeat: RunResult) -> tuple[int, int] | None:
         """The step of the first evaluation that found it, and that of the one before, or 0; None where none did."""
         before = 0
-        for evaluation in (record.summary or {}).get("evaluations", []):
+        for evaluation in repeat.summary.evaluations if repeat.summary else ():
             value = evaluation.get(self.column)
             if value is not None and (value >= self.value if self.column == "test_accuracy" else value <= self.value):
                 return evaluation["step"], before
@@ -96,22 +95,22 @@ def stated_goal(settings: Sequence[SettingResult], target: float | None) -> Goal
     return Goal("test_loss", max(least)) if least else None
 
 
-def seconds_to(record: Record, goal: Goal) -> float | None:
+def seconds_to(repeat: RunResult, goal: Goal) -> float | None:
     """Seconds until an evaluation found it, as a job would do them: start, steps, evaluations; None where none did."""
-    reached = goal.reached(record)
-    if reached is None or not record.speed or not record.summary:
+    reached = goal.reached(repeat)
+    if reached is None or not repeat.speed or not repeat.summary:
         return None
-    whole, once = whole_seconds(record.run, record.summary), once_seconds(record.summary)
-    return once + (whole - once) * reached[0] / record.run.length.total_steps
+    whole, once = whole_seconds(repeat.run, repeat.summary), once_seconds(repeat.summary)
+    return once + (whole - once) * reached[0] / repeat.run.length.total_steps
 
 
 def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:
     """What the evaluations of each repeat found."""
     by_repeat = [
-        [e[column] for e in (record.summary or {}).get("evaluations", []) if e.get(column) is not None]
+        [e[column] for e in (repeat.summary.evaluations if repeat.summary else ()) if e.get(column) is not None]
         for each in settings
         if each.category == "done"
-        for record in each.records
+        for repeat in each.repeats
     ]
     return [values for values in by_repeat if values]
 
@@ -141,7 +140,7 @@ def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> list[
 def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:
     """By repeat, the share of the test samples that are wrong, or the test loss. None is 0, which has no ratio."""
     column = "test_accuracy" if by_accuracy else "test_loss"
-    values = {each.run.repeat: (each.summary or {}).get(column) for each in setting.records}
+    values = {each.run.repeat: getattr(each.summary, column) for each in setting.repeats if each.summary}
     return {
         repeat: max(1 - value if by_accuracy else value, 1e-6) for repeat, value in values.items() if value is not None
     }

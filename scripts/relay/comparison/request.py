@@ -7,44 +7,47 @@ The latter two grow with the length of the training, and so do the starts of a c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
-from relay.comparison.wording import number
+from relay.comparison.wording import MEBIBYTE, number
+from relay.run_folder.summary import Summary
 from relay.spec.job import Job
 from relay.spec.run import Run
 
+MARGIN = 0.25  # above what was measured, for memory and for time
+STARTERS_MB = 512  # a node's memory for what starts the processes: this project's Python, torchrun, srun
+START_SECONDS = 60.0  # for Slurm, and for a node that is slower to start than the measured ones
+LEAST_MINUTES = 2
 SAVING_SECONDS = 60.0  # kept free at the end of a chain's jobs, in which they save
 
 
-def training_seconds(run: Run, summary: Mapping[str, Any]) -> float:
+def training_seconds(run: Run, summary: Summary) -> float:
     """The seconds of all the run's steps: as recorded, or by the measured speed where that is more."""
     if run.strategy.script:  # how many steps it has is not known
-        return float(summary["train_seconds"] or 0.0)
+        return summary.train_seconds or 0.0
     samples = run.length.total_steps * run.batch.global_batch_size
-    by_speed = samples / summary["samples_per_second"] if summary.get("samples_per_second") else 0.0
-    return max(float(summary["train_seconds"] or 0.0), by_speed)
+    by_speed = samples / summary.samples_per_second if summary.samples_per_second else 0.0
+    return max(summary.train_seconds or 0.0, by_speed)
 
 
-def outside_seconds(summary: Mapping[str, Any], times: float = 1) -> float:
+def outside_seconds(summary: Summary, times: float = 1) -> float:
     """The seconds beside the steps of a training that is so many times as long as the run."""
     once = once_seconds(summary)
     return once + times * (_beside_steps(summary) - once)
 
 
-def once_seconds(summary: Mapping[str, Any]) -> float:
+def once_seconds(summary: Summary) -> float:
     """The seconds that a longer training does not take again: the start of a single job."""
-    start = sum(summary.get(part) or 0.0 for part in ("startup_seconds", "loading_seconds"))
-    return min(start, _beside_steps(summary)) if summary["attempts"] == 1 else 0.0
+    start = (summary.startup_seconds or 0.0) + (summary.loading_seconds or 0.0)
+    return min(start, _beside_steps(summary)) if summary.attempts == 1 else 0.0
 
 
-def _beside_steps(summary: Mapping[str, Any]) -> float:
-    return max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
+def _beside_steps(summary: Summary) -> float:
+    return max(0.0, summary.allocated_seconds - (summary.train_seconds or 0.0))
 
 
-def whole_seconds(run: Run, summary: Mapping[str, Any], times: float = 1) -> float:
+def whole_seconds(run: Run, summary: Summary, times: float = 1) -> float:
     """The seconds of the whole training, if it is so many times as long as the run."""
     return times * training_seconds(run, summary) + outside_seconds(summary, times)
 
@@ -80,7 +83,7 @@ class Request:
 
 
 def request(
-    run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, least_minutes: int = 0, times: float = 1
+    run: Run, summaries: Sequence[Summary], job: Job | None, least_minutes: int = 0, times: float = 1
 ) -> Request:
     """What to ask for to train as the finished repeats did. `job` is what they asked for; None without a scheduler.
 
@@ -109,27 +112,59 @@ def request(
 
 
 def _time(
-    run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int, times: float
+    run: Run, summaries: Sequence[Summary], limit_minutes: int | None, least_minutes: int, times: float
 ) -> tuple[int, int, float, str]:
     """The minutes of a job, the number of jobs, the seconds that all are expected to take, and why."""
     trained = times * max(training_seconds(run, each) for each in summaries)
     outside = [outside_seconds(each, times) for each in summaries]
     once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
-    needed = (trained + once) * (1 + MARGIN) + START_SECONDS
+    wanted = (trained + once) * (1 + MARGIN) + START_SECONDS
     what = "the whole command" if run.strategy.script else f"{times * run.length.epochs:g} epochs"
     why = (
         f"for {what}, {number(trained, 2)} s of training in the slowest repeat, "
         f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "
         f"{START_SECONDS:.0f} s for Slurm's start, in whole minutes"
     )
-    minutes = max(LEAST_MINUTES, math.ceil(needed / 60))
+    minutes = max(LEAST_MINUTES, math.ceil(wanted / 60))
     if limit_minutes is None or minutes <= limit_minutes:
         low = min(least_minutes, limit_minutes or least_minutes)
         if minutes < low:
             return low, 1, trained + once, f"{why}; the cluster wants at least {low} minutes"
         return minutes, 1, trained + once, why
-    in_a_job = max(seconds / each["attempts"] for seconds, each in zip(outside, summaries, strict=True))
+    in_a_job = max(seconds / each.attempts for seconds, each in zip(outside, summaries, strict=True))
     useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
     jobs = math.ceil(trained * (1 + MARGIN) / useful)
     chain_why = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
     return limit_minutes, max(2, jobs), trained + once, chain_why
+
+
+def memory(run: Run, summaries: Sequence[Summary], job: Job | None) -> tuple[int | None, str]:
+    """A node's memory in MB, and why. At most as much as the measured jobs had, which was enough."""
+    if job is not None and job.memory_mb is None:
+        return None, "this partition gives memory by itself"
+    peaks = [each.peak_main_memory_bytes for each in summaries if each.peak_main_memory_bytes]
+    if not peaks:
+        why = "as the measured jobs had, because their peak in main memory was not recorded"
+        return (job.memory_mb, why) if job else (None, "not measured: ask for what your cluster gives by default")
+    held_mb, measured = _held(run, summaries, max(peaks) / MEBIBYTE)
+    needed = math.ceil((held_mb + STARTERS_MB) * (1 + MARGIN))
+    why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more as a margin"
+    if job is not None and job.memory_mb is not None and needed > job.memory_mb:
+        return job.memory_mb, f"as the measured jobs had, which was enough; the bound is {needed} MiB: {why}"
+    return needed, why
+
+
+def _held(run: Run, summaries: Sequence[Summary], peak_mb: float) -> tuple[float, str]:
+    """What the processes of a node hold in MiB, data workers included, and how it is known. `peak_mb`: of a process."""
+    processes, workers = run.shape.processes_per_node, run.feeding.data_workers
+    if run.strategy.script:  # which starts what it likes
+        node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
+        if node_mb > processes * peak_mb:
+            return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with all that the command starts"
+    alone = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
+    if not workers:
+        return processes * peak_mb, alone
+    node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
+    if node_mb > processes * peak_mb:  # else the looks at the node have missed even the processes' own peak
+        return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with its data workers"
+    return processes * (1 + workers) * peak_mb, f"{alone} × {1 + workers} for its data workers, as much each at most"

@@ -13,7 +13,7 @@ from typing import Any
 
 from relay.base.grouped import grouped
 from relay.comparison.columns import SCALING, Row, eligible, speed_in_unit
-from relay.comparison.inputs import Record
+from relay.comparison.inputs import RunResult
 from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
@@ -88,7 +88,10 @@ class Grid:
 
 
 def grids(rows: Sequence[Row]) -> list[Grid]:
-    """A grid for each strategy that was measured with several batches on several numbers of devices."""
+    """A grid for each strategy of which several batches were measured, and one of them on several numbers of devices.
+
+    Its own single process comes before another strategy's.
+    """
     timed = [row for row in rows if eligible(row) and _batch(row) is not None]
     several = grouped(
         (row for row in timed if row["world_size"] > 1), lambda row: (row["strategy"], row["options"], _alike(row))
@@ -96,10 +99,13 @@ def grids(rows: Sequence[Row]) -> list[Grid]:
     alone = [row for row in timed if row["world_size"] == 1]
     tables = []
     for (strategy, _, alike), members in several.items():
-        members = [*(row for row in alone if _alike(row) == alike), *members]
+        others = [row for row in alone if _alike(row) == alike]
+        own = [row for row in others if row["strategy"] == strategy]
+        members = [*(own or others), *members]
         sizes = sorted({_size(row) for row in members})
         batches = sorted({_batch(row) or 0 for row in members})
-        if len(sizes) > 1 and len(batches) > 1:
+        cells = {(_batch(row), _size(row)) for row in members}
+        if len(batches) > 1 and len(cells) > len(batches):  # else no row has two sizes to compare
             tables.append(_grid(strategy, members, sizes, batches))
     return tables
 
@@ -137,7 +143,7 @@ def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in (*names, "data_workers", "cpus_per_task", "threads", "epochs"))
 
 
-def scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
+def scale(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]]) -> None:
     """Fill in the scaling efficiency of eligible settings. Each is compared with itself on the fewest devices.
 
     Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.comparison.columns import COMPARISON, MEASURED, POOLED, Row, category, eligible
-from relay.comparison.inputs import Inputs, Record, Skipped
-from relay.comparison.measured import by_setting, paired, rounds_of
+from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible
+from relay.comparison.inputs import Inputs, RunResult, Skipped
 from relay.comparison.no_result import Status, summed_up
 from relay.comparison.objections import by_repeat, differing, mixed, outliers, proven, refusals
 from relay.comparison.scaling import scale
+from relay.comparison.setting_result import by_setting, paired, rounds_of
 from relay.comparison.statistics import geometric_mean, ratio, standing
+from relay.run_folder.summary import Summary
 from relay.spec import strategy_files
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
 from relay.spec.run import Setting
@@ -23,12 +24,12 @@ _CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
 
 def run_rows(inputs: Inputs) -> list[Row]:
     """One row per run, for `runs.csv`."""
-    return [_run_row(record) for record in inputs.records]
+    return [_run_row(each) for each in inputs.runs]
 
 
 def comparison_rows(inputs: Inputs) -> list[Row]:
     """One row per setting, for `comparison.csv`. Of what is trained, the fastest comes first, and skipped ones last."""
-    groups = by_setting(inputs.records)
+    groups = by_setting(inputs.runs)
     rows = {setting: _pooled(group) for setting, group in groups.items()}
     skipped = [_skipped(entry) for entry in inputs.skipped]
     _tell_apart(rows, groups, skipped)
@@ -49,11 +50,10 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     return sorted(complete, key=lambda row: (str(row["task"]), places[row["trained"]], *_order(row)))
 
 
-def _run_row(record: Record) -> Row:
-    run, summary = record.run, record.summary or {}
-    copied = {key: value for key, value in summary.items() if not isinstance(value, (list, dict))}
-    copied |= {"samples_per_second": record.speed}
-    return copied | {
+def _run_row(result: RunResult) -> Row:
+    run, summary = result.run, result.summary
+    measured = {name: getattr(summary, name, None) for name in RUNS}
+    return measured | {
         "run": run.id,
         "setting": run.setting_id,
         "task": run.task.name,
@@ -61,12 +61,13 @@ def _run_row(record: Record) -> Row:
         "repeat": run.repeat,
         "seed": run.seed,
         "device": run.shape.device,
-        "segments": record.segments,
-        "status": "done" if record.summary else "failed",
-        "reason": record.error or _spot_check(record, "failed") or _remark(record),
-        "spot_check": record.spot_check.status if record.summary else None,
-        "hosts": " ".join(summary.get("hosts", [])),
-        "versions": versions_text(summary.get("versions", {})),
+        "segments": result.segments,
+        "status": "done" if summary else "failed",
+        "reason": result.error or _spot_check(result, "failed") or _remark(result),
+        "spot_check": result.spot_check.status if summary else None,
+        "samples_per_second": result.speed,
+        "hosts": " ".join(summary.hosts) if summary else "",
+        "versions": versions_text(summary.versions) if summary else "",
     }
 
 
@@ -75,68 +76,97 @@ def versions_text(versions: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} {version}" for name, version in sorted(versions.items()) if version)
 
 
-def _remark(record: Record) -> str:
+def _remark(result: RunResult) -> str:
     """A note on a run that is done: its own, or why it has no speed; '' without any."""
-    if record.summary is None:
-        return ""
-    reason = str(record.summary.get("reason") or "")
-    return reason if reason or record.speed else "not timed: no step after the warm-up was measured"
+    if result.summary is None or result.summary.reason:
+        return result.summary.reason if result.summary else ""
+    return "" if result.speed else "not timed: no step after the warm-up was measured"
 
 
-def _spot_check(record: Record, status: Status) -> str:
+def _spot_check(result: RunResult, status: Status) -> str:
     """What a finished run's spot check has to tell, where it ended so; else ''."""
-    check, what = record.spot_check, "not spot-checked" if status == "not checked" else "spot check failed"
-    return f"{what}: {check.reason}" if record.summary and check.status == status else ""
+    check, what = result.spot_check, "not spot-checked" if status == "not checked" else "spot check failed"
+    return f"{what}: {check.reason}" if result.summary and check.status == status else ""
 
 
-def _pooled(group: Sequence[Record]) -> Row:
-    run, first = group[0].run, group[0]
-    verdict = first.verdict if proven(group) else None  # that of other code is not these runs'
-    finished = [record.summary for record in group if record.summary]
-    measured = list(rounds_of(group).values())
-    row: Row = _setting_columns(run, Path(run.strategy.file)) | {
+def _pooled(repeats: Sequence[RunResult]) -> Row:
+    """The row of a setting, of all its repeats."""
+    run, finished = repeats[0].run, [each.summary for each in repeats if each.summary]
+    return {
+        **_setting_columns(run, Path(run.strategy.file)),
         "repeats": len(finished),
-        "repeats_planned": len(group),
-        "segments": max(record.segments for record in group),
-        "gate": first.gate,
+        "repeats_planned": len(repeats),
+        "segments": max(each.segments for each in repeats),
+        "gate": repeats[0].gate,
         "setting": run.setting_id,
-        "max_loss_difference": verdict["max_loss_difference"] if verdict else None,
         "goodput": _goodput(finished),
-        **_measured(finished),
-        "hosts": " ".join(sorted({host for summary in finished for host in summary["hosts"]})) or None,
+        **{name: _one(column.pooled, [getattr(each, name) for each in finished])
+           for name, column in POOLED_FIGURES.items()},
+        **_speed([*rounds_of(repeats).values()], run.shape.devices),
+        "hosts": " ".join(sorted({host for summary in finished for host in summary.hosts})) or None,
+        "spot_checks": summed_up(each.spot_check for each in repeats if each.summary),
+        **_judged(repeats),
+    }  # fmt: skip
+
+
+def _one(pooled: str, values: Sequence[Any]) -> Any:
+    """The repeats' values of a figure as one; None where no repeat has it."""
+    known = [value for value in values if value is not None]
+    return POOLED[pooled](known) if known else None
+
+
+def _speed(speeds: Sequence[float], devices: int) -> Row:
+    """The mean speed of the repeats that were timed, with its interval; nothing without any."""
+    if not speeds:
+        return {}
+    speed = geometric_mean(speeds)
+    return {
+        "samples_per_second": speed.value,
+        "samples_per_second_low": speed.low,
+        "samples_per_second_high": speed.high,
+        "samples_per_second_per_device": speed.value / devices,
     }
-    if measured:
-        speed = geometric_mean(measured)
-        row |= {
-            "samples_per_second": speed.value,
-            "samples_per_second_low": speed.low,
-            "samples_per_second_high": speed.high,
-            "samples_per_second_per_device": speed.value / run.shape.devices,
-        }
-    ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
-    refused = [] if ungated else [*refusals(group), *by_repeat(group, lambda record: _spot_check(record, "failed"))]
-    faults = [*ungated, *by_repeat(group, lambda record: _error(record, refused))]
-    unproven = (verdict or {}).get("unprovable")
-    noted = unproven and not run.strategy.script  # of scripts it is known, and stands in the answer
-    unproven_note = [f"measured, not proven: because {unproven}"] if noted else []
-    lossy = verdict.get("lossy") if verdict else None
-    lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
-    unchecked = by_repeat(group, lambda record: _spot_check(record, "not checked"))
-    dropped = [first.dropped] if first.dropped and not (refused or faults) else []
-    reasons = [*refused, *faults, *dropped, *unproven_note, *by_repeat(group, _remark), *lossy_note, *unchecked]
-    return row | {
-        "spot_checks": summed_up(record.spot_check for record in group if record.summary),
+
+
+def _goodput(finished: Sequence[Summary]) -> float | None:
+    """Time on steps that were kept, divided by the allocated time, over all repeats; longer repeats weigh more."""
+    timed = [(each.goodput, each.allocated_seconds) for each in finished if each.goodput is not None]
+    allocated = math.fsum(seconds for _, seconds in timed)
+    return math.fsum(goodput * seconds for goodput, seconds in timed) / allocated if allocated else None
+
+
+def _judged(repeats: Sequence[RunResult]) -> Row:
+    """What its gate and its spot checks say of a setting, what became of it, and all that is to be said of that."""
+    first, gated = repeats[0], repeats[0].verdict is not None
+    verdict = (first.verdict if proven(repeats) else None) or {}  # that of other code is not these runs'
+    failed_checks = by_repeat(repeats, lambda each: _spot_check(each, "failed"))
+    refused = [*refusals(repeats), *failed_checks] if gated else []
+    faults = by_repeat(repeats, lambda each: _error(each, refused))
+    if not gated:
+        faults.insert(0, "the equivalence gate gave no verdict")
+    dropped = "" if refused or faults else first.dropped
+    unproven, lossy = verdict.get("unprovable"), verdict.get("lossy")
+    notes = [
+        # Of scripts it is known, and stands in the answer.
+        f"measured, not proven: because {unproven}" if unproven and not first.run.strategy.script else "",
+        *by_repeat(repeats, _remark),
+        f"{lossy} is lossy: its update is only bounded by the gate" if lossy else "",
+        *by_repeat(repeats, lambda each: _spot_check(each, "not checked")),
+    ]
+    known = gated and bool(refused or not unproven)
+    return {
+        "max_loss_difference": verdict.get("max_loss_difference"),
         "lossy": lossy,
         "status": "failed" if faults else "dropped" if dropped else "done",
-        "equivalent": None if ungated or (unproven and not refused) else not refused,
+        "equivalent": not refused if known else None,
         "unproven": None if refused else unproven,
-        "reason": "; ".join(reasons) or None,
+        "reason": "; ".join(filter(None, [*refused, *faults, dropped, *notes])) or None,
     }
 
 
-def _error(record: Record, refused: Sequence[str]) -> str:
+def _error(result: RunResult, refused: Sequence[str]) -> str:
     """The run's error; only that there is one where the gate's problems have its words already."""
-    return "failed likewise" if any(record.error and record.error in problem for problem in refused) else record.error
+    return "failed likewise" if any(result.error and result.error in problem for problem in refused) else result.error
 
 
 def _setting_columns(setting: Setting, file: Path) -> Row:
@@ -149,30 +179,13 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
     return declared | own | of_task
 
 
-def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
-    """The figures of the finished repeats, combined; None where no repeat has the figure."""
-    row: Row = {}
-    for name, column in MEASURED.items():
-        if column.pooled:
-            values = [summary[name] for summary in finished if summary.get(name) is not None]
-            row[name] = POOLED[column.pooled](values) if values else None
-    return row
-
-
-def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
-    """Time on steps that were kept, divided by the allocated time, over all repeats; longer repeats weigh more."""
-    timed = [each for each in summaries if each["goodput"] is not None and each["allocated_seconds"]]
-    allocated = math.fsum(each["allocated_seconds"] for each in timed)
-    return math.fsum(each["goodput"] * each["allocated_seconds"] for each in timed) / allocated if timed else None
-
-
 def _skipped(skipped: Skipped) -> Row:
     own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file))
     own |= dict.fromkeys(("unit", "units_per_sample"))
     return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
 
 
-def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], skipped: Sequence[Row]) -> None:
+def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], skipped: Sequence[Row]) -> None:
     """Have what trains otherwise in batch, optimization or precision told as `training`, where nothing was evaluated.
 
     Speeds do not compare such trainings. What was skipped stands beside the same training or, without one, the first.
@@ -187,12 +200,12 @@ def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], ski
             row["training"] = training if training in labels[: len(alike)] else labels[0]
 
 
-def _evaluated(group: Sequence[Record]) -> bool:
-    evaluations = [each for record in group if record.summary for each in record.summary["evaluations"]]
+def _evaluated(group: Sequence[RunResult]) -> bool:
+    evaluations = [each for repeat in group if repeat.summary for each in repeat.summary.evaluations]
     return any(each.get("test_loss") is not None or each.get("test_accuracy") for each in evaluations)
 
 
-def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
+def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], margin: float) -> None:
     """Fill in each eligible setting's speed relative to the fastest that trains the same, and its standing."""
     for same in {comparable(row) for row in rows.values()}:
         timed = [setting for setting, row in rows.items() if comparable(row) == same and eligible(row)]

@@ -108,7 +108,7 @@ def _table(
         yield "relative\nspeed", {"no_wrap": True}, outcome
         if evaluated:
             heading = "acc. %" if learnt.name == "accuracy" else learnt.name
-            yield f"test\n{heading}", _FIGURE, Text(learnt.as_text(row).removesuffix(" %"), style=struck)
+            yield f"test\n{heading}", _FIGURE, Text(learnt.as_text(row[learnt.column]).removesuffix(" %"), style=struck)
         gate = UNPROVEN if row["unproven"] else {None: MISSING, True: marks[0], False: marks[1]}[row["equivalent"]]
         gate += " lossy" if row["equivalent"] and row["lossy"] else ""
         yield "gate", {"justify": "center", "no_wrap": True}, Text(gate, "green" if row["equivalent"] else "red")

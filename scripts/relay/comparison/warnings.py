@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from relay.comparison.candidates import cores
-from relay.comparison.measured import SettingResult
-from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS
-from relay.comparison.request import request
+from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
+from relay.comparison.setting_result import SettingResult
 from relay.comparison.statistics import LEAST_REPEATS, oddest
 from relay.comparison.words import environment
+from relay.run_folder.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -61,30 +61,31 @@ def _facts(each: SettingResult) -> dict[str, Any]:
 
 def _odd(each: SettingResult) -> Mapping[str, Any] | None:
     """The repeat that is farthest from the others, and how many times as fast it is."""
-    timed = [record for record in each.records if record.speed]
+    timed = [repeat for repeat in each.repeats if repeat.speed]
     odd = oddest(each.speeds) if timed else None
     if odd is None:
         return None
-    record = timed[odd.place]
-    return {"repeat": record.run.repeat + 1, "ratio": odd.ratio, "hosts": (record.summary or {}).get("hosts", [])}
+    repeat = timed[odd.place]
+    hosts = repeat.summary.hosts if repeat.summary else ()
+    return {"repeat": repeat.run.repeat + 1, "ratio": odd.ratio, "hosts": hosts}
 
 
-def _crowded(each: SettingResult) -> Mapping[str, Any] | None:
+def _crowded(each: SettingResult) -> Summary | None:
     """The first summary that tells of more threads on a node than it has CPUs."""
-    return next((x for x in each.summaries if x.get("threads_on_node", 0) > x.get("cpus_of_node", 0)), None)
+    return next((x for x in each.summaries if x.threads_on_node > x.cpus_of_node), None)
 
 
 def _memory_mb(each: SettingResult) -> int | None:
     """What a node of the jobs needs, a margin included; None where that, or what was asked for, is not known."""
-    measured = any(summary.get("peak_main_memory_bytes") for summary in each.summaries)
+    measured = any(summary.peak_main_memory_bytes for summary in each.summaries)
     asked = each.job and each.job.memory_mb
     return request(each.run, each.summaries, each.job).memory_mb if asked and measured else None
 
 
 def _minutes(each: SettingResult) -> float:
     """Those of the longest job."""
-    held = [sum(job["parts"].values()) for summary in each.summaries for job in summary.get("jobs", ())]
-    return max([*held, *(summary["allocated_seconds"] / summary["attempts"] for summary in each.summaries)]) / 60
+    held = [job.seconds for summary in each.summaries for job in summary.jobs]
+    return max([*held, *(summary.allocated_seconds / summary.attempts for summary in each.summaries)]) / 60
 
 
 FOUND: Mapping[str, Callable[[SettingResult], Any]] = {
@@ -92,7 +93,7 @@ FOUND: Mapping[str, Callable[[SettingResult], Any]] = {
     "crowded": _crowded,
     "cores": lambda each: cores(each.run),
     "samples_per_process": lambda each: each.run.batch.global_batch_size / each.run.shape.world_size,
-    "graphs": lambda each: [summary for summary in each.summaries if "replayed_steps" in summary],
+    "graphs": lambda each: [summary for summary in each.summaries if summary.replayed_steps is not None],
     "memory_mb": _memory_mb,
     "minutes": _minutes,
     "minutes_wanted": lambda each: max(LEAST_MINUTES, math.ceil(_minutes(each) * (1 + MARGIN) + START_SECONDS / 60)),

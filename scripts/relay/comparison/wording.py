@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay.base.clock import duration
 from relay.comparison.columns import speed_in_unit
-from relay.comparison.needed import MEBIBYTE
-from relay.comparison.statistics import Estimate
 from relay.spec.labels import counted
 
+if TYPE_CHECKING:  # the planner, which needs figures in words, is spared numpy
+    from relay.comparison.statistics import Estimate
+
+MEBIBYTE = 2**20
 MISSING = "–"
 MOST_NAMED = 3  # settings in a sentence
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart

@@ -99,8 +99,8 @@ def beside_itself(best: Candidate, margin: float) -> Mapping[str, Estimate | boo
 def first_and_last_day(best: Candidate) -> Iterator[tuple[str, str, Estimate]]:
     """The first and the last day of a setting's repeats, and the ratio of the last to the first, if these differ."""
     days = gathered(
-        (each.summary["started_at"][:10], best.rates[each.run.repeat])
-        for each in best.records
+        ((each.summary.started_at or "")[:10], best.rates[each.run.repeat])
+        for each in best.repeats
         if each.run.repeat in best.rates and each.summary
     )
     if len(days) > 1:
@@ -109,20 +109,20 @@ def first_and_last_day(best: Candidate) -> Iterator[tuple[str, str, Estimate]]:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Undecided:
     """The settings of which the intervals do not tell whether they are better, and what would tell.
 
     `groups`: those that cost the same and would begin to be better at the same speed, together. `far`: those that look
     clearly too slow. `among`: the recommended one and all of them. `widest` is that of these whose repeats are farthest
-    apart: its fastest is `spread` times as fast as its slowest. `repeats` of each would tell, in so many `hours`; None
-    where more would hardly help.
+    apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each would tell, in so many
+    `hours`; None where more would hardly help.
     """
 
     groups: Sequence[Sequence[Compared]]
     far: Sequence[Compared]
     among: Sequence[Candidate]
     widest: Candidate
-    repeats: int | None
+    repeats_to_tell: int | None
 
     @property
     def spread(self) -> float:
@@ -140,11 +140,11 @@ class Doubt:
 
     @property
     def hours(self) -> float:
-        return sum(each.training_hours * ((self.repeats or 0) - len(each.speeds)) for each in self.among)
+        return sum(each.training_hours * ((self.repeats_to_tell or 0) - len(each.speeds)) for each in self.among)
 
 
-def doubt(answer: Answer) -> Doubt:
-    """What is in doubt of an answer that is `unclear`."""
+def undecided(answer: Answer) -> Undecided:
+    """What the measurements do not tell of an answer that is `unclear`."""
     assert answer.best is not None
     far = [each for each in answer.unclear if each.ratio.value * OUT_OF_QUESTION < answer.turns_at(each)]
     far = far if len(far) > 1 else []
@@ -153,7 +153,7 @@ def doubt(answer: Answer) -> Doubt:
     among = [answer.best, *(each.other for each in answer.unclear)]
     widest = max(among, key=_spread)
     in_vain = any(each.kind in NEIGHBOURS for each in answer.doubts) and _spread(widest) >= FAR_APART
-    return Doubt(list(groups.values()), far, among, widest, None if in_vain else answer.repeats)
+    return Undecided(list(groups.values()), far, among, widest, None if in_vain else answer.repeats_to_tell)
 
 
 def _spread(candidate: Candidate) -> float:
@@ -257,7 +257,7 @@ def environment() -> Environment:
         auto_reload=False,  # one comparison is told in the words of one version
     )
     named = (
-        *wording.FIGURES, counted, size, doubt, ends_first, beside_itself, first_and_last_day, slower_by,
+        *wording.FIGURES, counted, size, undecided, ends_first, beside_itself, first_and_last_day, slower_by,
         beside_computing, columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title,
         wording.speed_and_spread, scaling.shown, markdown_table, cell, coded, sentence, certainty, in_short, doubts,
         why_not_the_fastest, reasons, not_measured, not_recommended, jobs,

@@ -64,10 +64,10 @@ def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int
     if not script or not summaries or not times:
         return None
     source = counted(len(times), "job")
-    steps = max(int(each.get("steps_reached") or 0) for each in summaries)
+    steps = max(each.steps_reached or 0 for each in summaries)
     if script.chained and steps:
         return job_times.mean(times), source, steps
-    whole = sum(each["allocated_seconds"] for each in summaries) / len(summaries)
+    whole = sum(each.allocated_seconds for each in summaries) / len(summaries)
     source = f"{source}; it keeps no checkpoints by relay.chain, so that one job has to do all of it"
     return JobTimes(seconds_per_step=whole, startup_seconds=0.0, jobs=len(times)), source, 1
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from relay.base import typed
 from relay.base.errors import NoNode, Unavailable, UserError
-from relay.base.files import read_json_or
 from relay.base.grouped import grouped
-from relay.comparison.needed import LEAST_MINUTES, MARGIN, START_SECONDS, memory
+from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, memory
 from relay.planning.plan import Plan, PlannedSetting
 from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
+from relay.run_folder.summary import FILE, Summary
 from relay.slurm import commands, shapes
 from relay.slurm.requested import Sized
 from relay.spec.identity import fingerprint
@@ -34,7 +35,7 @@ class Trained:
     run: Run
     times: tuple[JobTimes, ...]
     job: Job | None
-    summary: Mapping[str, Any] | None
+    summary: Summary | None
 
 
 def trained_before(plan: Plan, planned: PlannedSetting) -> list[Trained]:
@@ -59,9 +60,8 @@ def _trained(results: Path, strategies: Collection[str]) -> Iterator[Trained]:
         except (OSError, UserError, ValueError, TypeError, KeyError):
             continue  # of another version, or damaged: it then counts as not measured
         if times := job_times.of_run(places.work):
-            summary = read_json_or(places.run / "summary.json", None)
-            done = isinstance(summary, dict) and summary.get("status") == "done"
-            yield Trained(run, tuple(times), job, summary if done else None)
+            summary = typed.read(Summary, places.run / FILE)
+            yield Trained(run, tuple(times), job, summary if summary and summary.status == "done" else None)
 
 
 def _kind(setting: Setting) -> str:
@@ -94,7 +94,7 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     except UserError:  # a segment in minutes whose speed is not measured
         return None
     declared = plan.job_by_config(next(run for run in plan.runs if run.setting_id == planned.id))
-    summaries: list[Mapping[str, Any]] = [each.summary for each in done if each.summary]
+    summaries = [each.summary for each in done if each.summary]
     had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
     cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
     memory_mb, memory_why = memory(done[0].run, summaries, cap)
@@ -114,12 +114,12 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
 
 
-def _of_command(planned: PlannedSetting, summaries: list[Mapping[str, Any]], declared: Job) -> tuple[int, str]:
+def _of_command(planned: PlannedSetting, summaries: list[Summary], declared: Job) -> tuple[int, str]:
     """The minutes of a command's job, and why. One that goes on as a chain uses the time that it has."""
     script = planned.setting.strategy.script
     if script and script.chained:
         return declared.minutes, "its jobs end in time by themselves"
-    longest = max(sum(job["parts"].values()) for each in summaries for job in each["jobs"])
+    longest = max(job.seconds for each in summaries for job in each.jobs)
     minutes = max(LEAST_MINUTES, math.ceil((longest * (1 + MARGIN) + START_SECONDS) / 60))
     why = f"{longest:.0f} s in the longest job, {100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
     return min(declared.minutes, minutes), why

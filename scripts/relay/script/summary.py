@@ -5,43 +5,40 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from relay.run_folder.attempts import Line, Records
+from relay.run_folder.summary import Summary
 from relay.spec.run import Run
-from relay.training.summary import Recorded, described, quantiles, recorded_of, remarks, thinned
+from relay.training.summary import Attempts, of_jobs, quantiles, recorded_of, remarks, thinned
 
 
-def summarise(run: Run, work: Path) -> dict[str, Any]:
+def summarise(run: Run, work: Path) -> Summary:
     """The summary of a command that has ended. Raises UserError where its records are gone."""
-    chain, recorded = recorded_of(run, work)
-    trained_by = [records for _, records in recorded if records]
+    chain, attempts = recorded_of(run, work)
+    trained_by = [records for _, records in attempts if records]
     counted = _counted(run, trained_by)
-    measured = [block for start, blocks in counted for block in _after_warm_up(run, start, blocks)]
-    seconds = math.fsum(b[2] for b in measured)
-    steps = int(sum(b[1] - b[0] for b in measured)) if of_steps(run) else 0
+    timed = [block for start, blocks in counted for block in _after_warm_up(run, start, blocks)]
+    seconds = math.fsum(b[2] for b in timed)
     trained = [math.fsum(block[2] for block in blocks) for _, blocks in counted]
     losses, accuracies = _values(trained_by, "loss"), _values(trained_by, "accuracy")
     wrong = next((value for _, value in losses if not math.isfinite(value)), None)
     refused = "" if wrong is None else f"the loss that the command printed is {wrong}: the training diverged"
-    figures = described(run, work, chain, _from_first_step(recorded), trained)
-    return {
+    figures = of_jobs(run, work, chain, _from_first_step(attempts), trained)
+    if run.shape.device == "cuda":  # of a command that is not known itself, as the GPU's driver tells
+        figures["peak_memory_bytes"] = figures.get("peak_gpu_memory_bytes")
+    return Summary(
         **figures,
-        "status": "failed" if refused else "done",
-        "reason": refused or remarks(run, len(measured), chain, recorded),
-        "samples_per_second": math.fsum(b[4] for b in measured) / seconds if seconds else None,
-        "measured_steps": steps,
-        **quantiles(measured if of_steps(run) else []),
-        "data_wait_fraction": None,
-        "test_accuracy": accuracies[-1][1] if accuracies else None,
-        "test_loss": None,
-        "test_metric": None,
-        "train_loss": losses[-1][1] if losses and not refused else None,
-        "evaluations": [],
-        "losses": thinned([pair for pair in losses if math.isfinite(pair[1])]),
-        **({"peak_memory_bytes": figures.get("peak_gpu_memory_bytes")} if run.shape.device == "cuda" else {}),
-        "steps_reached": max((line.get("step", 0) for records in trained_by for line in records.lines), default=0),
-    }
+        status="failed" if refused else "done",
+        reason=refused or remarks(run, len(timed), chain, attempts),
+        samples_per_second=math.fsum(b[4] for b in timed) / seconds if seconds else None,
+        measured_steps=int(sum(b[1] - b[0] for b in timed)) if of_steps(run) else 0,
+        **quantiles(timed if of_steps(run) else []),
+        test_accuracy=accuracies[-1][1] if accuracies else None,
+        train_loss=losses[-1][1] if losses and not refused else None,
+        evaluations=(),
+        losses=thinned([pair for pair in losses if math.isfinite(pair[1])]),
+        steps_reached=max((line.get("step", 0) for records in trained_by for line in records.lines), default=0),
+    )
 
 
 def of_steps(run: Run) -> bool:
@@ -92,10 +89,10 @@ def _of(line: Line, name: str) -> list[float]:
     return values
 
 
-def _from_first_step(recorded: Recorded) -> Recorded:
+def _from_first_step(attempts: Attempts) -> Attempts:
     """The same, where the first line is told at the first step: what comes before that is loading."""
     moved = []
-    for attempt, records in recorded:
+    for attempt, records in attempts:
         first_at = next((line["first_at"] for line in records.lines if line.get("first_at")), None)
         lines = [records.lines[0] | {"time": first_at}, *records.lines[1:]] if first_at else records.lines
         moved.append((attempt, Records(lines)))

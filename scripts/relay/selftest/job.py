@@ -102,7 +102,7 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
         return False, f"{message} (status {first})"
     if status := run_segment(places, 0, steps, tries=2):
         return False, f"killed after step {killed[0]}, it did not go on (status {status})"
-    uncut, resumed = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
+    uncut, resumed = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work).as_dict()
     if uncut is None:
         raise UserError(f"run {run.id}: {results / 'runs' / run.id}/summary.json is missing; it is trained first")
     began, theirs = killed[0], kept_losses(Places(results, run.id).work)

@@ -8,39 +8,19 @@ the job. The wait in the queue is before all of this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import fsum
 from typing import Any
 
 from relay.run_folder.attempts import Records
 from relay.run_folder.run_chain import Attempt
+from relay.run_folder.summary import JobTime
 
 PARTS = ("startup", "loading", "steps", "repeated", "evaluation", "saving", "idle")
-# Their names in a summary, and so in the tables. That of `steps` is `train_seconds`.
-COLUMNS = {part: f"{part}_seconds" for part in PARTS if part != "steps"}
 
 
-@dataclass(frozen=True)
-class Spent:
-    """An attempt's time: the seconds that its job waited before it began, and the seconds of each part.
-
-    `queued` is None where no scheduler told it. `last` is the last step of which the records tell.
-    """
-
-    attempt: Attempt
-    queued: float | None
-    last: int | None
-    parts: Mapping[str, float]
-
-    @property
-    def seconds(self) -> float:
-        """How long the job was held."""
-        return fsum(self.parts.values())
-
-
-def spent(attempt: Attempt, records: Records, counted: float) -> Spent:
-    """The time of an attempt.
+def spent(attempt: Attempt, records: Records, counted: float) -> JobTime:
+    """What the time of an attempt's job went to.
 
     `counted` are the seconds of its steps that count. Of a job that was killed whole, its time ends with its last sign
     of life. No less is held than was trained: a clock that was set back says less.
@@ -63,7 +43,7 @@ def spent(attempt: Attempt, records: Records, counted: float) -> Spent:
     parts["idle"] = max(0.0, ended - began - fsum(parts.values()))
     submitted = attempt.submitted if attempt.job_started is not None else None
     queued = None if submitted is None else max(0.0, began - submitted)
-    return Spent(attempt, queued, _reached(records), parts)
+    return JobTime(attempt=attempt.number, job=attempt.job, last=_reached(records), queued=queued, parts=parts)
 
 
 def _reached(records: Records) -> int | None:
@@ -71,18 +51,8 @@ def _reached(records: Records) -> int | None:
     return int(records.end.get("end", records.start + len(records.losses))) if records else None
 
 
-def split(attempts: Sequence[Spent]) -> dict[str, Any]:
+def split(jobs: Sequence[JobTime]) -> dict[str, Any]:
     """What a summary has of it: the seconds of each part over all attempts, and the `jobs` one by one."""
-    queued = [each.queued for each in attempts if each.queued is not None]
-    totals = {name: round(fsum(each.parts[part] for each in attempts), 6) for part, name in COLUMNS.items()}
-    jobs = [
-        {
-            "attempt": each.attempt.number,
-            "job": each.attempt.job,
-            "last": each.last,
-            "queued": each.queued,
-            "parts": {part: round(each.parts[part], 3) for part in PARTS},
-        }
-        for each in attempts
-    ]
-    return {"queue_seconds": fsum(queued) if queued else None, **totals, "jobs": jobs}
+    queued = [each.queued for each in jobs if each.queued is not None]
+    totals = {f"{part}_seconds": round(fsum(each.parts[part] for each in jobs), 6) for part in PARTS if part != "steps"}
+    return {"queue_seconds": fsum(queued) if queued else None, **totals, "jobs": tuple(jobs)}

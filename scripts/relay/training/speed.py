@@ -37,7 +37,7 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
         write_json(places.run / "start.json", {"generation": "speed"})
         if run_segment(places, 0, steps, tries=1) != 0:
             raise UserError(f"setting {run.setting_id}: its speed could not be measured; the lines above say why")
-        speed = summarise(probe, places.work)["samples_per_second"]
+        speed = summarise(probe, places.work).samples_per_second
         if speed is None:
             raise UserError(f"setting {run.setting_id}: {steps} steps leave none to measure after the warm-up")
         (times,) = job_times.of_run(places.work)

@@ -62,7 +62,5 @@ def figures(split: StepSplit | None, step_seconds: float | None) -> dict[str, An
     """What a summary has of it. `step_seconds` is the median of the steps that were timed."""
     if split is None or not split.ranks or split.seconds <= 0:
         return {}
-    columns: dict[str, Any] = {COLUMNS[part]: round(value, 4) for part, value in split.fractions().items()}
-    if step_seconds:
-        columns["observed_step_ratio"] = round(split.seconds / step_seconds, 4)
-    return columns
+    parts: dict[str, Any] = {COLUMNS[part]: round(value, 4) for part, value in split.fractions().items()}
+    return parts | ({"observed_step_ratio": round(split.seconds / step_seconds, 4)} if step_seconds else {})

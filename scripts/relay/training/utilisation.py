@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from typing import Any
 
 from relay.run_folder import samples
 from relay.run_folder.attempts import Records
@@ -67,33 +66,23 @@ class Use:
         return None if power is None else power * self.seconds
 
 
-@dataclass(frozen=True)
-class Seen:
-    """An attempt that was looked at: its nodes, and how many steps it trained."""
-
-    uses: Sequence[Use]
-    steps: int
-
-
-def used(work: Path, attempts: Sequence[tuple[int, Records]], steps_per_epoch: int) -> dict[str, Any]:
-    """The figures of a summary; empty where nothing was looked at.
-
-    `attempts` are their numbers and records.
-    """
-    seen = []
+def used(work: Path, attempts: Sequence[tuple[int, Records]], steps_per_epoch: int) -> dict[str, float]:
+    """The figures of a summary, but for those that no look has told. `attempts` are their numbers and records."""
+    looked_at = []  # of each attempt: the use of its nodes, and how many steps it trained
     for number, records in attempts:
         nodes = [node for node in samples.read(work, number) if node.looks] if records else []
         if nodes:
-            seen.append(Seen([Use(node, records.began, records.last_at) for node in nodes], len(records.losses)))
-    if not seen:
+            looked_at.append(([Use(node, records.began, records.last_at) for node in nodes], len(records.losses)))
+    if not looked_at:
         return {}
-    uses = [use for each in seen for use in each.uses]
+    uses = [use for its, _ in looked_at for use in its]
     had = fsum(use.node.cpus * use.seconds for use in uses)
     figures = {
         "cpu_utilisation": fsum(use.cpu_seconds for use in uses) / had if had > 0 else None,
         "other_cpus": _other_cpus(uses),
         "peak_node_memory_bytes": max(look.resident_bytes for use in uses for look in use.node.looks),
-        **_of_gpus(seen, uses, steps_per_epoch),
+        **_of_gpus(uses),
+        **_energy(looked_at, steps_per_epoch),
     }
     return {name: value for name, value in figures.items() if value is not None}
 
@@ -108,21 +97,27 @@ def _other_cpus(uses: Sequence[Use]) -> float | None:
     return max(0.0, *counts) if counts else None
 
 
-def _of_gpus(seen: Sequence[Seen], uses: Sequence[Use], steps_per_epoch: int) -> dict[str, float | None]:
+def _of_gpus(uses: Sequence[Use]) -> dict[str, float | None]:
     """Figures of all GPUs together; None for what no look has told."""
     looks = [look for use in uses for look in use.looks]
     figures = {name: mean([value for look in looks for value in look.readings(of)]) for name, of in MEANS.items()}
-    figures["peak_gpu_memory_bytes"] = max(
-        (each for look in looks for each in look.readings("memory_bytes")), default=None
-    )
-    told = [(each, joules) for each in seen if (joules := [one for use in each.uses for one in use.joules()])]
-    seconds, steps = fsum(each.uses[0].seconds for each, _ in told), sum(each.steps for each, _ in told)
-    if told:
-        energy = fsum(one for _, joules in told for one in joules)
-        figures["gpu_energy_joules"] = energy
-        figures["gpu_power_watts"] = energy / seconds if seconds > 0 else None
-        figures["gpu_energy_joules_per_epoch"] = energy * steps_per_epoch / steps if steps else None
-    return figures
+    peaks = (int(each) for look in looks for each in look.readings("memory_bytes"))
+    return figures | {"peak_gpu_memory_bytes": max(peaks, default=None)}
+
+
+def _energy(looked_at: Sequence[tuple[Sequence[Use], int]], steps_per_epoch: int) -> dict[str, float | None]:
+    """What all GPUs took together, in the attempts that tell it; nothing where none does."""
+    told = [(uses, steps, [one for use in uses for one in use.joules()]) for uses, steps in looked_at]
+    told = [each for each in told if each[2]]
+    if not told:
+        return {}
+    seconds, steps = fsum(uses[0].seconds for uses, _, _ in told), sum(steps for _, steps, _ in told)
+    joules = fsum(one for *_, of_gpus in told for one in of_gpus)
+    return {
+        "gpu_energy_joules": joules,
+        "gpu_power_watts": joules / seconds if seconds > 0 else None,
+        "gpu_energy_joules_per_epoch": joules * steps_per_epoch / steps if steps else None,
+    }
 
 
 def _at(series: Sequence[tuple[float, float]], moment: float) -> float:

@@ -9,8 +9,9 @@ from typing import Any
 from relay.base.clock import other_day
 from relay.base.grouped import grouped
 from relay.comparison.columns import Row, category
-from relay.comparison.inputs import Inputs, Record
+from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.statistics import Rounds
+from relay.run_folder.summary import Summary
 from relay.spec.job import Job
 from relay.spec.labels import setting_labels
 from relay.spec.run import Run
@@ -25,7 +26,7 @@ class SettingResult:
 
     row: Row
     label: str
-    records: Sequence[Record]
+    repeats: Sequence[RunResult]
 
     @property
     def name(self) -> str:
@@ -40,17 +41,17 @@ class SettingResult:
     @property
     def run(self) -> Run:
         """The first repeat."""
-        return self.records[0].run
+        return self.repeats[0].run
 
     @property
     def job(self) -> Job | None:
         """What its jobs asked for; None without a scheduler."""
-        return self.records[0].job
+        return self.repeats[0].job
 
     @property
-    def summaries(self) -> list[dict[str, Any]]:
+    def summaries(self) -> list[Summary]:
         """Those of the finished repeats."""
-        return [record.summary for record in self.records if record.summary]
+        return [repeat.summary for repeat in self.repeats if repeat.summary]
 
     @property
     def speeds(self) -> list[float]:
@@ -60,7 +61,7 @@ class SettingResult:
     @property
     def rounds(self) -> dict[int, float]:
         """The same by repeat."""
-        return rounds_of(self.records)
+        return rounds_of(self.repeats)
 
     @property
     def mark(self) -> str:
@@ -83,24 +84,24 @@ class Doubt:
 
 def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:
     """What was measured of each of `comparison_rows(inputs)`, in their order."""
-    groups = by_setting(inputs.records)
+    groups = by_setting(inputs.runs)
     labels = setting_labels(rows)
     return [SettingResult(row, label, groups.get(row["setting"], [])) for row, label in zip(rows, labels, strict=True)]
 
 
-def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
+def by_setting(runs: Iterable[RunResult]) -> dict[str, list[RunResult]]:
     """The repeats of each setting, in the plan's order of settings and by repeat."""
-    groups = grouped(records, lambda record: record.run.setting_id)
-    return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
+    groups = grouped(runs, lambda each: each.run.setting_id)
+    return {setting: sorted(group, key=lambda each: each.run.repeat) for setting, group in groups.items()}
 
 
-def rounds_of(group: Sequence[Record]) -> dict[int, float]:
+def rounds_of(group: Sequence[RunResult]) -> dict[int, float]:
     """Samples per second of the repeats that were timed, by repeat."""
-    return {record.run.repeat: record.speed for record in group if record.speed}
+    return {each.run.repeat: each.speed for each in group if each.speed}
 
 
 def paired(
-    values: Rounds, records: Sequence[Record], others: Rounds, beside: Sequence[Record]
+    values: Rounds, repeats: Sequence[RunResult], others: Rounds, beside: Sequence[RunResult]
 ) -> tuple[Rounds, Rounds]:
     """Two settings' values by repeat, without repeats that were measured on a day on which the other setting was not.
 
@@ -108,7 +109,7 @@ def paired(
     has other numbers of repeats. A single one that was measured again stays. Where no day is common, all are returned,
     and the answer says so.
     """
-    mine, theirs = _starts(values, records), _starts(others, beside)
+    mine, theirs = _starts(values, repeats), _starts(others, beside)
     kept = [each for each in values if _near(mine.get(each), [*theirs.values()])]
     kept_others = [each for each in others if _near(theirs.get(each), [*mine.values()])]
     left_out = max(len(values) - len(kept), len(others) - len(kept_others))
@@ -120,8 +121,8 @@ def paired(
     )
 
 
-def _starts(values: Rounds, records: Sequence[Record]) -> dict[int, str]:
-    starts = {each.run.repeat: (each.summary or {}).get("started_at") for each in records}
+def _starts(values: Rounds, repeats: Sequence[RunResult]) -> dict[int, str]:
+    starts = {each.run.repeat: each.summary.started_at for each in repeats if each.summary}
     return {repeat: start for repeat, start in starts.items() if start and repeat in values}
 
 
