@@ -21,7 +21,7 @@ from . import writers
 from .agreement import Background, Ranks, Saving
 from .ending import ChainError, say
 from .files import described, disk_refusal, remove, sync
-from .generators import generators, restore
+from .generators import Own, generators, restore
 from .loader import Place
 from .report import reporter
 from .sealed import Folder, damage, manifest, newest_sound, of_another
@@ -44,8 +44,8 @@ class Checkpoints(Background[Files]):
         self.saved = 0
         self._once_failed = False  # whether the last save was
         self._proven = False  # whether a checkpoint of this training was read
-        self._own: list[torch.Generator] = []  # the loader's, of the user's making
-        self._own_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
+        self.own: list[Own] = []  # the loader's, of the user's making
+        self._own_states: list[Any] = []  # as they were loaded, until the loader is known
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
         self._sharded = None
         if state.sharded:
@@ -53,11 +53,11 @@ class Checkpoints(Background[Files]):
 
             self._sharded = Sharded(state)
 
-    def use(self, own: list[torch.Generator]) -> None:
+    def use(self, own: list[Own]) -> None:
         """Save these generators, too, and set them to what was loaded."""
         for each, state in zip(own, self._own_states, strict=False):
             each.set_state(state)
-        self._own, self._own_states = own, []
+        self.own, self._own_states = own, []
 
     # Saving
 
@@ -67,10 +67,11 @@ class Checkpoints(Background[Files]):
         began, partial = time.monotonic(), self.folder.partial(self._attempt, place.step)
         self.ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
         self.ranks.alike(self.state.check)
+        self.state.divide()
         contents = {
             f"rank-{self.ranks.rank}.pt": {
                 "place": place.state(),
-                "generators": generators(self._own),
+                "generators": generators(self.own),
                 **self.state.own(),
             }
         }
