@@ -83,7 +83,7 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
         source = counted(len(times), "job")
         return job_times.mean(times), f"{source} of another length" if alike else source, total
     probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
-    if isinstance(probed, dict) and "startup_seconds" in probed:
+    if isinstance(probed, dict) and all(each.name in probed for each in fields(JobTimes)):
         measured = {each.name: probed[each.name] for each in fields(JobTimes)}
         return JobTimes(**measured), "a short measurement", total
     if seconds := plan.measured.get(planned.id):
@@ -142,7 +142,7 @@ def trained(plan: Plan, results: Path) -> Iterator[str]:
             continue
         places = Places(results, run.id)
         summary = read_json_or(places.run / "summary.json", {})
-        jobs = counted(int(summary.get("attempts", 0)), "job")
+        jobs = counted(int(summary.get("attempts") or 0), "job")
         if run.strategy.script:
             yield f"{run.strategy.name} has ended, in {jobs}: its folder is {places.folder}"
         else:
