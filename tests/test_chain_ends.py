@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
 from living import LONGEST_SECONDS
-from relay.chain import ChainError, ending, loader, reached, resume, signals, things
+from relay.chain import ChainError, ending, loader, reached, resume, signals, state, things
 from relay.chain.peers import Peers
 from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
@@ -156,7 +156,7 @@ def test_data_workers_that_say_nothing_are_told(monkeypatch: pytest.MonkeyPatch)
 
 
 class Large:
-    """A thing whose state is too large to be tried before the training, and which has a time in it."""
+    """A thing whose state has a time in it."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": torch.zeros(2**19), "since": time.localtime()}
@@ -168,6 +168,7 @@ class Large:
 @pytest.mark.usefixtures("kept")
 def test_the_first_checkpoint_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next job would find it too late. Rank 0 alone reads what is alike for all."""
+    monkeypatch.setattr(state, "_check_readable", lambda *_: None)  # it does not see an optimizer's state, for one
     run = resume(model=nn.Linear(1, 1), ema=Large())
     with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: time.struct_time"):
         list(run.steps(range(1, 4)))

@@ -16,10 +16,12 @@ import pytest
 
 from chain_runs import Bench, Chain
 from checkpointed import Checkpoints, Training, filled
+from plans import planned
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.chain import files as of_chains
 from relay.chain import sealed
+from relay.planning import costs, handed
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts, run_chain
 from relay.run_folder.run_chain import read_measured, write_measured
@@ -163,3 +165,14 @@ def test_what_others_have_put_in_the_way_is_not_written_to(tmp_path: Path, write
     assert (tmp_path / "mine").read_text() == "kept"
     assert read_json(tmp_path / "x.json") == {"a": 1}
     assert len([*tmp_path.iterdir()]) == 3
+
+
+@pytest.mark.parametrize("damaged", ["3", "[]", '{"runs": 3, "allocated_seconds": "x"}', '{"runs": [{}]}'])
+def test_a_plan_and_a_summary_of_another_form_keep_no_call_from_planning(tmp_path: Path, damaged: str) -> None:
+    plan = planned({"strategy": "cpu"}, results=tmp_path)
+    summary = Places(tmp_path, plan.runs[0].id).run / "summary.json"
+    summary.parent.mkdir(parents=True)
+    for path in (summary, tmp_path / "plan.json"):
+        path.write_text(damaged)
+    assert handed._edited(plan) == ""
+    assert costs._trained_seconds(Places(tmp_path, plan.runs[0].id)) == 0.0

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+_NUMPYS = {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
 
-def generators(further: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+
+def generators(further: Sequence[Own] = ()) -> dict[str, Any]:
     """The state of every generator, as tensors and plain values, which `weights_only` reads.
 
     `further` are the user's own, such as a loader's.
@@ -26,7 +28,7 @@ def generators(further: Sequence[torch.Generator] = ()) -> dict[str, Any]:
     }
 
 
-def restore(state: dict[str, Any], further: Sequence[torch.Generator] = ()) -> None:
+def restore(state: dict[str, Any], further: Sequence[Own] = ()) -> None:
     """Set every generator to the state that `generators` told."""
     torch.set_rng_state(state["torch"])
     for number, of_device in enumerate(state["cuda"][: torch.cuda.device_count()]):
@@ -40,33 +42,46 @@ def restore(state: dict[str, Any], further: Sequence[torch.Generator] = ()) -> N
 
 
 class Own:
-    """A generator that a script made for itself and gave to `resume`: torch's, numpy's or Python's."""
+    """A generator that a script made for itself, for its loader or given to `resume`: torch's, numpy's or Python's."""
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
-        self.numpys = getattr(generator, "bit_generator", None)  # of numpy's Generator
+        self.numpys = getattr(generator, "bit_generator", None)  # of numpy's Generator, and not of its RandomState
 
     @classmethod
     def holds(cls, thing: Any) -> bool:
         """Whether it is such a generator."""
-        return isinstance(thing, (torch.Generator, random.Random)) or hasattr(thing, "bit_generator")
+        names = {f"{each.__module__}.{each.__name__}" for each in type(thing).__mro__}
+        return isinstance(thing, (torch.Generator, random.Random)) or not names.isdisjoint(_NUMPYS)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, as a tensor or a text."""
-        if isinstance(self.generator, torch.Generator):
-            return {"state": self.generator.get_state()}
-        state = self.numpys.state if self.numpys else self.generator.getstate()
-        return {"state": json.dumps(state, default=lambda array: array.tolist())}
+        """Its state, as `get_state` has it."""
+        return {"state": self.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state that `state_dict` gave."""
+        self.set_state(state["state"])
+
+    def get_state(self) -> torch.Tensor | str:
+        """Its state, as a tensor or a text."""
         if isinstance(self.generator, torch.Generator):
-            self.generator.set_state(state["state"])
-        elif self.numpys:
-            self.numpys.state = json.loads(state["state"])
-        else:
-            version, python, gauss = json.loads(state["state"])
+            return self.generator.get_state()
+        if isinstance(self.generator, random.Random):
+            return json.dumps(self.generator.getstate())
+        state = self.numpys.state if self.numpys else self.generator.get_state(legacy=False)
+        return json.dumps(state, default=lambda array: array.tolist())
+
+    def set_state(self, state: torch.Tensor | str) -> None:
+        """Go on from a state that `get_state` gave."""
+        if isinstance(state, torch.Tensor):
+            self.generator.set_state(state)
+        elif isinstance(self.generator, random.Random):
+            version, python, gauss = json.loads(state)
             self.generator.setstate((version, tuple(python), gauss))
+        elif self.numpys:
+            self.numpys.state = json.loads(state)
+        else:
+            self.generator.set_state(json.loads(state))
 
 
 def _numpy() -> dict[str, Any]:

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from .ending import ChainError
-from .generators import generators, restore
+from .generators import Own, generators, restore
 from .signals import SIGNALS
 
 FEEDING = (DataLoader, Sampler, Dataset)
@@ -75,22 +75,35 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
     _set_epoch(loader, place.epoch)
     if not place.batch:
         place.order = generators(own)
-        return iter(loader)
+        return _begun(loader)
     now = generators(own)
     restore(place.order, own)
 
+    # With workers, the sampler had been asked for batches ahead: where it draws from its own, it goes on by itself.
+    ahead = isinstance(loader, DataLoader) and loader.num_workers > 0
+
     def arrived() -> None:
-        restore(now, own)
+        restore(now, () if ahead else own)
 
     if not reread and type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
         return iter(_passing(loader, place.batch, arrived))
-    return _read_again(iter(loader), place.batch, arrived)
+    return _read_again(_begun(loader), place.batch, arrived)
 
 
-def own_generators(loader: Any) -> list[torch.Generator]:
+def _begun(loader: Any) -> Iterator[Any]:
+    """The loader's iterator. New workers draw a number before the order is drawn: so have those that stayed."""
+    if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return iter(loader)
+
+
+def own_generators(loader: Any) -> list[Own]:
     """The generators that the user gave to a loader, or to what it holds, each once."""
-    given = (getattr(holder, "generator", None) for holder in within(loader))
-    return list(dict.fromkeys(each for each in given if isinstance(each, torch.Generator)))
+    holders = within(loader)
+    given = [each for holder in holders if type(each := getattr(holder, "generator", None)) is torch.Generator]
+    # Those come first, as in checkpoints of before.
+    given += [each for holder in holders for each in getattr(holder, "__dict__", {}).values() if Own.holds(each)]
+    return [Own(each) for each in {id(each): each for each in given}.values()]
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
@@ -123,6 +136,8 @@ def _passing(loader: DataLoader[Any], count: int, arrived: Callable[[], None]) -
     passing = copy.copy(loader)
     # DataLoader forbids to assign it, because an iterator in use would not see it; this one has none yet.
     vars(passing)[name] = _Passing(getattr(loader, name), count, arrived)
+    # Workers that stayed, as where the script has looked at a batch, would pass over nothing.
+    vars(passing)["_iterator"] = None
     return passing
 
 

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from .agreement import Agreement
 from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
+from .generators import Own
 from .loader import batches, epoch_size, heard, own_generators, prepare
 from .peers import Peers
 from .report import reporter
@@ -95,6 +96,7 @@ class Run:
         self._place = content.place  # which is moved on here
         self._lock = lock  # held as long as the run is
         self._goal: int | None = None  # the epochs of `steps` within `epochs`
+        self._given: int | None = None  # the step that `steps` has given
         self._stopped: Stopped | None = None
         self._asked = self._of_steps = False
 
@@ -111,8 +113,13 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, for an outer loop around `steps(loader)`. Saves at its end."""
         while self._place.epoch < count:
-            self._goal = self._place.epoch + 1
+            before, self._goal = self._place.batch, self._place.epoch + 1
             yield self._place.epoch
+            if self._place.epoch < self._goal:
+                if self._place.batch == before:
+                    remedy = "write within run.epochs: for step, batch in run.steps(loader)"
+                    raise ChainError(f"epoch {self._place.epoch} has taken no step of run.steps; {remedy}")
+                self._place.end_epoch()  # the script has left its loop
         self._goal = None
         self.finish()
 
@@ -133,13 +140,19 @@ class Run:
         self._place.loader = epoch_size(loader)
         outer = self._goal is not None
         goal = self._goal or epochs or (None if until else 1)
+        if self._goal and self.epoch >= self._goal:
+            raise ChainError(
+                f"epoch {self.epoch - 1} has had its steps; write run.steps once within run.epochs, with one loader"
+            )
         self._saver.use(own_generators(loader))
         while (goal is None or self.epoch < goal) and (until is None or self.step < until):
             began = self.step
             for batch in heard(self._of_epoch(loader, reread)):
                 self._place.step += 1
                 self._place.batch += 1
+                self._given = self.step
                 yield self.step, batch
+                self._given = None
                 self._go_on()
                 if until is not None and self.step >= until:
                     break
@@ -186,6 +199,8 @@ class Run:
         and ChainError where a checkpoint could not be written.
         """
         self._go_on()
+        if step != (self._given or step):
+            raise ChainError(f"run.after({step}): it is step {self._given}; give the number that run.steps has given")
         self._place.step = step
         if report := reporter():
             report.count(step, None)
@@ -242,14 +257,14 @@ class Run:
 
     def _tell_what_is_forgotten(self) -> None:
         if self._saver.ranks.rank == 0:
-            for line in dict.fromkeys(forgotten(self._things, self._content.state)):
+            for line in dict.fromkeys(forgotten(self._things, self._content.state, self._saver.further)):
                 say(f"warning: {line}")
             if not self._of_steps and not any(isinstance(each, dict) for each in self._things.values()):
                 say("a batch that this loop fetches ahead is not saved, unless it is in a dict: resume(…, kept=kept)")
 
 
-def forgotten(things: Mapping[str, Any], state: State) -> Iterator[str]:
-    """Each thing of torch's that keeps a state and was not handed over, in one line."""
+def forgotten(things: Mapping[str, Any], state: State, of_loader: list[Own]) -> Iterator[str]:
+    """Each thing of torch's that keeps a state and was not handed over, in one line. The loader's generators were."""
     kept = {id(value) for each in state.optimizers.values() for value in _values(each.state_dict()["state"])}
     given = {
         id(part)
@@ -257,6 +272,7 @@ def forgotten(things: Mapping[str, Any], state: State) -> Iterator[str]:
         for part in _parts(thing)
         if part is thing or not isinstance(part, Optimizer) or {id(value) for value in _values(part.state)} <= kept
     }
+    given |= {id(each.generator) for each in of_loader}
     kinds = _KINDS | ({sys.modules["numpy"].random.Generator: "rng"} if "numpy" in sys.modules else {})
     for each in gc.get_objects():
         # Its type, not isinstance: asking a stranger's proxy for its class may import what it stands for.

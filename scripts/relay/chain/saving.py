@@ -21,7 +21,7 @@ import torch
 
 from .ending import ChainError
 from .files import described, disk_refusal, remove, sync
-from .generators import generators, restore
+from .generators import Own, generators, restore
 from .peers import Peers
 from .sealed import Folder, damage, manifest, step_of
 from .state import unreadable
@@ -101,14 +101,14 @@ class Saver:
         self._attempt = attempt
         self._saving: Saving | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._further: list[torch.Generator] = []  # the loader's, of the user's making
-        self._further_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
+        self.further: list[Own] = []  # the loader's, of the user's making
+        self._further_states: list[Any] = []  # as they were loaded, until the loader is known
 
-    def use(self, further: list[torch.Generator]) -> None:
+    def use(self, further: list[Own]) -> None:
         """Save these generators, too, and set them to what was loaded."""
         for each, state in zip(further, self._further_states, strict=False):
             each.set_state(state)
-        self._further, self._further_states = further, []
+        self.further, self._further_states = further, []
 
     # Saving
 
@@ -133,7 +133,7 @@ class Saver:
         self.ranks.alike(self.content.check)
         with suppress(OSError):  # who writes there meets the same, and tells it
             _make(place)
-        own = {"step": step, "generators": generators(self._further)}
+        own = {"step": step, "generators": generators(self.further)}
         parts, facts = self.content.save(place, step), self.content.facts()
         parts.own = own | {**parts.own}
         self._saving = Saving(step, place, self._thread.submit(self._write, place, step, parts, facts, began))

@@ -92,6 +92,8 @@ class Interruption:
         while True:
             while (reason := self.reason or _first_of(wakeups)) is None:
                 select.select([wakeups], [], [], _LOOK_SECONDS)
+            if not self.received and not self.ended and reason in [number.name for number in SIGNALS]:
+                self.received.append(reason)  # a handler that the script has installed since has it: stop all the same
             began = time.monotonic()
             self._wait(began, reason)
             if not self.ended:

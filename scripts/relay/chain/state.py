@@ -59,8 +59,8 @@ class State:
                 _check_readable(name, extra)
         self.sharded = [name for name, module in self.modules.items() if any(map(is_sharded, module.parameters()))]
         self.sharded += [name for name, each in self.optimizers.items() if any(map(is_sharded, parameters(each)))]
-        for name, thing in self.further.items():
-            _check_readable(name, thing.state_dict())
+        self.replicas: set[str] = set()  # of `further`: rank 0's is everyone's
+        self.check()
 
     def shape(self) -> dict[str, Any]:
         """Names and shapes of all that is saved, for the manifest: a checkpoint of another shape is not loaded."""
@@ -75,12 +75,21 @@ class State:
         return things | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
 
     def check(self) -> None:
-        """Raises ChainError for what a training may have put into an optimizer's groups, and could not be read back."""
+        """Raises ChainError for what a training may have put into a state, and could not be read back."""
         for name, optimizer in self.optimizers.items():
             _check_readable(name, groups(optimizer))
         for name, thing in self.further.items():
-            if isinstance(thing, Kept):
-                _check_readable(name, thing.values)
+            _check_readable(name, thing.state_dict())
+
+    def divide(self) -> None:
+        """Find out which things are large on every rank: rank 0's is then everyone's. Collective."""
+        large = [self._is_large(thing) for thing in self.further.values()]
+        on_none = self.ranks.largest([float(not each) for each in large])
+        self.replicas = {name for name, other in zip(self.further, on_none, strict=True) if not other}
+
+    @staticmethod
+    def _is_large(thing: Any) -> bool:
+        return not isinstance(thing, Kept) and size_bytes(thing.state_dict()) > LARGE_BYTES
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
         """Of each of its groups the parameters' names. One that belongs to no module is known by its place alone."""
@@ -139,9 +148,8 @@ class State:
     def _further(self, *, replicas: bool) -> Iterator[tuple[str, Any]]:
         """The states of all else: those of which rank 0's is everyone's, or those of which each rank has its own."""
         for name, thing in self.further.items():
-            state = thing.state_dict()
-            if replicas == (size_bytes(state) > LARGE_BYTES and not isinstance(thing, Kept)):
-                yield name, state
+            if replicas == (name in self.replicas):
+                yield name, thing.state_dict()
 
 
 class Kept:
@@ -257,18 +265,25 @@ def _refuse(name: str, module: nn.Module) -> None:
 
 
 def _check_readable(name: str, state: Any) -> None:
-    """Refuse, before anything is trained, a state that `weights_only` would not read back."""
-    if size_bytes(state) > LARGE_BYTES:
-        return
+    """Refuse a state that `weights_only` would not read back. What its large tensors hold makes no difference."""
     content = io.BytesIO()
     try:
-        torch.save(copied(state), content)
+        torch.save(copied(_without_large(state)), content)
         content.seek(0)
         torch.load(content, weights_only=True)
     except Exception as error:
         raise ChainError(
             f"{name}: its state_dict holds more than tensors and plain values ({unreadable(error)})"
         ) from None
+
+
+def _without_large(value: Any) -> Any:
+    """The same value, its large tensors empty."""
+    if isinstance(value, torch.Tensor):
+        return value if size_bytes(value) <= LARGE_BYTES else torch.empty(0, dtype=value.dtype)
+    if type(value) is dict:
+        return {key: _without_large(each) for key, each in value.items()}
+    return type(value)(map(_without_large, value)) if type(value) in (list, tuple) else value
 
 
 def unreadable(error: Exception) -> str:

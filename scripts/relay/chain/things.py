@@ -51,11 +51,12 @@ class Things:
     # Saving
 
     def check(self) -> None:
-        """Raises ChainError for what a training may have put into an optimizer's groups, and could not be read back."""
+        """Raises ChainError for what a training may have put into a state, and could not be read back."""
         self.state.check()
 
     def save(self, folder: Path, step: int) -> Parts:
         """The state after `step` steps, copied. Collective."""
+        self.state.divide()
         files = {REPLICATED: self.state.replicated()} if self.ranks.rank == 0 else {}
         own = {"place": self.place.state(), **self.state.own()}
         return Parts(own, files, self._sharded.begin(folder) if self._sharded else None)

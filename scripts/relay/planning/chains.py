@@ -140,7 +140,7 @@ def trained(plan: Plan, results: Path) -> Iterator[str]:
             continue
         places = Places(results, run.id)
         summary = read_json_or(places.run / "summary.json", {})
-        jobs = counted(int(summary.get("attempts", 0)), "job")
+        jobs = counted(int(summary.get("attempts") or 0), "job")
         if run.strategy.script:
             yield f"{run.strategy.name} has ended, in {jobs}: its folder is {places.folder}"
         else:

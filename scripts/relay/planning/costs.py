@@ -126,8 +126,8 @@ def _trained_seconds(places: Places) -> float:
     """How long a run's jobs have been under way in all."""
     if (places.work / run_chain.CHAIN).exists() and (chain := run_chain.read(places.work)):
         return sum(_seconds(attempt, places.work) for attempt in chain.attempts)
-    summary = read_json_or(places.run / "summary.json", None) or {}
-    return float(summary.get("allocated_seconds") or 0.0)
+    seconds = read_json_or(places.run / "summary.json", {}).get("allocated_seconds")
+    return float(seconds) if isinstance(seconds, int | float) else 0.0  # else it is damaged
 
 
 def _seconds(attempt: Attempt, work: Path) -> float:

@@ -125,7 +125,9 @@ def _ended(path: Path, specification: Specification) -> bool:
 def _edited(plan: Plan) -> str:
     """What it means that the same config makes other runs than in the last call; '' where it does not."""
     before = read_json_or(plan.results / "plan.json", {})
-    earlier, now = {run["id"] for run in before.get("runs", ())}, {run.id for run in plan.runs}
+    earlier, now = set[str](), {run.id for run in plan.runs}
+    with suppress(KeyError, TypeError):  # it is damaged, or of another version
+        earlier = {run["id"] for run in before.get("runs", ())}
     if not earlier or earlier & now or before.get("config") != json.loads(json.dumps(plan.config.written())):
         return ""
     cause = "the code, or the versions of its packages,"

@@ -1,0 +1,204 @@
+"""`relay.chain` and what feeds a script's steps: samplers that draw by themselves, epochs, numbers of steps."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
+
+from relay.chain import ChainError, Stopped, resume
+from relay.chain.peers import Peers
+from relay.chain.signals import Interruption
+from relay.chain.state import LARGE_BYTES, State
+
+pytest_plugins = ["chain_here"]
+pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
+
+SAMPLES = TensorDataset(torch.arange(96))
+END_IN_TIME = Interruption._end_in_time  # the tests' own scripts have none
+CUT = 7  # in the second epoch of 6 steps
+
+
+class Shuffled(Sampler[int]):
+    """A sampler with a generator of its own kind."""
+
+    def __init__(self, generator: Any) -> None:
+        self.mine = generator
+
+    def __len__(self) -> int:
+        return len(SAMPLES)
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(len(SAMPLES)))
+        self.mine.shuffle(order)
+        return iter(order)
+
+
+def of_numpy() -> DataLoader[Any]:
+    return DataLoader(SAMPLES, 16, sampler=Shuffled(np.random.default_rng(3)))
+
+
+def of_older_numpy() -> DataLoader[Any]:
+    return DataLoader(SAMPLES, 16, sampler=Shuffled(np.random.RandomState(3)))
+
+
+def of_python() -> DataLoader[Any]:
+    return DataLoader(SAMPLES, 16, sampler=Shuffled(random.Random(3)))
+
+
+def drawn_ahead() -> DataLoader[Any]:
+    """It draws 32 samples at a time, for workers that fetch 4 batches ahead."""
+    sampler = RandomSampler(SAMPLES, replacement=True, generator=torch.Generator().manual_seed(5))
+    return DataLoader(SAMPLES, 16, sampler=sampler, num_workers=2)
+
+
+def looked_at_before() -> DataLoader[Any]:
+    """Its workers have given a batch before the training, as for the shape of a sample."""
+    loader = with_workers_that_stay()
+    next(iter(loader))
+    return loader
+
+
+def with_workers_that_stay() -> DataLoader[Any]:
+    return DataLoader(SAMPLES, 16, shuffle=True, num_workers=1, persistent_workers=True)
+
+
+def seen(made: Callable[[], DataLoader[Any]], stop: int | None = None) -> list[Any]:
+    torch.manual_seed(1)
+    batches: list[Any] = []
+    loader = made()
+    run = resume(model=nn.Linear(1, 1))
+    try:
+        for step, (batch,) in run.steps(loader, epochs=3):
+            batches.append((step, batch.tolist()))
+            if step == stop:
+                signal.raise_signal(signal.SIGTERM)
+            run.after(step)
+    except Stopped:
+        pass
+    finally:
+        run._lock.close()
+        if loader.persistent_workers and loader._iterator:
+            loader._iterator._shutdown_workers()  # type: ignore[attr-defined]  # they hold the lock, too
+    return batches
+
+
+@pytest.mark.parametrize(
+    "made", [of_numpy, of_older_numpy, of_python, drawn_ahead, looked_at_before, with_workers_that_stay]
+)
+def test_the_order_of_an_epoch_goes_on_whoever_draws_it(made: Callable[[], DataLoader[Any]]) -> None:
+    uncut = seen(made)
+    shutil.rmtree("checkpoints")
+    assert seen(made, CUT) + seen(made) == uncut
+
+
+def an_own_loop_within_an_epoch() -> None:
+    run = resume(model=nn.Linear(1, 1))
+    for _ in run.epochs(2):
+        run.after(run.step + 1)
+
+
+def a_number_of_the_scripts_own() -> None:
+    run = resume(model=nn.Linear(1, 1))
+    for _ in run.steps(DataLoader(SAMPLES, 16)):
+        run.after(1)
+
+
+def two_loops_within_an_epoch() -> None:
+    run = resume(model=nn.Linear(1, 1))
+    for _ in run.epochs(2):
+        for loader in (DataLoader(SAMPLES, 16), DataLoader(SAMPLES, 16)):
+            for step, _batch in run.steps(loader):
+                run.after(step)
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [
+        (
+            an_own_loop_within_an_epoch,
+            r"epoch 0 has taken no step of run\.steps; write within run\.epochs: for",
+        ),
+        (a_number_of_the_scripts_own, r"run\.after\(1\): it is step 2; give the number that run\.steps has given"),
+        (
+            two_loops_within_an_epoch,
+            r"epoch 0 has had its steps; write run\.steps once within run\.epochs",
+        ),
+    ],
+)
+def test_a_loop_whose_steps_would_not_be_counted_is_refused(loop: Callable[[], None], told: str) -> None:
+    with pytest.raises(ChainError, match=told):
+        loop()
+
+
+def test_a_loop_that_a_script_leaves_ends_its_epoch() -> None:
+    run, taken = resume(model=nn.Linear(1, 1)), []
+    for epoch in run.epochs(2):
+        for step, (batch,) in run.steps(DataLoader(SAMPLES, 16)):
+            run.after(step)
+            taken.append((epoch, step, int(batch[0])))
+            if step % 2 == 0:
+                break
+    assert taken == [(0, 1, 0), (0, 2, 16), (1, 3, 0), (1, 4, 16)]
+
+
+class Best:
+    """What a script keeps of its evaluations."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {"tensor": torch.zeros(LARGE_BYTES)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.kept
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept = state
+
+
+def test_what_comes_into_a_state_later_pushes_out_no_checkpoint_that_can_be_read() -> None:
+    best = Best()
+    run = resume(model=nn.Linear(1, 1), best=best, save_steps=1)
+
+    def train() -> None:
+        for step, _ in run.steps(range(9)):
+            best.kept["day"] = "1 May" if step < 5 else datetime.date(2026, 5, 1)
+            run.after(step)
+
+    with pytest.raises(ChainError, match=r"best: its state_dict holds more than tensors .*datetime\.date"):
+        train()
+    run._lock.close()
+    assert 1 <= resume(model=nn.Linear(1, 1), best=Best()).step < 5
+
+
+def test_what_is_large_on_one_rank_alone_is_each_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State({"model": nn.Linear(1, 1), "best": Best()}, Peers())
+    state.divide()
+    assert "best" in state.replicated()
+    # Another rank has a small one.
+    monkeypatch.setattr(Peers, "largest", lambda _, values: [1.0 for _ in values])
+    state.divide()
+    assert "best" not in state.replicated()
+    assert "best" in state.own()["further"]
+
+
+def test_a_handler_that_a_script_installs_later_keeps_no_training_from_saving() -> None:
+    interruption, (wakeups, tell) = Interruption(), os.pipe2(os.O_NONBLOCK)
+    os.write(tell, bytes([signal.SIGTERM]))  # as Python does beside any handler
+    interruption._wait = lambda *_: setattr(interruption, "ended", True)  # type: ignore[method-assign]
+    threading.Thread(target=END_IN_TIME, args=[interruption, wakeups], daemon=True).start()
+    until = time.monotonic() + 60
+    while interruption.reason is None and time.monotonic() < until:
+        time.sleep(0.05)
+    assert interruption.reason == "SIGTERM"
