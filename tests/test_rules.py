@@ -17,7 +17,7 @@ from snakemake_calls import called
 def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
     text = "\n".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
     rules = {rule.partition(" ")[0]: rule for rule in re.split(r"(?m)^use rule look as ", text)[1:]}
-    kinds = {name for name, part in vars(Jobs).items() if isinstance(part, cached_property) and name[0] != "_"}
+    kinds = {name for name, part in vars(Jobs).items() if type(part) is cached_property and name[0] != "_"}
     assert kinds == {*rules, "look"}
     for name, rule in rules.items():
         assert ("first=jobs.first_step" in rule) == (name == SEGMENT)  # `driver.retries` reads it

@@ -18,6 +18,8 @@ rule start:
     localrule: True
     conda:
         driver.no_environment
+    resources:
+        **call.temporary,
     params:
         command=driver.start,
         words=jobs.of_run,
@@ -72,6 +74,7 @@ rule summary:
         driver.no_environment
     resources:
         measured=call.at_once,  # not beside a job that is measured
+        **call.temporary,
     params:
         words=jobs.of_run,
     message:

@@ -90,9 +90,11 @@ class _Complaints(logging.Filter):
         return ending.of_a_disk(error) or self.refused
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:  # two for each job, also of a dry run
+            return True
         words = str(record.msg)
         number = next((number for number in ending.OF_A_DISK if os.strerror(number) in words), None)
-        if record.levelno < logging.WARNING or number is None:
+        if number is None:
             return True
         # Snakemake's own notes are in the folder; a job may have written elsewhere.
         if "/relay/" in record.pathname and disk_refusal(self.folder, NOTE_BYTES) is None:

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from logging.handlers import QueueHandler
 from typing import Any
 
 from rich.live import Live
@@ -29,6 +30,7 @@ from relay.driver.refused import Refused
 from relay.driver.view import Job, View, described
 
 SNAKEMAKES = "DefaultStreamHandler"  # its own handler
+PLUGIN = "torch-relay"  # the logger plugin in `workflow/plugins`
 SEGMENT = "segment"  # the rule of the jobs that train
 VIEW_SECONDS = 3.0  # between two views on a terminal. Measured jobs run beside the driver: it does not do more
 LINE_SECONDS = 60.0  # between two lines on each training elsewhere
@@ -85,6 +87,9 @@ class Terminal(ColorizingTextHandler):
         beside another plugin, which writes to the terminal, it only hears what is said.
         """
         if present := next((handler for handler in logger.handlers if isinstance(handler, cls)), None):
+            if [*settings.log_handler_settings] == [PLUGIN]:  # nobody else reads what is queued for another thread
+                for queue in [each for each in logger.handlers if isinstance(each, QueueHandler)]:
+                    logger.removeHandler(queue)
             return present
         terminal = cls(settings)
         own = next((handler for handler in logger.handlers if handler.get_name() == SNAKEMAKES), None)

@@ -172,6 +172,11 @@ class Plan:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
         return login_node.environment_of(self.site, stack, self.root, device=device, program=program)
 
+    @cache  # noqa: B019
+    def conda(self, stack: str, root: Path) -> str | None:
+        """What documents a stack's software for Snakemake. `root` has the files that name it: a copy's, in a job."""
+        return login_node.conda_directive(self.site, stack, root)
+
     @cached_property
     def charging(self) -> Charging:
         """What CPUs and GPUs count as, also in the answer."""

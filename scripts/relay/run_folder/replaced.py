@@ -45,6 +45,8 @@ def how_anew(*names: str) -> str:
 
 def trained(places: Places) -> str:
     """What there is of a run's training, in words; '' where there is nothing that a new start would replace."""
+    if not (places.run.exists() or places.work.exists()):  # as in a dry run of thousands of runs
+        return ""
     if (places.run / "summary.json").exists():
         return "its result and checkpoints"
     # Without a chain there is nothing, or a checkpoint that it took over and has not gone on from.

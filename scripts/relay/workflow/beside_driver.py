@@ -16,6 +16,7 @@ from relay.equivalence.verdict import of_scripts
 from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
 from relay.spec.script import NOT_PROVEN
+from relay.workflow.asked import asked
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import Files
 
@@ -51,6 +52,7 @@ class BesideDriver:
         skips = "".join(f"\n  skipped: {reason}" for reason in reasons)
         return f"{strategy}: {len(plan.runs_of(strategy))} runs{skips}".replace("{", "{{").replace("}", "}}")
 
+    @asked
     def no_environment(self, wildcards: Any) -> None:
         """For a rule of the driver's own Python."""
 
@@ -64,22 +66,27 @@ class BesideDriver:
         mirror = [f"--mirror={config.dataset_mirror}"] if config.dataset_mirror else []
         return self.with_ending("dataset", *root, *mirror)
 
+    @asked
     def dataset_text(self, job: Any) -> str:
         of = self.files.datasets[job.dataset]
         return json.dumps({"task": asdict(of.task), "dataset": asdict(of.dataset)})
 
+    @asked
     def task_environment(self, job: Any) -> str:
         """A task's `prepare` may need packages of the user's."""
         plain = self.call.plan.stacks.plain
         return json.dumps([self.files.environment_asked(plain), str(locks.lock_of(self.call.root, plain))])
 
+    @asked
     def stack_text(self, job: Any) -> str:
         """What is asked of a stack. Whom it is for (a GPU run or not) changes nothing that is prepared."""
         return json.dumps(self.files.environment_asked(job.stack))
 
+    @asked
     def lock(self, job: Any) -> str:
         return str(locks.lock_of(self.call.root, job.stack))
 
+    @asked
     def load_to_build(self, job: Any) -> str:
         """What is built on the login node is built with the modules that its jobs have."""
         return login_node.load_command(login_node.modules_of_build(self.call.site, job.stack))
@@ -93,6 +100,7 @@ class BesideDriver:
         undeclared = {id: folder for id, folder in folders.items() if run_chain.declared_there(folder) is None}
         return {id: run_chain.begun(folder) for id, folder in undeclared.items()}
 
+    @asked
     def start(self, job: Any) -> str:
         """The command that names a start of a run, after it has put aside what an older one has trained."""
         begun = self._begun.get(job.run)
@@ -112,6 +120,7 @@ class BesideDriver:
     def write_not_proven(self, output: str) -> None:
         write_json(Path(output), of_scripts(NOT_PROVEN))
 
+    @asked
     def why(self, job: Any) -> str:
         """Why a file that is there is made anew."""
         return self.files.why.get(job.file, "is not finished")

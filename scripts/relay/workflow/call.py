@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -48,7 +49,7 @@ class Call:
     def site(self) -> Site | None:
         return self.plan.site
 
-    @property
+    @cached_property
     def root(self) -> Path:
         """The folder of the Snakefile."""
         return Path(self.workflow.basedir)
@@ -81,6 +82,14 @@ class Call:
         return searches.depth_searches(self.plan)
 
     @cached_property
+    def temporary(self) -> dict[str, str]:
+        """Where rules of this machine keep temporary files, as a resource.
+
+        It is Snakemake's own folder for them. Without it, Snakemake calls a function for each job to look it up.
+        """
+        return {"tmpdir": tempfile.gettempdir()}
+
+    @cached_property
     def at_once(self) -> int:
         """How many jobs run side by side on this machine of which nothing is measured: in a self-test, one for each
         CPU that they use. One that is measured takes all of the resource `measured`, as anywhere."""
@@ -99,7 +108,11 @@ class Call:
 
     def relay(self, *command: Any) -> str:
         """A shell command that starts one of `relay`'s, of this call's own project."""
-        return shlex.join(entry.words(sys.executable, self.root, *map(str, command)))
+        return f"{self._relay} {shlex.join(map(str, command))}"
+
+    @cached_property
+    def _relay(self) -> str:
+        return shlex.join(entry.words(sys.executable, self.root))
 
     def strategies_as_targets(self) -> Sequence[str]:
         """The names of the plan's strategies. Ends the process where another rule has one of them."""

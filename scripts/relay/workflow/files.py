@@ -17,6 +17,7 @@ from relay.run_folder.places import Places
 from relay.spec.run import Probe, Run, Specification, Training
 from relay.status import finished
 from relay.workflow import searches
+from relay.workflow.asked import asked
 from relay.workflow.call import RESULTS, Call
 
 REFERENCE, GATE, SPOT_CHECK, FACTS = (
@@ -71,10 +72,12 @@ class Files:
 
     # What is made on the login node before any job
 
+    @asked
     def dataset(self, job: Any) -> list[str]:
         file = Path(f"results/datasets/{job.dataset}/manifest.json")
         return self.needed(file, finished.dataset(file.parent, self.datasets[job.dataset].dataset), [])
 
+    @asked
     def environment(self, job: Any) -> list[str]:
         file = Path(f"results/environments/{job.stack}.json")
         return self.needed(file, finished.record(file, asked=self.environment_asked(job.stack)), [])
@@ -86,9 +89,11 @@ class Files:
     def environment_of(self, specification: Specification) -> str:
         return f"results/environments/{specification.stack}.json"
 
+    @asked
     def look(self, job: Any) -> list[str]:
         return [self.environment_of(self.plan.looks[job.look])]
 
+    @asked
     def preflight(self, job: Any) -> list[str]:
         looked = self.plan.preflights[job.preflight]
         facts = Path(FACTS.format(looked.id))
@@ -106,6 +111,7 @@ class Files:
         looked = [FACTS.format(self.plan.preflight(specification))] if self.call.site else []
         return [*data, self.environment_of(specification), *looked]
 
+    @asked
     def forced(self, job: Any) -> list[str]:
         """What is finished needs none of it. Forced, it is made anew all the same."""
         forced = self.call.workflow.dag_settings.forcerun & {"dataset", "environment", "preflight_job"}
@@ -113,11 +119,13 @@ class Files:
 
     # Proofs
 
+    @asked
     def reference(self, job: Any) -> list[str]:
         file = REFERENCE.format(job.reference)
         wanted = self.waited_for(self.plan.references[job.reference])
         return self.needed(file, finished.reference(Path(file)), wanted, {"reference"})
 
+    @asked
     def gate(self, job: Any) -> list[str]:
         wanted = [REFERENCE.format(self.plan.reference_of[job.gate]), *self.waited_for(self.plan.gates[job.gate])]
         return self.needed(GATE.format(job.gate), self.unfinished_gate(job.gate), wanted, {"reference", "gate"})
@@ -126,6 +134,7 @@ class Files:
     def unfinished_gate(self, gate: str) -> str:
         return finished.record(Path(GATE.format(gate)), gate=gate)
 
+    @asked
     def spot_check(self, job: Any) -> list[str]:
         wanted = [self.summary_of(run) for run in self.plan.spot_check_runs(job.setting)]
         wanted += self.waited_for(self.plan.spot_checks[job.setting])
@@ -146,10 +155,12 @@ class Files:
 
     # Runs
 
+    @asked
     def start(self, job: Any) -> list[str]:
         run = RESULTS / "runs" / job.run
         return self.needed(run / "start.json", finished.start(run), [])
 
+    @asked
     def segment(self, job: Any) -> list[str]:
         """What a segment goes on from. The first waits for the reference, without which nothing can prove the run."""
         run, end = self.call.runs[job.run], int(job.end)
@@ -165,6 +176,7 @@ class Files:
     def summary_of(self, run: Run) -> str:
         return f"results/runs/{run.id}/summary.json"
 
+    @asked
     def summary(self, job: Any) -> list[str]:
         run = self.call.runs[job.run]
         wanted = [str(Places(RESULTS, run.id).state(run.length.total_steps))]
@@ -202,9 +214,11 @@ class Files:
     def plan_text(self) -> str:
         return json.dumps(handed.plan_json(self.plan), indent=1) + "\n"
 
+    @asked
     def record_plan(self, job: Any) -> list[str]:
         return self.needed("results/plan.json", finished.text(RESULTS / "plan.json", self.plan_text), [])
 
+    @asked
     def comparison(self, job: Any) -> list[str]:
         upstream = {*CHAIN_RULES, "summary", "reference", "gate", "spot_check", "comparison"}
         return self.needed(COMPARED[0], self.unfinished_comparison(), ["results/plan.json", *self.of_runs], upstream)
@@ -220,30 +234,36 @@ class Files:
             return f"needs {missing[0]}, which {missing[1]}"
         return finished.comparison([*map(Path, COMPARED)], RESULTS, json.loads(self.plan_text))
 
+    @asked
     def export(self, job: Any) -> list[str]:
         output, run = Path(f"results/exported/{job.run}.safetensors"), self.call.runs[job.run]
         why = self.unfinished_summary(run.id) or finished.exported(output, RESULTS / "runs" / run.id)
         return self.needed(output, why, [self.summary_of(run)], {*CHAIN_RULES, "export_model"})
 
+    @asked
     def libtorch(self, job: Any) -> list[str]:
         output, run = Path(f"results/libtorch/{job.setting}.json"), self.plan.libtorch_run(job.setting)
         why = self.unfinished_summary(run.id) or finished.of_run(output, RESULTS / "runs" / run.id)
         wanted = [self.summary_of(run), *self.waited_for(self.plan.libtorch[job.setting])]
         return self.needed(output, why, wanted, {*CHAIN_RULES, "libtorch_job"})
 
+    @asked
     def libtorch_example(self, job: Any) -> list[str]:
         return [self.environment_of(self.plan.libtorch[job.setting])]
 
     # What is found out by itself
 
+    @asked
     def speed(self, job: Any) -> list[str]:
         output = f"results/speeds/{job.setting}.json"
         wanted = self.waited_for(self.call.unmeasured[job.setting])
         return self.needed(output, finished.record(Path(output)), wanted, {"speed"})
 
+    @asked
     def probe(self, job: Any) -> list[str]:
         return self._search("probe", self.call.probes[job.setting])
 
+    @asked
     def largest_model(self, job: Any) -> list[str]:
         return self._search("largest_model", self.call.searches[job.setting])
 
@@ -252,6 +272,7 @@ class Files:
         why = finished.record(Path(output), limits=asdict(probe.limits))
         return self.needed(output, why, self.waited_for(probe), {"probe_job", "largest_model_job"})
 
+    @asked
     def probed(self, job: Any) -> list[str]:
         answers = self.answers("probe")
         why = next(filter(None, (finished.record(Path(answer)) for answer in answers)), "")

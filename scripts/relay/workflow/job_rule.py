@@ -21,9 +21,8 @@ from relay.environments import login_node
 from relay.slurm import shapes
 from relay.spec import user_limits
 from relay.spec.run import Specification
+from relay.workflow.asked import OfJob, asked, with_signature
 from relay.workflow.call import Call
-
-OfJob = Callable[[Any], Any]  # a function of a job's wildcards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +57,14 @@ class JobRule:
     def params(self) -> dict[str, Any]:
         """Snakemake asks each function for each job, also in a dry run of thousands: a text where one is enough."""
         site, beside = self.call.site, self.beside
-        return {
+        params: dict[str, Any] = {
             "before": self._before if site or self.writes else "",
             "program": self._program,
             "words": self.words,
             "beside": (lambda wildcards: Late(lambda: shlex.join(beside(wildcards)))) if beside else "",
             **({"memory": lambda wildcards: Late(lambda: self._memory(wildcards))} if site else {}),
         }
+        return _with_signatures(params)
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -72,13 +72,14 @@ class JobRule:
         measured = self._measured if self.cpus else self.call.at_once
         own = {"attempt": lambda wildcards, attempt: attempt, "measured": measured, **self.turns}
         if self.call.site is None:
-            return {"runtime": self.call.config.runtime_minutes, **own}
+            return _with_signatures({"runtime": self.call.config.runtime_minutes, **self.call.temporary, **own})
         names = [*shapes.RESOURCES, *user_limits.all_counters(self.call.site)]
-        return {name: self._resource(name) for name in names} | own
+        return _with_signatures({name: self._resource(name) for name in names} | own)
 
+    @asked
     def conda(self, wildcards: Any) -> str | None:
         """The software of the job, which documents it for Snakemake."""
-        return login_node.conda_directive(self.call.site, self.of(wildcards).stack, self.call.root)
+        return self.call.plan.conda(self.of(wildcards).stack, self.call.root)
 
     def _spec(self, job: Any) -> str:
         return (self.spec or self.writes).format(getattr(job, self.wildcard))
@@ -116,6 +117,10 @@ class JobRule:
     def _memory(self, wildcards: Any) -> str:
         megabytes = self.call.job_requests.resources(self.of(wildcards))["mem_mb"]
         return f"{megabytes} MB a node" if megabytes else "no memory"
+
+
+def _with_signatures(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: with_signature(part) if callable(part) else part for name, part in parts.items()}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from relay.planning import table
 from relay.planning.plan import specification_place
 from relay.selftest.parts import FAULTS, RESUME
 from relay.spec.run import Probe, Specification
+from relay.workflow.asked import asked
 from relay.workflow.call import Call
 from relay.workflow.files import REFERENCE
 from relay.workflow.job_rule import JobRule
@@ -100,6 +101,7 @@ class Jobs:
     def segment(self) -> JobRule:
         return self._rule("train", "run", self.call.runs, words=self._trains, options=self._of_segment, output=False)
 
+    @asked
     def first_step(self, job: Any) -> int:
         """The step at which a segment starts."""
         return self.plan.previous_end(self.call.runs[job.run], int(job.end))
@@ -190,6 +192,7 @@ class Jobs:
         """
         return f"{self._names[id]} [{id}]" if id in self._names else id
 
+    @asked
     def of_run(self, job: Any) -> str:
         """A run in words, for a rule's message."""
         return self.named(job.run)

@@ -9,6 +9,7 @@ from typing import Any
 from relay.driver import guard
 from relay.equivalence.along import in_groups
 from relay.workflow import selftest_plan
+from relay.workflow.asked import asked
 from relay.workflow.call import Call
 
 
@@ -29,19 +30,24 @@ class Order:
 
     # Priorities, for rules
 
+    @asked
     def of_preflight(self, job: Any) -> int:
         return len(self.call.runs) + 5
 
+    @asked
     def of_reference(self, job: Any) -> int:
         return len(self.call.runs) + 2 + 2 * (job.reference in self._for_foremost)
 
+    @asked
     def of_gate(self, job: Any) -> int:
         return len(self.call.runs) + 1 + 2 * (job.gate in self._foremost)
 
+    @asked
     def of_start(self, job: Any) -> int:
         """All of them before the first segment, so that the segments are ready together and go in their order."""
         return len(self.call.runs) + 6 + self._priority[job.run]
 
+    @asked
     def of_segment(self, job: Any) -> int:
         return self._priority[job.run]
 

@@ -14,6 +14,7 @@ from relay.selftest.rows import Row
 from relay.spec.run import Preflight
 from relay.status import finished
 from relay.workflow import selftest_plan
+from relay.workflow.asked import asked
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import FACTS, Files
 
@@ -45,6 +46,7 @@ class SelfTest:
             *files.in_cpp,
         ]
 
+    @asked
     def part(self, job: Any) -> list[str]:
         """What a part waits for: the run that is killed, or the nodes on which a fault is planted."""
         output = OF_PART.format(part=job.part, place=job.place)
