@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from snakemake.resources import Resources
 
 from plans import ROOT
 from relay.driver.terminal import SEGMENT
+from relay.workflow.call import Call
 from relay.workflow.jobs import Jobs
 from snakemake_calls import called
 
@@ -30,3 +35,11 @@ def test_the_linter_finds_nothing(tmp_path: Path) -> None:
     words = ["--lint", "--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles/local"]
     status, printed = called([*words, "--configfile", ROOT / "config/demo.yaml"], tmp_path)
     assert status == 0, printed
+
+
+@pytest.mark.parametrize("given", [None, [], ["tmpdir=/scratch"]])
+def test_temporary_files_lie_where_the_user_says(given: list[str] | None) -> None:
+    chosen = None if given is None else Resources.parse(given, allow_expressions=True, defaults="bare")
+    workflow: Any = SimpleNamespace(resource_settings=SimpleNamespace(default_resources=chosen))
+    plan: Any = SimpleNamespace()
+    assert Call(workflow, plan).temporary == ({} if given else {"tmpdir": tempfile.gettempdir()})

@@ -27,6 +27,7 @@ from relay.status.watch import Watch
 from relay.workflow import searches
 
 RESULTS = Path("results")
+OWN_FOLDER = "system_tmpdir"  # Snakemake's word for its own folder of temporary files
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,12 @@ class Call:
     def temporary(self) -> dict[str, str]:
         """Where rules of this machine keep temporary files, as a resource.
 
-        It is Snakemake's own folder for them. Without it, Snakemake calls a function for each job to look it up.
+        It is Snakemake's own folder for them, unless the user has chosen another one by `--default-resources`. Where
+        rules say nothing of it, Snakemake evaluates an expression for each job.
         """
-        return {"tmpdir": tempfile.gettempdir()}
+        given = self.workflow.resource_settings.default_resources or {}
+        own = "tmpdir" not in given or getattr(given["tmpdir"], "raw", None) == OWN_FOLDER
+        return {"tmpdir": tempfile.gettempdir()} if own else {}
 
     @cached_property
     def at_once(self) -> int:
