@@ -77,6 +77,20 @@ def test_of_two_builds_on_a_disk_without_locks_the_first_one_counts(
     assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
 
 
+def test_what_a_cleaner_has_deleted_by_age_is_built_again() -> None:
+    """It leaves the folders."""
+    kept.kept("thing", [], "thing 1.0", wheel).unlink()
+    assert kept.kept("thing", [], "thing 1.0", wheel).read_text() == "compiled"
+
+
+def test_what_nodes_share_is_used_where_it_can_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = kept.kept("thing", [], "thing 1.0", wheel)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "node"))
+    monkeypatch.setattr(kept.os, "access", lambda *_: False)
+    assert kept.kept("thing", [], "thing 1.0", lambda build: wheel(build, "again")) == made
+    assert kept.kept("other", [], "other 1.0", wheel).parents[1] == tmp_path / "node"
+
+
 def test_a_full_disk_is_named_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(place: Path) -> OSError:
         return OSError(errno.ENOSPC, "No space left on device", str(place))

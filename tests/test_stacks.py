@@ -212,7 +212,9 @@ def test_without_a_package_of_the_drivers_it_is_another_environment(monkeypatch:
 def test_what_was_built_and_cannot_be_used_is_not_kept(
     quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each further try would take it, whatever the user has mended meanwhile."""
+    """Else each further try would take it, whatever the user has mended meanwhile. A file of that name is not tried."""
+    quick.with_name("quick.py").write_text("nothing = 1")
+    monkeypatch.chdir(quick.parent)
     monkeypatch.setitem(RECIPES, "quick", replace(QUICK, tried="import quick; quick.nothing"))
     with pytest.raises(UserError, match=r"quick==1\.0 could not be built on node \S+: AttributeError: .*nothing"):
         overlay.make(quick)

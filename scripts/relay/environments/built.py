@@ -113,7 +113,7 @@ def _build(pin: Pin, recipe: Recipe, python: Path, variables: dict[str, str], bu
     made = next((folder / "wheel").glob("*.whl"))
     tried = str(folder / "tried")  # a wheel whose compiled parts do not fit this torch is never kept
     build.run([*program, "install", "--no-deps", "--no-index", "--target", tried, str(made)], environment)
-    build.run([str(python), "-c", recipe.tried], environment | {"PYTHONPATH": tried})
+    build.run([str(python), "-P", "-c", recipe.tried], environment | {"PYTHONPATH": tried})
     return made
 
 

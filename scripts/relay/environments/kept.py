@@ -116,9 +116,10 @@ def kept(name: str, depends_on: Sequence[Any], what: str, make: Callable[[Build]
     built stays usable where the disk has become read-only.
     """
     digest = hashlib.sha256(json.dumps([*depends_on, platform.machine()]).encode()).hexdigest()[:12]
-    place = _folder() / f"{name}-{digest}"
-    if made := _made(place):
-        return made
+    named = f"{name}-{digest}"
+    for place in (cache() / "built" / named, _folder() / named):  # what the nodes share is read where it is read-only
+        if made := _made(place):
+            return made
     with usable(place.parent), only_one(place):
         if made := _made(place):  # meanwhile, by another process
             return made
@@ -156,8 +157,8 @@ def _folder() -> Path:
 def _made(place: Path) -> Path | None:
     """The file that was built; None where it is not there, or others could have put it there."""
     with suppress(OSError):
-        file = next(path for path in place.iterdir())
-        return file if file.stat().st_size and not writers.unsafe_above(file, own=3) else None
+        for file in place.iterdir():  # none is left where old files are deleted by age
+            return file if file.stat().st_size and not writers.unsafe_above(file, own=3) else None
     return None
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 
 RECORDED = Path("results/locks")
+# Name and version, as in `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`.
 _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)\s*(?:;\s*(.+))?")
 
 

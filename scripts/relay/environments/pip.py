@@ -24,7 +24,7 @@ PROBE_SECONDS = 15
 # Of the user's variables, those that say where pip looks and how it gets there.
 WHERE_FROM = re.compile(
     r"PIP_(CONFIG_FILE|(EXTRA_)?INDEX_URL|FIND_LINKS|NO_INDEX|CONSTRAINT|PROXY|(CLIENT_)?CERT|TRUSTED_HOST|KEYRING_PROVIDER"
-    r"|(NO_)?CACHE_DIR|(DEFAULT_)?TIMEOUT|RETRIES|USE_FEATURE|USE_DEPRECATED|PREFER_BINARY|PRE|ISOLATED)"
+    r"|(NO_)?CACHE_DIR|(DEFAULT_)?TIMEOUT|(RESUME_)?RETRIES|USE_FEATURE|USE_DEPRECATED|PREFER_BINARY|PRE|ISOLATED)"
 )
 # What a file of pip's configuration may say as well, and a variable decides: what it does, and how much it tells.
 DECIDED = {f"PIP_{name}": "0" for name in ("USER", "DRY_RUN", "REQUIRE_VIRTUALENV", "QUIET", "VERBOSE")}

@@ -23,8 +23,9 @@ from torch import nn
 from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.environments import kept
 from relay.export.final import final_checkpoint, read_model
-from relay.libtorch.program import cmake_options, lacking, program, said
+from relay.libtorch.program import PROGRAMS, cmake_options, program, said
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.places import Places, dataset_folder
@@ -107,7 +108,7 @@ def compared(
     """
     facts = {"run": run.id, "task": run.task.name, "device": ranks.device.type, "batch": run.batch.global_batch_size}
     facts |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
-    if missing := lacking():
+    if missing := kept.lacking(PROGRAMS):
         return {**facts, "status": "skipped", "reason": "; ".join(missing)}
     example = Example.of(run, places, ranks.device)
     executable = program(sources, cmake_options(environment))
@@ -156,7 +157,7 @@ def main(arguments: list[str]) -> None:
             places = Places(given.results, given.run)
             run = Run.read(places.run / "run.json")
             findings = compared(run, places, ranks, given.sources, given.output.parent, given.seconds, environment)
-        elif missing := lacking():
+        elif missing := kept.lacking(PROGRAMS):
             findings = {"status": "skipped", "reason": "; ".join(missing)}
         else:
             findings = {"status": "ran", "said": said(program(given.sources, cmake_options(environment))).strip()}

@@ -40,11 +40,6 @@ MODULES = {
 _PLACE = re.compile(r"\s*(frame #\d+:|Exception raised from |terminate called after throwing|Traceback of TorchScript)")
 
 
-def lacking() -> list[str]:
-    """What this machine lacks for the build, one line for each thing, with the Debian package that brings it."""
-    return kept.lacking(PROGRAMS)
-
-
 def cmake_options(environment: Mapping[str, Any]) -> list[str]:
     """What a site adds to CMake's command line. `environment` is a job's (`login_node.environment_of`).
 

@@ -25,7 +25,6 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where a node has statements, or what holds some
 # Code in these packages counts as part of the strategy or network that imports it.
 COMPUTING = ("relay.strategies", "relay.task", "relay.tasks")
-# Name and version, as in `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`.
 
 
 def fingerprint(payload: Any) -> str:

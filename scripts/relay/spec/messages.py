@@ -23,6 +23,11 @@ LOOK_ALIKES = (
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
 )
 
+# Keys of earlier versions, and why nobody needs them: none of today's is a misspelt one of these.
+GONE = {
+    "checkpoint_writers": "a group that can write is warned of, and what everyone can write is refused",
+    "synthetic": "`task_options` has train_count, test_count and stored_side",
+}
 MOST_KEYS = 8  # of a block that a line names
 # What people write behind numbers, by what the names of keys hold.
 UNITS = {
@@ -182,6 +187,8 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
         return f"config: {path}: {error['msg']}"
     if kind == "invalid_key":
         return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
+    if kind == "extra_forbidden" and path in GONE:
+        return f"config: {path}: is no key any more: {GONE[path]}; delete it"
     if kind == "extra_forbidden":
         keys, name = _at(location[:-1], whole)["properties"], location[-1]
         if "options" in keys and name in whole["properties"]:

@@ -133,9 +133,7 @@ class OpenMP(Block):
 
     places: Literal["threads", "cores", "sockets"] | None = Field(default=None, description="OMP_PLACES")
     bind: Literal["close", "spread", "primary"] | None = Field(default=None, description="OMP_PROC_BIND")
-    stack: Annotated[Text, fits(r"[1-9][0-9]*[BbKkMmGg]?", "a size such as 512m")] | None = Field(
-        default=None, description="OMP_STACKSIZE, such as 512m"
-    )
+    stack: Size | None = Field(default=None, description="OMP_STACKSIZE, such as 512m")
 
 
 class Environment(Block):

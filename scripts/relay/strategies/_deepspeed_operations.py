@@ -86,7 +86,7 @@ def _depends_on(builder: Any) -> list[Any]:
     """All that an operation depends on. DeepSpeed compiles for the very CPU and GPUs of the node."""
     import deepspeed
 
-    versions = [type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, kept.compilers()]
+    versions = [type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, kept.compilers("c++")]
     flags = re.findall(r"(?m)^flags\s*:.*$", system.text(Path("/proc/cpuinfo")))[:1]
     return [*versions, flags, _architectures() if _on_gpus(builder) else []]
 
