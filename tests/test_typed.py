@@ -25,8 +25,8 @@ class Outer:
     inner: tuple[Inner, ...] = ()
     pair: tuple[int, bool] = (0, False)
     seconds: float | None = None
-    places: Sequence[str] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
+    places: Sequence[str] = ()
 
 
 WHOLE = Outer("x", (Inner("a", {3: [1, 2.5]}), Inner("b")), (2, True), 1, {"any": [1]})
