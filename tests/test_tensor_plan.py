@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from any_models import Residual, encoder
-from relay.base.errors import UserError
 from relay.spec.tasks import TaskSpec
 from relay.strategies._sharded import replicated
 from relay.strategies._tensor_plan import TensorPlan, plan_of
@@ -145,5 +144,5 @@ def test_a_hook_of_a_parameter_is_refused_where_a_shard_takes_its_place() -> Non
         lambda: split(nothing, model, nothing),
         lambda: replicated(model, nothing),
     ):
-        with pytest.raises(UserError, match=r"^inner\.weight has a hook for its gradient"):
+        with pytest.raises(RuntimeError, match=r"^inner\.weight has a hook for its gradient"):
             shards()

@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from relay.base.errors import UserError
 from relay.spec.versions import release
 
 try:
@@ -35,10 +34,13 @@ def sum_and_divide(module: FSDPModule, mesh: DeviceMesh) -> None:
 
 
 def refuse_hooks(module: nn.Module) -> None:
-    """Raise UserError where a hook waits for a parameter's gradient: it is lost where a shard takes its place."""
+    """Raise RuntimeError where a hook waits for a parameter's gradient: it is lost where a shard takes its place.
+
+    No UserError: the task is right, and the gate strikes out what cannot train it.
+    """
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise UserError(
+            raise RuntimeError(
                 f"{name} has a hook for its gradient, which is lost where parameters are sharded; train it with ddp, "
                 "or change the gradients in step() of an optimiser of your own"
             )

@@ -69,7 +69,7 @@ def split(task: BoundTask, model: nn.Module, mesh: DeviceMesh, *, classes_sharde
     """Split the task's model over the mesh, in place.
 
     With `classes_sharded`, the outputs stay DTensors, sharded over the classes. Raises UserError where less than
-    LEAST_SHARE of the parameters can be split, and for what `plan_of` and `refuse_hooks` refuse.
+    LEAST_SHARE of the parameters can be split, and for what `plan_of` refuses; RuntimeError as `refuse_hooks` does.
     """
     refuse_hooks(model)
     arguments, keywords = task.arguments(task.example(2))
