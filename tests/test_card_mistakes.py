@@ -345,10 +345,17 @@ DEPENDENT = {
         "a step of optimizer()'s is another one after a checkpoint",
         "def optimizer",
     ),
-    "an optimizer that counts in its groups": (
-        changed(OPTIMIZER, COUNTING.format("self.param_groups[0]['k']", "made.param_groups[0]['k']")),
+    "an optimizer that counts in its defaults": (
+        changed(
+            OPTIMIZER, COUNTING.format("self.param_groups[0]['k']", "made.param_groups[0]['k'] = made.defaults['k']")
+        ),
         "a step of optimizer()'s is another one after a checkpoint",
         "def optimizer",
+    ),
+    "an optimizer that counts in its groups": (
+        changed(OPTIMIZER, COUNTING.format("self.param_groups[0]['k']", "made.param_groups[0]['k']")),
+        "",
+        "",
     ),
     "a step of the optimizer that draws": (
         changed(OPTIMIZER, HOOKED.format("setattr(w := made.param_groups[0]['params'][0], 'data', w * torch.rand(1))")),

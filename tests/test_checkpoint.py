@@ -136,6 +136,29 @@ def test_a_parameter_without_state_has_none_after_resuming(
     assert states[1] == states[0] - 1
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])  # without it, the optimiser has no state
+def test_numbers_that_an_optimizer_adds_to_its_groups_go_on(
+    ranks: Ranks, prepared: Path, checkpoints: Checkpoints, momentum: float
+) -> None:
+    """As the steps that LAMB counts."""
+
+    def counted(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            group["steps"], group["part"] = group.get("steps", 0) + 1, group.get("part", 1.0) / 2
+            for each in group["params"]:
+                each.grad *= group["part"] + 1 / group["steps"]
+
+    uncut, first, second = (Training(ranks, prepared, spec("lenet-digits")) for _ in range(3))
+    for each in (uncut, first, second):
+        each.strategy.optimizer.param_groups[0]["momentum"] = momentum
+        each.strategy.optimizer.register_step_pre_hook(counted)
+    expected, losses = uncut.train(8), first.train(3)
+    checkpoints.save(first.strategy, 3)
+    second.step = checkpoints.resume(second.strategy, 0, 8)
+    assert losses + first.train(5) == expected
+    assert losses + second.train(5) == expected
+
+
 # Checkpoints that are written while the training goes on
 
 

@@ -74,12 +74,13 @@ def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
 # Records that tell the same steps twice count once, and a lost line moves no other line's steps
 
 FACTS = {"host": "a", "device_name": "b", "cpus": 2, "versions": {}, "threads": 1}
+# A user's strategy counts under any names.
 LINES: list[dict[str, Any]] = [
     {"time": 1.0, "run": "run-1", "start": 0, "ranks": [FACTS]},
     {"time": 2.0, "after": 0, "losses": [4.0, 3.0], "blocks": [[0, 2, 1.0, 0.0]], "evaluations": []},
     {"time": 3.0, "after": 2, "losses": [2.0, 1.0], "blocks": [[2, 4, 1.0, 0.0]],
      "evaluations": [{"step": 4, "test_loss": 0.5, "test_accuracy": 0.9}]},
-    {"time": 4.0, "end": 4, "stopped": None, "peak_memory_bytes": 1, "counted": {"bytes": 7}},
+    {"time": 4.0, "end": 4, "stopped": None, "peak_memory_bytes": 1, "counted": {"bytes": 7, "attempts": 3}},
 ]  # fmt: skip
 
 

@@ -87,6 +87,11 @@ def test_statistics_after_a_step_that_began_with_those_of_the_first_replica(mome
         for module in plain.model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = momentum
+        plain.model.get_submodule("norm1").unused = torch.nn.BatchNorm2d(2, momentum=momentum)  # no batch reaches it
+        buffers = [*plain.model.named_buffers()]
+        plain.statistics = [
+            own | {name: each.clone() for name, each in buffers if "unused" in name} for own in plain.statistics
+        ]
         for _ in range(3):
             plain.step(slices, RATE)
     own, as_under_ddp = each.candidates[1]

@@ -11,7 +11,10 @@ from torch import nn
 
 from any_models import Residual, encoder
 from relay.spec.tasks import TaskSpec
+from relay.strategies._sharded import replicated
 from relay.strategies._tensor_plan import TensorPlan, plan_of
+from relay.strategies.fsdp import shard_units
+from relay.strategies.tensor_parallel import split
 from relay.task.calls import Readings
 from relay.task.load import task_class
 from relay.task.units import blocks
@@ -130,3 +133,16 @@ def test_a_matrix_that_is_not_called_is_left_alone() -> None:
     normed = Between(nn.ReLU())
     nn.utils.parametrizations.weight_norm(normed.first)  # its weight is computed in each call
     assert styles(normed, torch.zeros(2, 4)) == {"second": "row, whole"}
+
+
+def test_a_hook_of_a_parameter_is_refused_where_a_shard_takes_its_place() -> None:
+    model: Any = Residual(8)
+    model.inner.weight.register_hook(lambda gradient: gradient / 2)
+    nothing: Any = None
+    for shards in (
+        lambda: shard_units(model, [], nothing),
+        lambda: split(nothing, model, nothing),
+        lambda: replicated(model, nothing),
+    ):
+        with pytest.raises(RuntimeError, match=r"^inner\.weight has a hook for its gradient"):
+            shards()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ class Outer:
     pair: tuple[int, bool] = (0, False)
     seconds: float | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    places: Sequence[str] = ()
 
 
 WHOLE = Outer("x", (Inner("a", {3: [1, 2.5]}), Inner("b")), (2, True), 1, {"any": [1]})
@@ -48,6 +49,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
         {"pair": [1]},
         {"pair": [True, True]},
         {"seconds": "1"},
+        {"places": "abc"},
         {"more": []},
     ],
 )
@@ -66,3 +68,5 @@ def test_what_another_version_has_more_is_passed_over_but_in_a_specification() -
         typed.built(Outer, newer)
     with pytest.raises(TypeError, match="seconds: 'x' is not of type float"):
         typed.built(Outer, asdict(WHOLE) | {"seconds": "x"})
+    with pytest.raises(TypeError, match="inner: kind: 'c' is none of 'a', 'b'"):
+        typed.built(Outer, asdict(WHOLE) | {"inner": [{"kind": "c"}]})

@@ -67,7 +67,10 @@ def _of(declared: Any, value: Any, passing_over: bool) -> Any:
         return items if origin is list else tuple(items)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {args[0](key): _of(args[1], item, passing_over) for key, item in value.items()}
-    wanted = {float: int | float, tuple: list | tuple}.get(declared, origin or declared)
+    if origin is Literal:
+        raise TypeError(f"{value!r:.40} is none of {', '.join(map(repr, args))}")
+    # A text is a sequence to Python, and none of those that are declared.
+    wanted = {float: int | float, tuple: list | tuple}.get(declared, list if origin is Sequence else origin or declared)
     if not isinstance(value, wanted) or (isinstance(value, bool) and declared in (int, float)):
         raise TypeError(f"{value!r:.40} is not of type {getattr(declared, '__name__', declared)}")
     return value

@@ -18,6 +18,7 @@ from relay.card.draft import Draft
 from relay.card.model import Computable
 from relay.process.generators import drawn_from
 from relay.spec.labels import several
+from relay.strategies._checkpoints import added
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
 from relay.task.user import Task
@@ -39,7 +40,8 @@ READS = {
 DEPENDENT = {
     "other": "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own numbers",
     "forgets": "a step of optimizer()'s is another one after a checkpoint ({}): it keeps something, such as a count of "
-    "steps, in itself or in a group, which no checkpoint holds; allowed: tensors in self.state[parameter]",
+    "steps, in itself or among its defaults, which no checkpoint holds; allowed: tensors in self.state[parameter], and "
+    "numbers that it adds to a group",
 }
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
@@ -233,9 +235,11 @@ def _stepped(
     optimizer = made()
     for number, given in enumerate(gradients):
         if number and loaded:
-            state = deepcopy(optimizer.state_dict()["state"])
+            state, counts = deepcopy(optimizer.state_dict()["state"]), added(optimizer)
             optimizer = made()
             optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+            for group, its in zip(optimizer.param_groups, counts, strict=True):
+                group |= its
         for parameter, gradient in [*zip(parameters, given, strict=True)][part]:
             for piece, its in zip(held[id(parameter)], pieces(1e4 * gradient), strict=True):
                 piece.grad = its.clone()

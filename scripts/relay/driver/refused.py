@@ -66,8 +66,8 @@ def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) 
     for run, gate, setting in runs:
         checked = read_json_or(results / "equivalence" / "spot_checks" / setting / "verdict.json", {})
         verdict = read_json_or(results / "equivalence" / "gates" / gate / "verdict.json", None)
-        summary = read_json_or(results / "runs" / run / "summary.json", None)
-        if summary is None or summary.get("status") != "done":
+        summary = read_json_or(results / "runs" / run / "summary.json", {})
+        if summary.get("status") != "done":
             counts["failed"] += 1
         elif verdict is None:
             counts["without a verdict of its gate"] += 1

@@ -241,8 +241,8 @@ def _kept(model: nn.Module, buffer: str, before: Statistics, after: Statistics, 
     place, counter = buffer.rpartition(".")[0], f"{buffer.rpartition('.')[0]}.num_batches_tracked"
     if (momentum := getattr(model.get_submodule(place), "momentum", 0.0)) is not None:
         return float((1 - momentum) ** updates)
-    # BatchNorm then keeps the mean of all batches.
-    return float(before[counter]) / float(after[counter]) if counter in before else 1.0
+    # BatchNorm then keeps the mean of all batches. One that no batch has reached stays as it was made.
+    return float(before[counter]) / float(after[counter]) if counter in before and after[counter] else 1.0
 
 
 def floating(own: Statistics) -> list[str]:

@@ -131,8 +131,8 @@ def _new(plan: Plan, anchor: Sequence[Run], runs: Sequence[Run]) -> bool:
 
 def _earlier(plan: Plan, runs: Sequence[Run]) -> bool:
     """Whether all repeats of a setting were measured, on an earlier day."""
-    summaries: list[Any] = [read_json_or(Places(plan.results, run.id).run / "summary.json", None) for run in runs]
-    starts = [summary.get("started_at") if isinstance(summary, dict) else None for summary in summaries]
+    places = [Places(plan.results, run.id).run for run in runs]
+    starts = [read_json_or(place / "summary.json", {}).get("started_at") for place in places]
     now = datetime.now(UTC).isoformat()
     return all(start and other_day(start, now) for start in starts)
 
@@ -189,8 +189,8 @@ def _firsts(plan: Plan) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
-        summary = read_json_or(Places(plan.results, run.id).run / "summary.json", None)
-        done = run.repeat < ROUNDS and isinstance(summary, dict) and summary.get("status") == "done"
+        summary = read_json_or(Places(plan.results, run.id).run / "summary.json", {})
+        done = run.repeat < ROUNDS and summary.get("status") == "done"
         speed = summary.get("samples_per_second") if done else None
         if isinstance(speed, int | float) and 0 < speed < math.inf:  # else it was too short, or is damaged
             speeds.setdefault(run.setting_id, []).append(float(speed))

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from relay.process.ranks import Ranks
 from relay.spec.versions import release
 from relay.strategies._replica import Replica
+from relay.task.learning_rate import FACTOR
 
 # Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -44,9 +45,16 @@ class Checkpoints:
         torch's `get_state_dict` initialises an optimizer without state by a step of zero gradients, which changes
         what AdamW, or SGD with weight decay and momentum, does next.
         """
+        numbers = added(self.optimizer)
         model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
         # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
-        tensors = {name: value for name, value in optimizer.items() if name.startswith("state.")}
+        tensors: dict[str, Any] = {name: value for name, value in optimizer.items() if name.startswith("state.")}
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for group, its in zip(self.optimizer.param_groups, numbers, strict=True):
+            group |= its  # that step has counted, too, where there never is a state
+            for parameter in group["params"] if its else ():
+                place = f"param_groups.{names[id(parameter)]}"
+                tensors |= {f"{place}.{key}": torch.tensor(value) for key, value in its.items()}
         return self.write(directory, model, tensors)
 
     def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
@@ -97,12 +105,22 @@ class Checkpoints:
         }
         unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
         tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
-        dcp.load({"model": model, "optimizer": tensors}, checkpoint_id=directory, process_group=self.ranks.saving)
+        numbers = {
+            key.removeprefix("optimizer."): torch.empty(about.size, dtype=about.properties.dtype)
+            for key, about in saved.items()
+            if key.startswith("optimizer.param_groups.")
+        }
+        parts = {"model": model, "optimizer": tensors | numbers}
+        dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
         set_state_dict(
             self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
         )
         for parameter in stateless.values():
             self.optimizer.state.pop(parameter, None)
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for group in self.optimizer.param_groups if numbers else ():
+            places = tuple(f"param_groups.{names[id(parameter)]}." for parameter in group["params"])
+            group |= {key.rpartition(".")[2]: its.item() for key, its in numbers.items() if key.startswith(places)}
 
     def further_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """What else a checkpoint holds: tensors by name, under places of the strategy's own."""
@@ -130,6 +148,18 @@ class Checkpoints:
             "scale": torch.tensor(held["scale"], dtype=torch.float64),
             "growth_tracker": torch.tensor(held["_growth_tracker"]),
         }
+
+
+def added(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The numbers of each group that the optimizer has put there in its steps, such as their count.
+
+    What is declared is the task's, as the learning rate is: no checkpoint holds it.
+    """
+    declared = {*optimizer.defaults, "lr", FACTOR}
+    return [
+        {key: value for key, value in group.items() if key not in declared and isinstance(value, (bool, int, float))}
+        for group in optimizer.param_groups
+    ]
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,19 @@ def sum_and_divide(module: FSDPModule, mesh: DeviceMesh) -> None:
         module.set_force_sum_reduction_for_comms(True)
 
 
+def refuse_hooks(module: nn.Module) -> None:
+    """Raise RuntimeError where a hook waits for a parameter's gradient: it is lost where a shard takes its place.
+
+    No UserError: the task is right, and the gate strikes out what cannot train it.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise RuntimeError(
+                f"{name} has a hook for its gradient, which is lost where parameters are sharded; train it with ddp, "
+                "or change the gradients in step() of an optimiser of your own"
+            )
+
+
 def weights_stay(module: nn.Module) -> None:
     """Keep a module's recurrent layers from moving their weights, as they do on CUDA alone.
 
@@ -74,6 +87,7 @@ def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
     `mesh` has the replicas in its first dimension, and where REPLICATES is false a second dimension of size 1: older
     versions of torch have no `replicate` on top of FSDP, and shards over groups of one process do the same.
     """
+    refuse_hooks(module)
     weights_stay(module)
     whole = kept_whole(module, mesh)
     ignored: dict[str, Any] = {"ignored_params": whole} if whole else {}  # some versions' `replicate` has it not

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._sharded import kept_whole, sum_and_divide, weights_stay
+from relay.strategies._sharded import kept_whole, refuse_hooks, sum_and_divide, weights_stay
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings
@@ -92,6 +92,7 @@ def shard_units(model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh, 
 
     The shards are along the last dimension of the mesh. `policies` are keywords of `fully_shard`.
     """
+    refuse_hooks(model)
     weights_stay(model)
     whole = kept_whole(model, mesh)
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
 from relay.strategies._clipping import local
+from relay.strategies._sharded import refuse_hooks
 from relay.strategies._tensor_plan import STYLES, plan_of
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
@@ -68,8 +69,9 @@ def split(task: BoundTask, model: nn.Module, mesh: DeviceMesh, *, classes_sharde
     """Split the task's model over the mesh, in place.
 
     With `classes_sharded`, the outputs stay DTensors, sharded over the classes. Raises UserError where less than
-    LEAST_SHARE of the parameters can be split, and for what `plan_of` refuses.
+    LEAST_SHARE of the parameters can be split, and for what `plan_of` refuses; RuntimeError as `refuse_hooks` does.
     """
+    refuse_hooks(model)
     arguments, keywords = task.arguments(task.example(2))
     own = task.tensor_plan(model)
     plan = plan_of(model, arguments, keywords, mesh.size(), own=own, classes_sharded=classes_sharded)

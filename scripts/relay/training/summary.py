@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -22,6 +21,7 @@ from relay.training.unusable import no_result
 from relay.training.utilisation import used
 
 KEPT_LOSSES = 200  # points of the loss curve: enough for a plot
+COUNTED = ("disk_bytes_written", "disk_bytes_read")  # the figures of a summary that a strategy counts
 Attempts = Sequence[tuple[Attempt, Records]]  # all of a run, each with what it has recorded
 
 
@@ -148,11 +148,11 @@ def _peak(attempts: Attempts, name: str) -> int | None:
 def _counted_by_strategy(attempts: Attempts) -> dict[str, Any]:
     """What the strategy has counted, such as bytes on a disk, over all attempts that came to an end.
 
-    Only what is a figure of a summary: the records have the rest.
+    Only what no one else tells: the records have the rest.
     """
     counts = [end.get("counted", {}) for end in _ends(attempts)]
-    names = set().union(*counts) & {each.name for each in fields(Summary)}
-    return {name: sum(each.get(name, 0) for each in counts) for name in names}
+    names = set().union(*counts) & set(COUNTED)
+    return {name: int(sum(each.get(name, 0) for each in counts)) for name in names}
 
 
 def _cuda_graph(attempts: Attempts) -> dict[str, Any]:
