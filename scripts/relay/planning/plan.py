@@ -81,7 +81,8 @@ class Plan:
     `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine,
     or within the allocation that the driver holds (`held`).
-    `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
+    `requests` is what jobs ask for by measurement, `measured` the seconds per step that were, by the settings' ids.
+    `over_budget` says why the plan costs too much; '' if it does not.
     `dropped` says of settings why they get no further repeats, `anchors` which are measured again (`rounds`).
     """
 
@@ -93,6 +94,7 @@ class Plan:
     held: Held | None = None
     stacks: Stacks = field(default_factory=lambda: Stacks("current"))
     requests: Requests = field(default_factory=Requests)
+    measured: Mapping[str, float] = field(default_factory=dict)
     looks: Mapping[str, TaskLook] = field(default_factory=dict)
     settings: Sequence[PlannedSetting] = ()
     runs: Sequence[Run] = ()
@@ -196,11 +198,6 @@ class Plan:
         return {each.id: f"{each.setting.strategy.name} ({self.labels[each.id]})" for each in self.settings}
 
     # What was measured, and the chains that follow from it
-
-    @cached_property
-    def measured(self) -> dict[str, float]:
-        """Measured seconds per step, by the settings' ids."""
-        return segments.read_speeds(self.results)
 
     @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:

@@ -17,7 +17,7 @@ from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import strategies_of
 from relay.environments import login_node, software, stacks
 from relay.environments.locks import lock_of
-from relay.planning import cautions, costs, requests, rounds, scripts, settings, skips
+from relay.planning import cautions, costs, requests, rounds, scripts, segments, settings, skips
 from relay.planning.inputs import Here, Identities, Inputs
 from relay.planning.plan import RESULTS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import with_proofs
@@ -59,6 +59,7 @@ def make_plan(config: Config, here: Here, *, root: Path = ROOT, results: Path = 
         held=here.held,
         stacks=stacks.find(config, here.site, root, needed, record=for_jobs),
         requests=Requests.read(results),
+        measured=segments.read_speeds(results),
     )
     # The task, as it was looked at
     looks = Looks(
