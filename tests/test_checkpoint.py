@@ -144,7 +144,7 @@ def test_numbers_that_an_optimizer_adds_to_its_groups_go_on(
 
     def counted(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:
-            group["steps"], group["part"] = group.get("steps", 0) + 1, group.get("part", 1.0) / 2
+            group["steps"], group["part"] = group.get("steps", 0) + 1, group.get("part", 1.0) / 3
             for each in group["params"]:
                 each.grad *= group["part"] + 1 / group["steps"]
 
@@ -155,6 +155,7 @@ def test_numbers_that_an_optimizer_adds_to_its_groups_go_on(
     expected, losses = uncut.train(8), first.train(3)
     checkpoints.save(first.strategy, 3)
     second.step = checkpoints.resume(second.strategy, 0, 8)
+    assert second.strategy.optimizer.param_groups[0]["part"] == first.strategy.optimizer.param_groups[0]["part"]
     assert losses + first.train(5) == expected
     assert losses + second.train(5) == expected
 

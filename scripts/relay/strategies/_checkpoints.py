@@ -54,7 +54,7 @@ class Checkpoints:
             group |= its  # that step has counted, too, where there never is a state
             for parameter in group["params"] if its else ():
                 place = f"param_groups.{names[id(parameter)]}"
-                tensors |= {f"{place}.{key}": torch.tensor(value) for key, value in its.items()}
+                tensors |= {f"{place}.{key}": _exact(value) for key, value in its.items()}
         return self.write(directory, model, tensors)
 
     def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
@@ -160,6 +160,10 @@ def added(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         {key: value for key, value in group.items() if key not in declared and isinstance(value, (bool, int, float))}
         for group in optimizer.param_groups
     ]
+
+
+def _exact(number: float) -> torch.Tensor:
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:
