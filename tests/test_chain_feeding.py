@@ -75,6 +75,34 @@ def with_workers_that_stay() -> DataLoader[Any]:
     return DataLoader(SAMPLES, 16, shuffle=True, num_workers=1, persistent_workers=True)
 
 
+class Batches(Sampler[list[int]]):
+    """It draws from its own generator when it is asked for an iterator."""
+
+    def __init__(self) -> None:
+        self.mine = torch.Generator().manual_seed(4)
+
+    def __len__(self) -> int:
+        return len(SAMPLES) // 16
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.randperm(len(SAMPLES), generator=self.mine).reshape(-1, 16).tolist())
+
+
+class Further(DataLoader[Any]):
+    """A loader that begins when it is asked for its first batch, such as Accelerate's."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+def further() -> DataLoader[Any]:
+    return Further(SAMPLES, 16, shuffle=True, num_workers=1, persistent_workers=True)
+
+
+def with_batches_drawn_at_once() -> DataLoader[Any]:
+    return DataLoader(SAMPLES, batch_sampler=Batches(), num_workers=1, persistent_workers=True)
+
+
 def seen(made: Callable[[], DataLoader[Any]], stop: int | None = None) -> list[Any]:
     torch.manual_seed(1)
     batches: list[Any] = []
@@ -95,13 +123,25 @@ def seen(made: Callable[[], DataLoader[Any]], stop: int | None = None) -> list[A
     return batches
 
 
+def without_a_chain(made: Callable[[], DataLoader[Any]]) -> list[Any]:
+    torch.manual_seed(1)
+    loader, _ = made(), nn.Linear(1, 1)
+    return [*enumerate((batch.tolist() for _ in range(3) for (batch,) in loader), 1)]
+
+
+WITH_WORKERS_THAT_STAY = [looked_at_before, with_workers_that_stay, with_batches_drawn_at_once, further]
+
+
 @pytest.mark.parametrize(
-    "made", [of_numpy, of_older_numpy, of_python, drawn_ahead, looked_at_before, with_workers_that_stay]
+    ("made", "cut"),
+    [(made, CUT) for made in (of_numpy, of_older_numpy, of_python, drawn_ahead)]
+    + [(made, cut) for made in WITH_WORKERS_THAT_STAY for cut in (6, CUT)],
 )
-def test_the_order_of_an_epoch_goes_on_whoever_draws_it(made: Callable[[], DataLoader[Any]]) -> None:
-    uncut = seen(made)
+def test_the_order_of_an_epoch_goes_on_whoever_draws_it(made: Callable[[], DataLoader[Any]], cut: int) -> None:
+    uncut = without_a_chain(made)
+    assert seen(made) == uncut
     shutil.rmtree("checkpoints")
-    assert seen(made, CUT) + seen(made) == uncut
+    assert seen(made, cut) + seen(made) == uncut
 
 
 def an_own_loop_within_an_epoch() -> None:
@@ -152,6 +192,20 @@ def test_a_loop_that_a_script_leaves_ends_its_epoch() -> None:
             if step % 2 == 0:
                 break
     assert taken == [(0, 1, 0), (0, 2, 16), (1, 3, 0), (1, 4, 16)]
+
+
+def test_epochs_after_the_last_step_have_none_and_another_loop_has_its_own_numbers() -> None:
+    run = resume(model=nn.Linear(1, 1))
+    epochs = []
+    for epoch in run.epochs(4):
+        epochs.append(epoch)
+        for step, _ in run.steps(range(6), until=9):
+            run.after(step)
+    assert (epochs, run.step) == ([0, 1, 2, 3], 9)
+    for _ in run.steps(range(3)):
+        break
+    run.after(run.step + 1)
+    assert run.step == 10
 
 
 class Best:

@@ -633,6 +633,37 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     assert Path("submitted").exists() is submits
 
 
+def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where there is too little memory, or where no step ends within the limit."""
+    chain = sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5)
+    answers("squeue", "true")
+    answers("scancel", "echo $* >> cancelled")
+
+    def ended(job: str, code: str) -> str:
+        monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        code = f"import os; from relay.chain.report import tell; {code}; os.kill(os.getpid(), 9)"
+        assert chain_command.main([sys.executable, "-c", code]) == 128 + 9
+        return capfd.readouterr().err
+
+    goes_on = "job 17;cluster goes on"
+    assert goes_on in ended("9", "tell('resumed', 4)")
+    assert goes_on in ended("10", "tell('resumed', 4); tell('saved', 5)")
+    assert goes_on in ended("11", "tell('resumed', 5)")
+    assert goes_on in ended("12", "pass")  # nobody tells, as in a container
+    assert goes_on in ended("13", "tell('resumed', 5)")
+    assert goes_on in ended("13", "tell('resumed', 5)")  # Slurm has started it again
+    assert not Path("cancelled").exists()
+    said = ended("14", "tell('resumed', 5)")
+    assert "2 jobs in a row have saved no step; give a job more memory, or a longer limit" in said
+    assert goes_on not in said
+    assert Path("cancelled").read_text() == "17 --clusters=cluster\n"
+    assert sbatch.main(["job.sh"]) == 0
+    assert read_json(slurm) == {"job": "17;cluster", "after": None}
+
+
 @pytest.mark.parametrize(
     ("told", "words", "why"),
     [

@@ -16,7 +16,19 @@ from pathlib import Path
 from types import FrameType
 
 from . import sbatch
-from .ending import ACCEPT, HEARS, NOTE, STOPPED, ChainError, announce_early, read_note, say, tell_in_one_line
+from .ending import (
+    ACCEPT,
+    HEARS,
+    NOTE,
+    STOPPED,
+    ChainError,
+    announce_early,
+    has_gained,
+    listen_for_steps,
+    read_note,
+    say,
+    tell_in_one_line,
+)
 from .signals import EARLY, MOST_SECONDS, SIGNALS
 from .slurm import END_TIME, end_time, seconds_of
 from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears
@@ -27,6 +39,7 @@ relay-chain sbatch [--jobs N] job.sh               submit job.sh, which calls re
 LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has other batches than before
 """
 
+Meanwhile = Callable[[bool | None], None]
 MEANWHILE_SECONDS = 60.0
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model. They end by themselves.
 SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "86400")
@@ -50,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if following and _name(os.getppid()) != "slurmstepd":
         end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
-    with Command(given.command, environment, following.ask_again if following else None) as command:
+    with Command(given.command, environment, following.meanwhile if following else None) as command:
         status = command.run()
         if following:
-            following.end(status)
+            following.end(status, gained=command.gained)
     return status
 
 
@@ -72,20 +85,21 @@ def _given(words: list[str]) -> argparse.Namespace:
 
 
 class Command(Supervisor):
-    """A command, in a process group of its own, so that Ctrl-C comes to it once. `meanwhile` is called each minute.
+    """A command, in a process group of its own, so that Ctrl-C comes to it once. `meanwhile` is called each minute with
+    what has been `gained` (`has_gained`).
 
     Without a handler for SIGTERM, those below it get it that have one: a shell would die at once, and leave its script
     alone. torchrun's ranks get it in its place, also where torchrun was killed: those that have not met yet would wait
     for it. Who listens is waited for until the job's end, and a minute longer than a save may take where none is known.
     """
 
-    def __init__(
-        self, words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, words: Sequence[str], environment: dict[str, str], meanwhile: Meanwhile | None = None) -> None:
         super().__init__()
         self.words, self.environment, self._meanwhile = words, environment, meanwhile
         self._called = time.monotonic()
+        self.gained: bool | None = None
         self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
+        listen_for_steps(self._note)
         environment[NOTE] = str(self._note)
         environment.pop(HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0
@@ -96,7 +110,7 @@ class Command(Supervisor):
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            stop = read_note(self._note)
+            stop, self.gained = read_note(self._note), has_gained(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
@@ -149,7 +163,7 @@ class Command(Supervisor):
     def look(self) -> None:
         """Call `meanwhile` when it is time."""
         if self._meanwhile and time.monotonic() - self._called >= MEANWHILE_SECONDS:
-            self._meanwhile()
+            self._meanwhile(has_gained(self._note))
             self._called = time.monotonic()
 
     def patience(self) -> float:

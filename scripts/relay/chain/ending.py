@@ -22,7 +22,7 @@ STOPPED = 75  # EX_TEMPFAIL of sysexits.h: the next job goes on
 ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
 HEARS = "RELAY_CHAIN_HEARS"  # set by a `relay-chain` whose command is torchrun: it needs no status beside the note
-_EARLY = "early"  # the file beside the note
+_EARLY, _STEPS = "early", "steps"  # files beside the note
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 
 
@@ -79,6 +79,24 @@ def leave_note(step: int, reason: str, *, quiet: bool = False) -> bool:
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet})
         return True
     return False
+
+
+def note_step(step: int, *, saved: bool) -> None:
+    """Tell `relay-chain`, where it listens, that a step is `saved`, or that this job goes on from it."""
+    with suppress(KeyError, OSError):  # as for the note
+        if (place := Path(os.environ[NOTE]).with_name(_STEPS)).exists():
+            write_json(place, {"step": step, "saved": saved})
+
+
+def listen_for_steps(place: Path) -> None:
+    """Have steps told beside the note."""
+    place.with_name(_STEPS).touch()
+
+
+def has_gained(place: Path) -> bool | None:
+    """Whether the job has saved a step, as was told beside the note; None where nothing was told."""
+    told = read_note(place.with_name(_STEPS))
+    return None if told is None else told.get("saved") is True
 
 
 def announce_early(place: Path) -> None:

@@ -24,7 +24,7 @@ from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .loader import prepare
 from .peers import Peers
-from .report import reporter
+from .report import reporter, tell
 from .sealed import Folder, newest_of
 from .signals import Interruption
 from .slurm import end_time
@@ -83,8 +83,7 @@ class ChainCallback(TrainerCallback):
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._saved = state.global_step
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
-        if report := reporter():
-            report.event("resumed", state.global_step)
+        tell("resumed", state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -114,8 +113,7 @@ class ChainCallback(TrainerCallback):
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         whose = {"script": self._script, "world_size": args.world_size}
         sealed.seal(place, state.global_step, all_described(place), whose)
-        if report := reporter():
-            report.event("saved", state.global_step)
+        tell("saved", state.global_step)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -35,8 +35,8 @@ from .files import all_described
 from .generators import generators
 from .loader import Loader, Place, own_generators, prepare
 from .peers import Peers
-from .report import reporter
-from .sealed import Folder, manifest, newest_of
+from .report import reporter, tell
+from .sealed import Folder, manifest, newest_of, step_of
 from .signals import Interruption
 from .slurm import end_time
 from .supervisor import follow_torchrun
@@ -93,11 +93,11 @@ class ChainCallback(Checkpoint):
         self._resumed = ranks.of_first(
             lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
+        # Now: the Trainer calls nobody where no step is left.
+        tell("resumed", int(step_of(self._resumed)) if self._resumed else 0)
         if self._resumed is None:
             return None
         self._proven = True
-        if report := reporter():  # now: the Trainer calls nobody where no step is left
-            report.event("resumed", int(self._resumed.name.rpartition("-")[2]))
         return str(self._resumed / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
@@ -213,8 +213,7 @@ class ChainCallback(Checkpoint):
         world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
         facts = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
         self.folder.complete(partial, step, all_described(partial), facts)
-        if report := reporter():
-            report.event("saved", step)
+        tell("saved", step)
 
 
 def _joined(trainer: Any) -> Peers:

@@ -72,10 +72,13 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
     and this one with `reread`, reads them and drops them.
     """
     own = own_generators(loader)
+    # Of an epoch after the first, they have in the script without a cut, though this job has none yet.
+    persistent = isinstance(loader, DataLoader) and loader.persistent_workers
+    stayed = persistent and (place.epoch > 0 or getattr(loader, "_iterator", None) is not None)
     _set_epoch(loader, place.epoch)
     if not place.batch:
         place.order = generators(own)
-        return _begun(loader)
+        return _begun(loader, stayed=stayed)
     now = generators(own)
     restore(place.order, own)
 
@@ -86,15 +89,45 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
         restore(now, () if ahead else own)
 
     if not reread and type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
-        return iter(_passing(loader, place.batch, arrived))
-    return _read_again(_begun(loader), place.batch, arrived)
+        return _begun(_passing(loader, place.batch, arrived), stayed=stayed)
+    return _read_again(_begun(loader, stayed=stayed), place.batch, arrived)
 
 
-def _begun(loader: Any) -> Iterator[Any]:
-    """The loader's iterator. New workers draw a number before the order is drawn: so have those that stayed."""
-    if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return iter(loader)
+def _begun(loader: Any, *, stayed: bool) -> Iterator[Any]:
+    """The loader's iterator. For workers that `stayed`, torch draws an order alone; so it does here for their likes.
+
+    For new ones it also draws a number, and asks for an order twice. So a chain draws what the script draws that has
+    neither a cut nor `relay.chain`.
+    """
+    return _as_if_they_stayed(loader) if stayed else iter(loader)
+
+
+def _as_if_they_stayed(loader: DataLoader[Any]) -> Iterator[Any]:
+    own, name = vars(loader), _asked(loader)
+    before = {each: own[each] for each in ("generator", name) if each in own}
+    own["generator"] = torch.Generator().manual_seed(torch.initial_seed())
+    if name in own:
+        own[name] = _Lazily(own[name])
+    try:
+        iterator = iter(loader)
+        first = [*islice(iterator, 1)]  # a loader of another class may begin here
+    finally:
+        own |= before
+    yield from first
+    yield from iterator
+
+
+@dataclass
+class _Lazily:
+    """A sampler that draws nothing before it is asked for its first index."""
+
+    sampler: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.sampler
+
+    def __len__(self) -> int:
+        return len(self.sampler)
 
 
 def own_generators(loader: Any) -> list[Own]:
@@ -132,13 +165,17 @@ def within(loader: Any) -> list[Any]:
 
 def _passing(loader: DataLoader[Any], count: int, arrived: Callable[[], None]) -> DataLoader[Any]:
     """The same loader, whose sampler passes over its first indices."""
-    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    passing = copy.copy(loader)
+    name, passing = _asked(loader), copy.copy(loader)
     # DataLoader forbids to assign it, because an iterator in use would not see it; this one has none yet.
     vars(passing)[name] = _Passing(getattr(loader, name), count, arrived)
     # Workers that stayed, as where the script has looked at a batch, would pass over nothing.
     vars(passing)["_iterator"] = None
     return passing
+
+
+def _asked(loader: DataLoader[Any]) -> str:
+    """The name of the sampler that the loader asks for indices."""
+    return "sampler" if loader.batch_sampler is None else "batch_sampler"
 
 
 @dataclass

@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from .ending import note_step
+
 PLACE = "RELAY_CHAIN_REPORT"
 FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
 BETWEEN_SECONDS = 0.1  # of two lines, in the first minute
@@ -101,6 +103,13 @@ def reporter() -> Reporter | None:
     if not place or _rank_and_size()[0]:
         return None
     return _reporters.get(place) or _reporters.setdefault(place, Reporter(place))
+
+
+def tell(kind: str, step: int) -> None:
+    """Tell whoever measures, and `relay-chain`, that a step is `saved`, or that the training has `resumed` from it."""
+    note_step(step, saved=kind == "saved")
+    if report := reporter():
+        report.event(kind, step)
 
 
 def step(samples: int) -> None:

@@ -20,7 +20,7 @@ from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
 from .generators import Own
 from .loader import batches, epoch_size, heard, own_generators, prepare
 from .peers import Peers
-from .report import reporter
+from .report import reporter, tell
 from .saving import Saver
 from .sealed import Folder
 from .signals import Interruption
@@ -68,8 +68,7 @@ def resume(
     saver = Saver(place, content, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
     interruption.saved = lambda: saver.saved
     content.go_on(saver)
-    if report := reporter():
-        report.event("resumed", content.place.step)
+    tell("resumed", content.place.step)
     agreement = Agreement(ranks, interruption, content.place.step, save_minutes * 60, save_steps)
     return Run(content, saver, agreement, things, lock)
 
@@ -98,7 +97,7 @@ class Run:
         self._goal: int | None = None  # the epochs of `steps` within `epochs`
         self._given: int | None = None  # the step that `steps` has given
         self._stopped: Stopped | None = None
-        self._asked = self._of_steps = False
+        self._asked = self._of_steps = self._entered = False  # `steps` in this epoch of `epochs`
 
     @property
     def step(self) -> int:
@@ -113,10 +112,10 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, for an outer loop around `steps(loader)`. Saves at its end."""
         while self._place.epoch < count:
-            before, self._goal = self._place.batch, self._place.epoch + 1
+            self._entered, self._goal = False, self._place.epoch + 1
             yield self._place.epoch
             if self._place.epoch < self._goal:
-                if self._place.batch == before:
+                if not self._entered:
                     remedy = "write within run.epochs: for step, batch in run.steps(loader)"
                     raise ChainError(f"epoch {self._place.epoch} has taken no step of run.steps; {remedy}")
                 self._place.end_epoch()  # the script has left its loop
@@ -133,7 +132,7 @@ class Run:
         Saves at its end. Collective, as every rank takes the same number of steps.
         """
         self._go_on()
-        self._of_steps = True
+        self._of_steps = self._entered = True
         prepare(loader)
         if reached := self._place.loader:
             self._saver.ranks.alike(lambda: self._compare(reached, epoch_size(loader)))
@@ -151,8 +150,10 @@ class Run:
                 self._place.step += 1
                 self._place.batch += 1
                 self._given = self.step
-                yield self.step, batch
-                self._given = None
+                try:
+                    yield self.step, batch
+                finally:  # also where the script leaves its loop, and goes on with another one
+                    self._given = None
                 self._go_on()
                 if until is not None and self.step >= until:
                     break

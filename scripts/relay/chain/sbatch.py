@@ -2,7 +2,8 @@
 
 The next job is submitted when one begins, and may start when that one has ended, however it ended: also a job that is
 killed goes on. Where the training has ended, or failed by itself, the job cancels the next one. A file beside the
-script tells which job was submitted last. So there are never two chains of it, or two next jobs of one job.
+script tells which job was submitted last. So there are never two chains of it, or two next jobs of one job. It also
+tells which jobs have saved no step: after two in a row, the next one is cancelled, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .slurm import END_TIME
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
+FRUITLESS_JOBS = 2  # in a row that have saved no step
 LAST = "it was the last job allowed"
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
 KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
@@ -79,6 +81,7 @@ def main(words: Sequence[str]) -> int:
             there = f"job {last} is queued or runs; cancel it first: {_cancelling(last)}"
             raise ChainError(f"{script} is a chain already: {there}")
         state |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
+        _keep_gained(state, {})
     say(f"job {state['job']} is submitted; each job submits the next one, {most} at most")
     return 0
 
@@ -130,23 +133,48 @@ class Following:
                 say(f"warning: the next job is not submitted yet: {error}; it is tried again while this one trains")
             self.owed = str(error)
 
-    def ask_again(self) -> None:
-        """The same, where it is owed."""
+    def meanwhile(self, gained: bool | None) -> None:
+        """Submit the next job, where it is owed; and note what this one has `gained`: a kill may leave no time."""
         if self.owed:
             self.ask()
+        if gained is not None:
+            self._fruitless(gained)
 
-    def end(self, status: int) -> None:
-        """Say what follows this job's status, and cancel the next job where the training has ended or failed."""
-        if status in (STOPPED, KILLED):
-            self.ask_again()
+    def _fruitless(self, gained: bool | None) -> bool:
+        """Note whether this job has saved a step; whether the last ones have saved none. None: that is not known."""
+        with _recorded(Path(self.chain.record)) as state:
+            known = {job: its for job, its in state.get("gained", {}).items() if job != self.own}
+            known = {**known, self.own: gained} if gained is not None else {}
+            last = dict([*known.items()][-FRUITLESS_JOBS:])
+            _keep_gained(state, last)
+        return len(last) == FRUITLESS_JOBS and not any(last.values())
+
+    def end(self, status: int, *, gained: bool | None) -> None:
+        """Say what follows this job's status, and cancel the next job where no further one would help.
+
+        So it is where the training has ended, or has failed, or where the last jobs have `gained` no step.
+        """
+        fruitless = self._fruitless(gained) and status in (STOPPED, KILLED)
+        if fruitless:
+            jobs = f"{FRUITLESS_JOBS} jobs in a row have saved no step"
+            say(f"{jobs}; give a job more memory, or a longer limit or shorter steps, and submit it again to go on")
+        elif status in (STOPPED, KILLED):
+            if self.owed:
+                self.ask()
             say(f"job {self.job} goes on" if self.job else f"{self.owed or LAST}; submit it again to go on")
-        elif self.job:
+            return
+        if self.job:
             with _recorded(Path(self.chain.record)) as state:
                 state["after"] = None
             try:
                 slurm.call(*_cancelling(self.job).split())
             except ChainError as error:  # the training's own status stands
                 say(f"warning: job {self.job} is still to come: {error}; cancel it: {_cancelling(self.job)}")
+
+
+def _keep_gained(state: dict[str, Any], gained: dict[str, bool]) -> None:
+    state.pop("gained", None)
+    state |= {"gained": gained} if gained else {}
 
 
 def follow() -> Following | None:

@@ -12,7 +12,7 @@ from . import writers
 from .ending import ChainError, say
 from .loader import Place
 from .peers import Peers
-from .report import reporter
+from .report import tell
 from .saving import Parts, SaveError, Saver, own_file, read
 from .sealed import Folder, damage, manifest, newest_sound, of_another, step_of
 from .state import REPLICATED, State
@@ -70,8 +70,7 @@ class Things:
         self._once_failed = False
         if not self._proven:
             self.ranks.alike(lambda: self._prove(place))
-        if report := reporter():
-            report.event("saved", int(step_of(place)))
+        tell("saved", int(step_of(place)))
 
     def failed(self, step: int, failure: SaveError) -> None:
         """Say that a save failed. Raises ChainError where the one before failed, too."""

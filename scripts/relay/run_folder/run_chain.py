@@ -1,9 +1,8 @@
 """A run's chain: to which start its checkpoints belong, which code it runs, which attempts it had, what was measured.
 
 `chain.json` beside the checkpoints says it. Every checkpoint's manifest holds a copy, so that a chain whose file is
-lost or damaged is known again. Beside `run.json`, `start.json`
-declares a start, and `begun.json` keeps that its training has begun. `measured.json`
-is kept beside both.
+lost or damaged is known again. Beside `run.json`, `start.json` declares a start, and `begun.json` keeps that its
+training has begun. `measured.json` is kept beside both.
 """
 
 from __future__ import annotations
