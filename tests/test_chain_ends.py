@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
 from living import LONGEST_SECONDS
-from relay.chain import ChainError, ending, loader, reached, resume, signals, state, things
+from relay.chain import ChainError, data_workers, ending, reached, resume, signals, state, things
 from relay.chain.peers import Peers
 from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
@@ -149,7 +149,7 @@ def test_a_signal_to_all_of_a_jobs_processes_ends_no_data_worker() -> None:
 
 @pytest.mark.usefixtures("kept")
 def test_data_workers_that_say_nothing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(data_workers, "SILENT_SECONDS", 0.3)
     run = resume(model=nn.Linear(1, 1))
     with pytest.raises(ChainError, match=r"DataLoader timed out after 0\.3 seconds: the data workers say nothing"):
         list(run.steps(DataLoader(Slow(1.0), num_workers=1)))

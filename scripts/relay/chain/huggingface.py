@@ -20,9 +20,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from . import sealed
 from .agreement import Agreement
+from .data_workers import prepare
 from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
-from .loader import prepare
+from .loader import within
 from .peers import Peers
 from .report import reporter, tell
 from .sealed import Folder, newest_of
@@ -78,7 +79,7 @@ class ChainCallback(TrainerCallback):
         if args.save_only_model:
             raise ChainError("save_only_model=True: the next job would begin with a new optimizer; leave it out")
         ranks = self._join()
-        prepare(kwargs.get("train_dataloader"))
+        prepare(within(kwargs.get("train_dataloader")))
         self._interruption.watch()
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._saved = state.global_step

@@ -30,10 +30,11 @@ else:
         from pytorch_lightning.callbacks import Checkpoint
 
 from .agreement import Agreement
+from .data_workers import prepare
 from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .generators import generators
-from .loader import Loader, Place, own_generators, prepare
+from .loader import Loader, Place, own_generators, within
 from .peers import Peers
 from .report import reporter, tell
 from .sealed import Folder, manifest, newest_of, step_of
@@ -137,7 +138,7 @@ class ChainCallback(Checkpoint):
         here = len(combined.flattened)
         saved = own.get("places", ())[:here], own.get("own", ())[:here]
         for each, place, its_own in zip_longest(combined.flattened, *saved):
-            prepare(each)
+            prepare(within(each))
             self._loaders.append(Loader(each, trainer, place and Place(**place), its_own or []))
         # The first is asked first: when it is, the step before is over.
         self._loaders[0].generators, self._loaders[0].before = own.get("generators"), lambda: self._between(trainer)

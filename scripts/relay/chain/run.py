@@ -16,9 +16,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from .agreement import Agreement
+from .data_workers import heard, prepare
 from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
 from .generators import Own
-from .loader import batches, epoch_size, heard, own_generators, prepare
+from .loader import batches, epoch_size, own_generators, within
 from .peers import Peers
 from .report import reporter, tell
 from .saving import Saver
@@ -133,7 +134,7 @@ class Run:
         """
         self._go_on()
         self._of_steps = self._entered = True
-        prepare(loader)
+        prepare(within(loader))
         if reached := self._place.loader:
             self._saver.ranks.alike(lambda: self._compare(reached, epoch_size(loader)))
         self._place.loader = epoch_size(loader)
