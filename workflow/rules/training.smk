@@ -73,8 +73,8 @@ rule summary:
     conda:
         driver.no_environment
     resources:
-        measured=call.at_once,  # not beside a job that is measured
         **call.temporary,
+        measured=call.at_once,  # not beside a job that is measured
     params:
         words=jobs.of_run,
     message:
