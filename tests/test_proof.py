@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gate_runs import planned
+from living import until
 from relay.equivalence.campaign import ended_after, markdown, row
 from results_tree import rows
 
@@ -82,3 +83,18 @@ def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_pat
     assert found["cpu"]["equivalent"] == "True"
     assert found["wrong_sum"]["equivalent"] == "False"
     assert float(found["wrong_sum"]["fp64_losses"]) > 1e-3
+
+
+@pytest.mark.slow
+def test_an_interruption_ends_the_proof_and_not_a_gate_alone(tmp_path: Path) -> None:
+    config = {"task": "lenet-digits", "comparisons": [{"strategy": "cpu"}], "device": "cpu"}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, ROOT / "scripts" / "main.py", "prove", "mine.yaml", "--steps", "100000"]
+    with subprocess.Popen(command, cwd=tmp_path) as proof:
+        try:
+            until(lambda: any(tmp_path.rglob("reference.log")), "a reference is trained")
+            proof.send_signal(signal.SIGINT)
+            assert proof.wait(60) == -signal.SIGINT
+        finally:
+            proof.kill()
+    assert not any(tmp_path.rglob("verdict.json"))

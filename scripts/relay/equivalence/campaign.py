@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pandas as pd
 from relay.base.ending import INTERRUPTED
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.chain.signals import SIGNALS
 from relay.equivalence.job import run_gate, run_reference
 from relay.equivalence.verdict import Compared, TrialName, all_problems
+from relay.launch.launcher import launch
 from relay.run_folder.places import dataset_folder
 from relay.spec.run import Gate, Reference
 from relay.spec.strategy_files import chosen
@@ -42,8 +45,9 @@ SHARES = ("parameters", "gradients", "optimizer")
 class Proof:
     """Gates, each with its reference, run one after the other on this machine, below a folder of their own.
 
-    A gate that takes longer than `limit_seconds` hangs: it is ended, and after its second try it has failed. `root`
-    and `mirror` say where the data is taken from, as in the config's `dataset_root` and `dataset_mirror`.
+    A gate that takes longer than `limit_seconds` hangs: it is ended, and after its second try it has failed. Any other
+    signal ends this process as well. `root` and `mirror` say where the data is taken from, as in the config's
+    `dataset_root` and `dataset_mirror`.
     """
 
     gates: Sequence[tuple[Gate, Reference]]
@@ -63,8 +67,9 @@ class Proof:
         gate.write(place / "gate.json")
         started = time.monotonic()
         for attempt in (1, 2):
-            with _output_to(place / "gate.log"), ended_after(self.limit_seconds):
-                status = run_gate(place / "gate.json", trained, self.folder, place / "verdict.json", attempt)
+            with _output_to(place / "gate.log"), ended_after(self.limit_seconds) as too_late:
+                start = partial(_launched, too_late)
+                status = run_gate(place / "gate.json", trained, self.folder, place / "verdict.json", attempt, start)
             if status != INTERRUPTED:
                 break
         verdict = read_json(place / "verdict.json")
@@ -83,20 +88,39 @@ class Proof:
         if not output.is_file():
             run.write(place / "reference.json")
             with _output_to(place / "reference.log"):
-                status = run_reference(place / "reference.json", self.folder, output)
+                start = partial(_launched, threading.Event())
+                status = run_reference(place / "reference.json", self.folder, output, start=start)
             if status != 0:
                 raise UserError(f"reference {run.id}: status {status}; see {place / 'reference.log'}")
         return output
 
 
+def _launched(too_late: threading.Event, *arguments: Any) -> int:
+    """As `launch`; a signal that has ended the processes ends this one too, unless their time was over."""
+    status = launch(*arguments)
+    if -status in SIGNALS and not too_late.is_set():
+        signal.signal(-status, signal.SIG_DFL)
+        signal.raise_signal(-status)
+    return status
+
+
 @contextmanager
-def ended_after(seconds: float | None) -> Iterator[None]:
-    """Send this process SIGTERM after so many seconds, which the launcher passes on to the processes it waits for."""
-    timer = threading.Timer(seconds or 0.0, os.kill, (os.getpid(), signal.SIGTERM))
+def ended_after(seconds: float | None) -> Iterator[threading.Event]:
+    """Send this process SIGTERM after so many seconds, which the launcher passes on to the processes it waits for.
+
+    Yields what is set by then.
+    """
+    too_late = threading.Event()
+
+    def end() -> None:
+        too_late.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(seconds or 0.0, end)
     if seconds is not None:
         timer.start()
     try:
-        yield
+        yield too_late
     finally:
         timer.cancel()
 
