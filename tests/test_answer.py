@@ -153,8 +153,8 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     assert (best(found), found.certainty, found.repeats_to_tell) == ("one", "unclear", 3)
     assert words.certainty(found) == (
         "Not certain. With one repeat, nobody knows how much the speed varies. cpu (1 proc, 1 thread, dataloader) "
-        "looks 0.10 times as fast. It costs the same. 3 repeats of each would tell: set `repeats: 3`, and give the "
-        "same command again. That takes about 1 min 02 s more."
+        "looks 0.10 times as fast over the whole training, starts included. It costs the same. 3 repeats of each would "
+        "tell: set `repeats: 3`, and give the same command again. That takes about 1 min 02 s more."
     )
     for threads, speed in ((2, 20.0), (4, 60.0)):
         tree.setting("cpu", [speed], name=f"slow {threads}", threads=threads)

@@ -76,6 +76,14 @@ class Answer:
         loss = self.best.row["test_loss"] if self.best else None
         return math.inf if loss is None else float(loss)
 
+    @property
+    def over(self) -> str:
+        """Over what candidates are compared, behind "times as fast"; '' of a script, which is compared by its speed."""
+        if self.goal:
+            return f" on the way to {self.goal}"
+        script = self.best and self.best.run.strategy.script
+        return "" if script else " over the whole training, starts included"
+
     @cached_property
     def request(self) -> Request | None:
         """What to ask for to train what the answer is for; None where nothing can be recommended."""

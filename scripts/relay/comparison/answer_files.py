@@ -31,7 +31,7 @@ from relay.spec.labels import flat
 from relay.spec.run import Run, changed
 from relay.spec.script import MEETING, filled, options_given, placeholders, started_by_torchrun
 
-FORMAT = 1  # of answer.json
+FORMAT = 2  # of answer.json
 RECOMMENDED = "recommended"
 RELAY = (sys.executable, str(ROOT / MAIN))
 
@@ -153,7 +153,7 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
 def _compared(each: Compared) -> dict[str, Any]:
     beside = {
         "relation": each.relation,
-        "relative_speed": asdict(each.ratio),
+        "relative_training_speed": asdict(each.ratio),
         "repeats_that_would_tell": each.repeats_to_tell,
     }
     return _setting(each.other) | beside

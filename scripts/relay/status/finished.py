@@ -101,7 +101,7 @@ def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]
     ]
     if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
         return f"needs {missing[0]}, which {MISSING}"
-    return "" if compared.noted(results) == compared.digest(plan, results) else "was made of other results or settings"
+    return compared.differs(plan, results)
 
 
 def dataset(folder: Path, spec: DatasetSpec) -> str:
