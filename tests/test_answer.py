@@ -15,12 +15,8 @@ from relay.comparison import answer_files, words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
-from relay.comparison.decision import answers
-from relay.comparison.inputs import read_inputs
-from relay.comparison.setting_result import setting_results
-from relay.comparison.table import comparison_rows
 from relay.comparison.warnings import Warned, warnings
-from results_tree import REFUSED, Tree
+from results_tree import REFUSED, Tree, told
 
 # As many samples an epoch, and as many epochs, as the others.
 LARGE = {"global_batch_size": 512, "steps_per_epoch": 3, "total_steps": 6}
@@ -31,8 +27,7 @@ ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
 
 
 def answer_of(tree: Tree, *, partial: bool = False) -> Answer:
-    inputs = read_inputs(tree.write_plan(), tree.root, partial=partial)
-    (found,) = answers(inputs, comparison_rows(inputs))
+    (found,) = tree.answers(partial=partial)
     return found
 
 
@@ -43,12 +38,6 @@ def best(found: Answer) -> str:
 
 def of(found: Answer, setting: str) -> Compared:
     return next(each for each in found.others if each.other.row["setting"] == setting)
-
-
-def told(found: Answer) -> str:
-    return " ".join(
-        [words.sentence(found), words.certainty(found), words.why_not_the_fastest(found), *words.reasons(found)]
-    )
 
 
 def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
@@ -65,10 +54,10 @@ def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
     hours = 44 * 64 / 1000 / 3600  # of the recommended training, on two cores
     assert (found.best.training_hours, found.best.spent) == pytest.approx((hours, 2 * hours), rel=1e-2)
     assert of(found, "third").other.spent == pytest.approx(4 * hours, rel=1e-2)
-    assert words.certainty(found) == (
+    assert words.told("certainty", found) == (
         "Certain for these measurements: even at the edges of the 95 % intervals the recommendation stays the same."
     )
-    assert words.why_not_the_fastest(found) == ""
+    assert words.told("why_not_the_fastest", found) == ""
 
 
 def test_of_two_that_are_equally_fast_the_cheaper_one_is_asked_for(tree: Tree) -> None:
@@ -94,7 +83,7 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None
     found = answer_of(tree, partial=True)
     assert best(found) == "right"
     assert (found.left_out[0].category, "out of memory" in found.left_out[0].reason) == ("failed", True)
-    assert words.certainty(found).endswith(
+    assert words.told("certainty", found).endswith(
         "ddp (2 procs, 1 thread, resident) gave no result. It might have been better."
     )
 
@@ -133,7 +122,7 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
         tree.record(ids, evaluations=[evaluations] * 3)
     found = answer_of(tree)
     assert (best(found), found.certainty) == (small[0].removesuffix("-r0"), "winner")
-    assert "is recommended as the first to reach a test accuracy of 97 %." in words.sentence(found)
+    assert "is recommended as the first to reach a test accuracy of 97 %." in words.told("sentence", found)
     (other,) = found.others
     assert other.ratio.value == pytest.approx((12 * 64 / 1000) / (6 * 512 / 3000), rel=0.01)
     assert other.ratio.low is not None
@@ -151,14 +140,14 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     tree.setting("cpu", [100.0], name="other", loader="dataloader")
     found = answer_of(tree)
     assert (best(found), found.certainty, found.repeats_to_tell) == ("one", "unclear", 3)
-    assert words.certainty(found) == (
+    assert words.told("certainty", found) == (
         "Not certain. With one repeat, nobody knows how much the speed varies. cpu (1 proc, 1 thread, dataloader) "
         "looks 0.10 times as fast over the whole training, starts included. It costs the same. 3 repeats of each would "
         "tell: set `repeats: 3`, and give the same command again. That takes about 1 min 02 s more."
     )
     for threads, speed in ((2, 20.0), (4, 60.0)):
         tree.setting("cpu", [speed], name=f"slow {threads}", threads=threads)
-    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.certainty(answer_of(tree))
+    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.told("certainty", answer_of(tree))
 
 
 def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
@@ -198,7 +187,7 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
         assert best(answer) == wanted
         assert answer.request
         assert f"for {epochs} epochs, " in answer.request.time_why
-        assert words.sentence(answer).startswith(f"For {epochs} epochs of lenet-digits, cpu (")
+        assert words.told("sentence", answer).startswith(f"For {epochs} epochs of lenet-digits, cpu (")
         found = recommendation(answer, tree.root)
         assert found
         assert (found.run.length.epochs, found.run.length.total_steps) == (epochs, 22 * epochs)
@@ -230,10 +219,10 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
     tree.rules = limits
     answer = answer_of(tree)
     assert (best(answer) if answer.best else "none") == wanted
-    assert why in words.sentence(answer)
+    assert why in words.told("sentence", answer)
     if wanted == "none":
-        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.certainty(
-            answer
+        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.told(
+            "certainty", answer
         )
 
 
@@ -258,8 +247,8 @@ def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_agai
     answer = answer_of(tree)
     assert best(answer) == "other"
     told = "Without repeat 3 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 1 thread, "
-    assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.certainty(
-        answer
+    assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.told(
+        "certainty", answer
     )
 
 
@@ -270,8 +259,7 @@ STEADY = [1000.0, 1001.0, 999.0]
 
 def warned(tree: Tree) -> list[Warned]:
     """The warnings, with the settings' ids in place of their names."""
-    inputs = read_inputs(tree.write_plan(), tree.root)
-    results = setting_results(inputs, comparison_rows(inputs))
+    results = tree.settings()
     ids = {each.name: each.row["setting"] for each in results}
     return [replace(found, setting=ids[found.setting]) for found in warnings(results)]
 

@@ -29,8 +29,7 @@ from relay.comparison.drawing import (
     time_unit,
     title,
 )
-from relay.comparison.quality import Goal, quality, seconds_to, stated_accuracy
-from relay.comparison.setting_result import SettingResult
+from relay.comparison.setting_result import Goal, SettingResult, quality, seconds_to, stated_accuracy
 from relay.comparison.statistics import geometric_mean
 from relay.run_folder.summary import Summary
 from relay.spec.run import Run
@@ -72,7 +71,6 @@ def pictures(
     by_axis = {name: partial(plots.over_axis, settings, *axis, answer.unit) for name, axis in AXES.items()}
     figures = {
         "speed": partial(speed, settings, answer.unit),
-        "cost": partial(plots.cost, answer.candidates),
         "scaling": partial(plots.scaling, scaled),
         **by_axis,
         "time": partial(time_to, settings, stated_accuracy(settings, target)),
