@@ -11,7 +11,6 @@ from pyarrow import parquet
 
 from relay.comparison import terminal, words
 from relay.comparison.columns import COMPARISON, Column, read_csv, write_csv
-from relay.comparison.inputs import read_inputs
 from relay.comparison.page import evidence
 from relay.comparison.scaling import grids
 from relay.config.config import Config, load
@@ -111,9 +110,8 @@ def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
     assert set(given.written()) == set(Config.model_fields)
     assert given.written()["comparisons"][0]["strategy"] == "ddp"
     tree.setting("cpu", [900.0])
-    plan = tree.write_plan()
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"config": given.written()}))
-    found = evidence(read_inputs(plan, tree.root), tree.root)
+    tree.more = {"config": given.written()}
+    found = evidence(tree.inputs(), tree.root)
     assert "devices_per_node:" in found["config"]
     assert not found["shrunk"]
 

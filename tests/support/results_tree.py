@@ -46,6 +46,7 @@ class Tree:
         self.root, self.runs, self.skipped, self.margin = root / "results", [], [], margin
         self.rules: dict[str, Any] = {}  # of the answer, as the plan writes them
         self.dropped: dict[str, str] = {}  # why settings got no further repeats
+        self.more: dict[str, Any] = {}  # of the plan
 
     def write(self, path: str, value: Any) -> Path:
         target = self.root / path
@@ -155,7 +156,7 @@ class Tree:
         return status("compare", "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
 
     def write_plan(self) -> Path:
-        told = {"margin": self.margin, "answer": self.rules, "dropped": self.dropped}
+        told = {"margin": self.margin, "answer": self.rules, "dropped": self.dropped, **self.more}
         return self.write("plan.json", {"runs": self.runs, "skipped": self.skipped, **told})
 
     def inputs(self, *, partial: bool = False) -> Inputs:
