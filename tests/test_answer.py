@@ -26,11 +26,6 @@ pytest_plugins = ["results_tree"]
 ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
 
 
-def answer_of(tree: Tree, *, partial: bool = False) -> Answer:
-    (found,) = tree.answers(partial=partial)
-    return found
-
-
 def best(found: Answer) -> str:
     assert found.best
     return str(found.best.row["setting"])
@@ -44,7 +39,7 @@ def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
     tree.setting("cpu", [900.0, 905.0, 895.0], name="second", cpus_per_task=2)
     tree.setting("cpu", [1000.0, 1004.0, 996.0], name="first", cpus_per_task=2, threads=2)
     tree.setting("cpu", [500.0, 502.0, 499.0], name="third", cpus_per_task=2, loader="dataloader")
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty, found.repeats_to_tell) == ("first", "winner", None)
     assert found.runner_up
     assert found.runner_up.other.row["setting"] == "second"
@@ -63,14 +58,14 @@ def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
 def test_of_two_that_are_equally_fast_the_cheaper_one_is_asked_for(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one", cpus_per_task=1)
     tree.setting("ddp", [1003.0, 1001.0, 1002.0], name="two", devices_per_node=2)
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty) == ("one", "tie")
 
 
 def test_what_is_not_equivalent_never_wins_however_fast_it_is(tree: Tree) -> None:
     tree.setting("ddp", [90000.0, 90010.0, 90005.0], name="wrong", devices_per_node=2, verdict=REFUSED)
     tree.setting("cpu", [1000.0, 1001.0, 1002.0], name="right")
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty) == ("right", "alone")
     assert [(each.category, "losses differ" in each.reason) for each in found.left_out] == [("struck out", True)]
 
@@ -80,7 +75,7 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None
     ids = tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2)
     tree.fail(ids[2], "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
     tree.setting("cpu", [1000.0, 1001.0, 1002.0], name="right")
-    found = answer_of(tree, partial=True)
+    found = tree.answer(partial=True)
     assert best(found) == "right"
     assert (found.left_out[0].category, "out of memory" in found.left_out[0].reason) == ("failed", True)
     assert words.told("certainty", found).endswith(
@@ -101,14 +96,14 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
     speeds = [1000.0, 1010.0, 990.0][: len(fast)]
     tree.setting("cpu", [3 * speed for speed in speeds], name="fast", threads=2, accuracies=fast)
     tree.setting("cpu", speeds, name="slow", accuracies=slow)
-    assert ("learns less" in told(answer_of(tree))) is warned
+    assert ("learns less" in told(tree.answer())) is warned
 
 
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree) -> None:
     nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}
     tree.setting("cpu", [3 * speed for speed in STEADY], loader="dataloader", summary={"test_loss": 2.0}, **nothing)
     tree.setting("cpu", STEADY, summary={"test_loss": 1.5}, **nothing)
-    assert "It learns less in these epochs: " in told(answer_of(tree))
+    assert "It learns less in these epochs: " in told(tree.answer())
 
 
 def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_reach(tree: Tree) -> None:
@@ -120,7 +115,7 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
             for step, accuracy in zip(steps, accuracies, strict=True)
         ]
         tree.record(ids, evaluations=[evaluations] * 3)
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty) == (small[0].removesuffix("-r0"), "winner")
     assert "is recommended as the first to reach a test accuracy of 97 %." in words.told("sentence", found)
     (other,) = found.others
@@ -131,14 +126,14 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
     assert other.ratio.high / other.ratio.value > 1.2
     for limit in ("deadline_hours", "budget"):  # that of the whole training: 2.8 s, though the goal takes 0.8 s
         tree.rules = {limit: 2 / 3600}
-        found = answer_of(tree)
+        found = tree.answer()
         assert (best(found), found.left_out[0].category) == (large[0].removesuffix("-r0"), "beyond a limit")
 
 
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     tree.setting("cpu", [1000.0], name="one")
     tree.setting("cpu", [100.0], name="other", loader="dataloader")
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty, found.repeats_to_tell) == ("one", "unclear", 3)
     assert words.told("certainty", found) == (
         "Not certain. With one repeat, nobody knows how much the speed varies. cpu (1 proc, 1 thread, dataloader) "
@@ -147,7 +142,7 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     )
     for threads, speed in ((2, 20.0), (4, 60.0)):
         tree.setting("cpu", [speed], name=f"slow {threads}", threads=threads)
-    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.told("certainty", answer_of(tree))
+    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.told("certainty", tree.answer())
 
 
 def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
@@ -155,7 +150,7 @@ def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
     for nodes, speed in ((1, 1000.0), (2, 1200.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("ddp", speeds, name=f"nodes-{nodes}", nodes=nodes, devices_per_node=2, **ON_GPU)
-    assert best(answer_of(tree)) == "nodes-1"
+    assert best(tree.answer()) == "nodes-1"
 
 
 def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_too(tree: Tree) -> None:
@@ -163,7 +158,7 @@ def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_t
     for count, speed in ((1, 1000.0), (2, 1667.0), (4, 2500.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("ddp", speeds, name=f"gpus-{count}", devices_per_node=count, **ON_GPU)
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty, of(found, "gpus-4").relation) == ("gpus-2", "winner", "does not pay")
     assert of(found, "gpus-4").against.row["setting"] == "gpus-1"
     assert "More than 2 GPUs do not pay. ddp (4 GPUs, resident) trains" in told(found)
@@ -183,7 +178,7 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 100.2, 99.8], name="quick", summary=QUICK_TO_START | {"train_seconds": 13.2})
     for epochs, wanted in ((400, "quick"), (600, "slow")):
         tree.rules = {"epochs": epochs}
-        answer = answer_of(tree)
+        answer = tree.answer()
         assert best(answer) == wanted
         assert answer.request
         assert f"for {epochs} epochs, " in answer.request.time_why
@@ -217,7 +212,7 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
         speeds = [speed, 1.002 * speed, 0.998 * speed, speed, speed]
         tree.setting("cpu" if count == 1 else "ddp", speeds, name=name, devices_per_node=count)
     tree.rules = limits
-    answer = answer_of(tree)
+    answer = tree.answer()
     assert (best(answer) if answer.best else "none") == wanted
     assert why in words.told("sentence", answer)
     if wanted == "none":
@@ -230,21 +225,21 @@ def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one")
     tree.setting("single_gpu", [9000.0, 9002.0, 8998.0], name="gpu", **ON_GPU)
     tree.rules = {"price": {"gpu_hour": 2.0, "cpu_hour": 0.1}}
-    assert sorted(each.cost for each in answer_of(tree).candidates) == pytest.approx([1, 20])
+    assert sorted(each.cost for each in tree.answer().candidates) == pytest.approx([1, 20])
     for run in tree.runs:
         run["taken"] = {"cpus": 48, "gpus": 4 if run["setting"] == "gpu" else 0}
-    assert sorted(each.cost for each in answer_of(tree).candidates) == pytest.approx([48, 80])
+    assert sorted(each.cost for each in tree.answer().candidates) == pytest.approx([48, 80])
     tree.rules = {"price": {"gpu_hour": 2.0}}
-    assert answer_of(tree).rules.currency == "core-hours"  # nobody knows what the CPUs cost
+    assert tree.answer().rules.currency == "core-hours"  # nobody knows what the CPUs cost
     tree.runs = [run for run in tree.runs if run["setting"] == "gpu"]
-    (gpu,) = (alone := answer_of(tree)).candidates
+    (gpu,) = (alone := tree.answer()).candidates
     assert (alone.rules.currency, gpu.spent) == ("EUR", pytest.approx(8 * gpu.training_hours))
 
 
 def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_again(tree: Tree) -> None:
     ids = tree.setting("cpu", [1200.0, 1210.0, 400.0], name="best")
     tree.setting("cpu", [1000.0, 1010.0, 990.0], name="other", loader="dataloader")
-    answer = answer_of(tree)
+    answer = tree.answer()
     assert best(answer) == "other"
     told = "Without repeat 3 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 1 thread, "
     assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.told(
@@ -321,7 +316,7 @@ def test_a_winner_with_all_that_can_be_beside_it(tree: Tree) -> None:
     (failed,) = tree.setting("cpu", [900.0], name="failed", channels_last=True)
     tree.fail(failed, "RuntimeError: out of memory")
     tree.skip("fsdp", "needs two devices")
-    answer_files.write([answer_of(tree, partial=True)], tree.root, tree.margin)
+    answer_files.write([tree.answer(partial=True)], tree.root, tree.margin)
     value = json.loads((tree.root / "answer.json").read_text(), parse_constant=pytest.fail)
     jsonschema.Draft202012Validator(SCHEMA).validate(value)
     (told,) = value["answers"]

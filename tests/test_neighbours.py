@@ -10,7 +10,6 @@ import pytest
 from relay.comparison import words
 from relay.process import system
 from results_tree import Tree
-from test_answer import answer_of
 
 pytest_plugins = ["results_tree"]
 
@@ -36,7 +35,7 @@ def test_a_clear_measurement_beside_others_is_not_certain(
     tree: Tree, pair: tuple[list[str], list[str]], recorded: dict[str, Any], reason: str
 ) -> None:
     tree.record(pair[1], **{name: [value] * 3 for name, value in recorded.items()})
-    found = answer_of(tree)
+    found = tree.answer()
     assert found.certainty == "likely"
     assert words.told("certainty", found) == (
         "The measurements are clear: even at the edges of the 95 % intervals the recommendation stays the same. "
@@ -88,7 +87,7 @@ def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
     }
     tree.record(pair[0], **here)
     tree.record(pair[1], **here | figures)
-    found = answer_of(tree)
+    found = tree.answer()
     names = {"fast": found.candidates[0].name, "slow": found.candidates[1].name}
     assert words.paragraphs("doubts", found) == ([reason.format(**names)] if reason else [])
     assert found.certainty == ("likely" if reason else "winner")
@@ -108,7 +107,7 @@ def test_what_was_timed_for_a_moment_or_is_no_steady_state_is_not_certain(
     tree: Tree, pair: tuple[list[str], list[str]], figures: dict[str, list[Any]], reason: str
 ) -> None:
     tree.record(pair[1], **figures)
-    found = answer_of(tree)
+    found = tree.answer()
     assert words.paragraphs("doubts", found) == ([f"{found.candidates[1].name} {reason}"] if reason else [])
     assert found.certainty == ("likely" if reason else "winner")
     assert words.told("certainty", found).endswith("Train longer, with more `epochs`.") is bool(reason)

@@ -166,6 +166,10 @@ class Tree:
         inputs = self.inputs(partial=partial)
         return answers(inputs, comparison_rows(inputs))
 
+    def answer(self, *, partial: bool = False) -> Answer:
+        (found,) = self.answers(partial=partial)
+        return found
+
     def settings(self) -> list[SettingResult]:
         inputs = self.inputs()
         return setting_results(inputs, comparison_rows(inputs))
