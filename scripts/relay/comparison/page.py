@@ -21,7 +21,7 @@ from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
-from relay.comparison.pictures import pictures, unobserved
+from relay.comparison.pictures import pictures
 from relay.comparison.scaling import grids, scaling_rows, shown
 from relay.comparison.setting_result import SettingResult, by_setting, quality
 from relay.comparison.table import versions_text
@@ -65,7 +65,6 @@ def _section(
         "scaling": [*map(shown, scaled)],
         "grids": grids(rows),
         "gates": _gates(runs),
-        "unobserved": ", ".join(unobserved(runs)),
         "pictures": pictures(runs, scaled, answer, place, accuracy),
     }
 

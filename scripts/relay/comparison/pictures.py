@@ -210,21 +210,12 @@ def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> Setting
     return None if nearest is setting else nearest
 
 
-def unobserved(settings: Sequence[SettingResult]) -> list[str]:
-    """The names of the settings that were timed, and of which no step was observed."""
-    return [each.name for each in settings if each.row["samples_per_second"] and not _observed(each)]
-
-
-def _observed(setting: SettingResult) -> bool:
-    return setting.row["step_compute_fraction"] is not None
-
-
 def steps(settings: Sequence[SettingResult]) -> Figure | None:
     """What a sample's time goes to in each setting."""
     rows = [
         (each.name + each.mark, {words: 1e6 / each.row["samples_per_second"] * (each.row[part] or 0.0)
                                  for part, words in OF_A_STEP.items()})
-        for each in settings if each.row["samples_per_second"] and _observed(each)
+        for each in settings if each.row["samples_per_second"] and each.row["step_compute_fraction"] is not None
     ]  # fmt: skip
     label = "microseconds of a step for each sample of its batch"
     return stacked(rows, [*OF_A_STEP.values()], label) if rows else None
