@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.base import ending, lock
-from relay.base.files import read_json
+from relay.base.files import read_json, read_json_or
 from relay.run_folder import attempts
 from relay.spec.run import Run
 
@@ -52,11 +51,8 @@ def _interrupted(work: Path) -> str:
 
 def _recorded(work: Path) -> str:
     """The error that a job recorded in its work folder, in one line, and what helps; '' without one."""
-    try:
-        fault = read_json(work / "fault.json")
-    except (OSError, json.JSONDecodeError):
-        return ""
-    if not isinstance(fault, dict) or not fault.get("error"):
+    fault = read_json_or(work / "fault.json", {})
+    if not fault.get("error"):
         return ""
     error = str(fault["error"]).partition(ending.QUOTED)[0]
     return "; ".join(" ".join(each.split()) for each in (error, str(fault.get("remedy") or "")) if each)

@@ -206,8 +206,7 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
 
 def _look(results: Path, preflight: str) -> list[Mapping[str, Any]]:
     """What a preflight found on its ranks; nothing where there is no such file."""
-    facts = read_json_or(results / "preflight" / preflight / "facts.json", {})
-    return list(facts.get("ranks", [])) if isinstance(facts, dict) else []
+    return list(read_json_or(results / "preflight" / preflight / "facts.json", {}).get("ranks", []))
 
 
 def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -241,5 +240,5 @@ def _transports(
 def _code(code: str, results: Path) -> Mapping[str, Any]:
     """A snapshot of the code, with the commit of the checkout that it was taken from, where that is known."""
     origin = read_json_or(results / "code" / code / COMMIT, {})
-    commit = str(origin.get("commit") or "")[:DIGITS] if isinstance(origin, dict) else ""
+    commit = str(origin.get("commit") or "")[:DIGITS]
     return {"digest": code[:DIGITS], "commit": commit, "changed": bool(commit and origin.get("changed"))}

@@ -94,7 +94,7 @@ def spot_check(file: Path, runs: Collection[Places]) -> str:
 def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]) -> str:
     """The comparison's files: made of just the results that are there, by this plan."""
     answer = read_json_or(results / "answer.json", {})
-    answers = (answer.get("answers") or ()) if isinstance(answer, dict) else ()
+    answers = answer.get("answers") or ()
     recommended = [
         results / "runs" / each["run"] / "run.json" for each in answers if isinstance(each, dict) and each.get("run")
     ]
