@@ -15,12 +15,8 @@ from relay.comparison import answer_files, words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
-from relay.comparison.decision import answers
-from relay.comparison.inputs import read_inputs
-from relay.comparison.setting_result import setting_results
-from relay.comparison.table import comparison_rows
 from relay.comparison.warnings import Warned, warnings
-from results_tree import REFUSED, Tree
+from results_tree import REFUSED, Tree, told
 
 # As many samples an epoch, and as many epochs, as the others.
 LARGE = {"global_batch_size": 512, "steps_per_epoch": 3, "total_steps": 6}
@@ -28,12 +24,6 @@ LARGE = {"global_batch_size": 512, "steps_per_epoch": 3, "total_steps": 6}
 pytest_plugins = ["results_tree"]
 
 ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
-
-
-def answer_of(tree: Tree, *, partial: bool = False) -> Answer:
-    inputs = read_inputs(tree.write_plan(), tree.root, partial=partial)
-    (found,) = answers(inputs, comparison_rows(inputs))
-    return found
 
 
 def best(found: Answer) -> str:
@@ -45,17 +35,11 @@ def of(found: Answer, setting: str) -> Compared:
     return next(each for each in found.others if each.other.row["setting"] == setting)
 
 
-def told(found: Answer) -> str:
-    return " ".join(
-        [words.sentence(found), words.certainty(found), words.why_not_the_fastest(found), *words.reasons(found)]
-    )
-
-
 def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
     tree.setting("cpu", [900.0, 905.0, 895.0], name="second", cpus_per_task=2)
     tree.setting("cpu", [1000.0, 1004.0, 996.0], name="first", cpus_per_task=2, threads=2)
     tree.setting("cpu", [500.0, 502.0, 499.0], name="third", cpus_per_task=2, loader="dataloader")
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty, found.repeats_to_tell) == ("first", "winner", None)
     assert found.runner_up
     assert found.runner_up.other.row["setting"] == "second"
@@ -65,23 +49,23 @@ def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
     hours = 44 * 64 / 1000 / 3600  # of the recommended training, on two cores
     assert (found.best.training_hours, found.best.spent) == pytest.approx((hours, 2 * hours), rel=1e-2)
     assert of(found, "third").other.spent == pytest.approx(4 * hours, rel=1e-2)
-    assert words.certainty(found) == (
+    assert words.told("certainty", found) == (
         "Certain for these measurements: even at the edges of the 95 % intervals the recommendation stays the same."
     )
-    assert words.why_not_the_fastest(found) == ""
+    assert words.told("why_not_the_fastest", found) == ""
 
 
 def test_of_two_that_are_equally_fast_the_cheaper_one_is_asked_for(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one", cpus_per_task=1)
     tree.setting("ddp", [1003.0, 1001.0, 1002.0], name="two", devices_per_node=2)
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty) == ("one", "tie")
 
 
 def test_what_is_not_equivalent_never_wins_however_fast_it_is(tree: Tree) -> None:
     tree.setting("ddp", [90000.0, 90010.0, 90005.0], name="wrong", devices_per_node=2, verdict=REFUSED)
     tree.setting("cpu", [1000.0, 1001.0, 1002.0], name="right")
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty) == ("right", "alone")
     assert [(each.category, "losses differ" in each.reason) for each in found.left_out] == [("struck out", True)]
 
@@ -91,10 +75,10 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None
     ids = tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2)
     tree.fail(ids[2], "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
     tree.setting("cpu", [1000.0, 1001.0, 1002.0], name="right")
-    found = answer_of(tree, partial=True)
+    found = tree.answer(partial=True)
     assert best(found) == "right"
     assert (found.left_out[0].category, "out of memory" in found.left_out[0].reason) == ("failed", True)
-    assert words.certainty(found).endswith(
+    assert words.told("certainty", found).endswith(
         "ddp (2 procs, 1 thread, resident) gave no result. It might have been better."
     )
 
@@ -112,14 +96,14 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
     speeds = [1000.0, 1010.0, 990.0][: len(fast)]
     tree.setting("cpu", [3 * speed for speed in speeds], name="fast", threads=2, accuracies=fast)
     tree.setting("cpu", speeds, name="slow", accuracies=slow)
-    assert ("learns less" in told(answer_of(tree))) is warned
+    assert ("learns less" in told(tree.answer())) is warned
 
 
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree) -> None:
     nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}
     tree.setting("cpu", [3 * speed for speed in STEADY], loader="dataloader", summary={"test_loss": 2.0}, **nothing)
     tree.setting("cpu", STEADY, summary={"test_loss": 1.5}, **nothing)
-    assert "It learns less in these epochs: " in told(answer_of(tree))
+    assert "It learns less in these epochs: " in told(tree.answer())
 
 
 def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_reach(tree: Tree) -> None:
@@ -131,9 +115,9 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
             for step, accuracy in zip(steps, accuracies, strict=True)
         ]
         tree.record(ids, evaluations=[evaluations] * 3)
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty) == (small[0].removesuffix("-r0"), "winner")
-    assert "is recommended as the first to reach a test accuracy of 97 %." in words.sentence(found)
+    assert "is recommended as the first to reach a test accuracy of 97 %." in words.told("sentence", found)
     (other,) = found.others
     assert other.ratio.value == pytest.approx((12 * 64 / 1000) / (6 * 512 / 3000), rel=0.01)
     assert other.ratio.low is not None
@@ -142,23 +126,23 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
     assert other.ratio.high / other.ratio.value > 1.2
     for limit in ("deadline_hours", "budget"):  # that of the whole training: 2.8 s, though the goal takes 0.8 s
         tree.rules = {limit: 2 / 3600}
-        found = answer_of(tree)
+        found = tree.answer()
         assert (best(found), found.left_out[0].category) == (large[0].removesuffix("-r0"), "beyond a limit")
 
 
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     tree.setting("cpu", [1000.0], name="one")
     tree.setting("cpu", [100.0], name="other", loader="dataloader")
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty, found.repeats_to_tell) == ("one", "unclear", 3)
-    assert words.certainty(found) == (
+    assert words.told("certainty", found) == (
         "Not certain. With one repeat, nobody knows how much the speed varies. cpu (1 proc, 1 thread, dataloader) "
-        "looks 0.10 times as fast. It costs the same. 3 repeats of each would tell: set `repeats: 3`, and give the "
-        "same command again. That takes about 1 min 02 s more."
+        "looks 0.10 times as fast over the whole training, starts included. It costs the same. 3 repeats of each would "
+        "tell: set `repeats: 3`, and give the same command again. That takes about 1 min 02 s more."
     )
     for threads, speed in ((2, 20.0), (4, 60.0)):
         tree.setting("cpu", [speed], name=f"slow {threads}", threads=threads)
-    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.certainty(answer_of(tree))
+    assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.told("certainty", tree.answer())
 
 
 def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
@@ -166,7 +150,7 @@ def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
     for nodes, speed in ((1, 1000.0), (2, 1200.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("ddp", speeds, name=f"nodes-{nodes}", nodes=nodes, devices_per_node=2, **ON_GPU)
-    assert best(answer_of(tree)) == "nodes-1"
+    assert best(tree.answer()) == "nodes-1"
 
 
 def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_too(tree: Tree) -> None:
@@ -174,7 +158,7 @@ def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_t
     for count, speed in ((1, 1000.0), (2, 1667.0), (4, 2500.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("ddp", speeds, name=f"gpus-{count}", devices_per_node=count, **ON_GPU)
-    found = answer_of(tree)
+    found = tree.answer()
     assert (best(found), found.certainty, of(found, "gpus-4").relation) == ("gpus-2", "winner", "does not pay")
     assert of(found, "gpus-4").against.row["setting"] == "gpus-1"
     assert "More than 2 GPUs do not pay. ddp (4 GPUs, resident) trains" in told(found)
@@ -194,11 +178,11 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 100.2, 99.8], name="quick", summary=QUICK_TO_START | {"train_seconds": 13.2})
     for epochs, wanted in ((400, "quick"), (600, "slow")):
         tree.rules = {"epochs": epochs}
-        answer = answer_of(tree)
+        answer = tree.answer()
         assert best(answer) == wanted
         assert answer.request
         assert f"for {epochs} epochs, " in answer.request.time_why
-        assert words.sentence(answer).startswith(f"For {epochs} epochs of lenet-digits, cpu (")
+        assert words.told("sentence", answer).startswith(f"For {epochs} epochs of lenet-digits, cpu (")
         found = recommendation(answer, tree.root)
         assert found
         assert (found.run.length.epochs, found.run.length.total_steps) == (epochs, 22 * epochs)
@@ -228,12 +212,12 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
         speeds = [speed, 1.002 * speed, 0.998 * speed, speed, speed]
         tree.setting("cpu" if count == 1 else "ddp", speeds, name=name, devices_per_node=count)
     tree.rules = limits
-    answer = answer_of(tree)
+    answer = tree.answer()
     assert (best(answer) if answer.best else "none") == wanted
-    assert why in words.sentence(answer)
+    assert why in words.told("sentence", answer)
     if wanted == "none":
-        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.certainty(
-            answer
+        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.told(
+            "certainty", answer
         )
 
 
@@ -241,25 +225,25 @@ def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one")
     tree.setting("single_gpu", [9000.0, 9002.0, 8998.0], name="gpu", **ON_GPU)
     tree.rules = {"price": {"gpu_hour": 2.0, "cpu_hour": 0.1}}
-    assert sorted(each.cost for each in answer_of(tree).candidates) == pytest.approx([1, 20])
+    assert sorted(each.cost for each in tree.answer().candidates) == pytest.approx([1, 20])
     for run in tree.runs:
         run["taken"] = {"cpus": 48, "gpus": 4 if run["setting"] == "gpu" else 0}
-    assert sorted(each.cost for each in answer_of(tree).candidates) == pytest.approx([48, 80])
+    assert sorted(each.cost for each in tree.answer().candidates) == pytest.approx([48, 80])
     tree.rules = {"price": {"gpu_hour": 2.0}}
-    assert answer_of(tree).rules.currency == "core-hours"  # nobody knows what the CPUs cost
+    assert tree.answer().rules.currency == "core-hours"  # nobody knows what the CPUs cost
     tree.runs = [run for run in tree.runs if run["setting"] == "gpu"]
-    (gpu,) = (alone := answer_of(tree)).candidates
+    (gpu,) = (alone := tree.answer()).candidates
     assert (alone.rules.currency, gpu.spent) == ("EUR", pytest.approx(8 * gpu.training_hours))
 
 
 def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_again(tree: Tree) -> None:
     ids = tree.setting("cpu", [1200.0, 1210.0, 400.0], name="best")
     tree.setting("cpu", [1000.0, 1010.0, 990.0], name="other", loader="dataloader")
-    answer = answer_of(tree)
+    answer = tree.answer()
     assert best(answer) == "other"
     told = "Without repeat 3 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 1 thread, "
-    assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.certainty(
-        answer
+    assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.told(
+        "certainty", answer
     )
 
 
@@ -270,8 +254,7 @@ STEADY = [1000.0, 1001.0, 999.0]
 
 def warned(tree: Tree) -> list[Warned]:
     """The warnings, with the settings' ids in place of their names."""
-    inputs = read_inputs(tree.write_plan(), tree.root)
-    results = setting_results(inputs, comparison_rows(inputs))
+    results = tree.settings()
     ids = {each.name: each.row["setting"] for each in results}
     return [replace(found, setting=ids[found.setting]) for found in warnings(results)]
 
@@ -333,7 +316,7 @@ def test_a_winner_with_all_that_can_be_beside_it(tree: Tree) -> None:
     (failed,) = tree.setting("cpu", [900.0], name="failed", channels_last=True)
     tree.fail(failed, "RuntimeError: out of memory")
     tree.skip("fsdp", "needs two devices")
-    answer_files.write([answer_of(tree, partial=True)], tree.root, tree.margin)
+    answer_files.write([tree.answer(partial=True)], tree.root, tree.margin)
     value = json.loads((tree.root / "answer.json").read_text(), parse_constant=pytest.fail)
     jsonschema.Draft202012Validator(SCHEMA).validate(value)
     (told,) = value["answers"]

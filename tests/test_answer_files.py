@@ -130,13 +130,13 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     assert tree.compare() == 0
     value = json.loads((tree.root / "answer.json").read_text())
     (told,) = value["answers"]
-    assert (value["format"], value["confidence"], value["margin"]) == (1, 0.95, 0.03)
+    assert (value["format"], value["confidence"], value["margin"]) == (2, 0.95, 0.03)
     assert (told["certainty"], told["recommended"]["setting"]) == ("winner", "fast")
     assert told["recommended"]["runs"] == ["fast-r0", "fast-r1", "fast-r2"]
     speed = told["recommended"]["samples_per_second"]
     assert speed["low"] < speed["value"] < speed["high"]
     assert told["runner_up"]["setting"] == "slow"
-    assert told["runner_up"]["relative_speed"]["value"] == pytest.approx(0.9, rel=1e-3)
+    assert told["runner_up"]["relative_training_speed"]["value"] == pytest.approx(0.9, rel=1e-3)
     assert [each["category"] for each in told["left_out"]] == ["struck out"]
     text = (tree.root / "recommendation.sbatch").read_text()
     assert set(told["sbatch"]) <= set(text.splitlines())

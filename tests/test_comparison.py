@@ -106,6 +106,7 @@ def test_not_proven_stands_beside_the_setting_wherever_it_is_shown(
     printed = " ".join(shown(tree, capsys, monkeypatch).split())
     assert "cpu (1 proc, 1 thread, resident) is recommended" in printed
     assert "gate: not proven: measured, but nothing can tell" in printed
+    assert "relative speed: of the steps alone" in printed  # the answer tells of whole trainings
     assert "✓" not in printed
     files = [(tree.root / name).read_text() for name in ("recommendation.sbatch", "comparison.md", "comparison.csv")]
     for text in (printed, tree.html, *files):
@@ -133,15 +134,16 @@ def test_strong_scaling_is_against_itself_on_the_fewest_devices(tree: Tree) -> N
     assert rows["cpu", 1]["scaling_efficiency"] is None
 
 
-def test_no_efficiency_where_more_than_the_size_differs(tree: Tree) -> None:
-    tree.setting("ddp", [200.0, 200.0], devices_per_node=2)
-    tree.setting("ddp", [300.0, 300.0], devices_per_node=4, global_batch_size=96)
-    assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
-
-
-def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
-    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
-    tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [({}, {"global_batch_size": 96}), ({"verdict": REFUSED}, {})],
+    ids=["more than the size differs", "it is struck out"],
+)
+def test_no_efficiency_beside_what_cannot_be_compared(
+    tree: Tree, smaller: dict[str, Any], larger: dict[str, Any]
+) -> None:
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, **smaller)
+    tree.setting("ddp", [300.0, 300.0], devices_per_node=4, **larger)
     assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
 
 
@@ -177,7 +179,7 @@ SUMMARY, VERDICT = "runs/x-r0/summary.json", "equivalence/gates/gate-x/verdict.j
 @pytest.mark.parametrize(
     ("path", "damage", "told"),
     [
-        (SUMMARY, lambda path: path.write_text('{"run": '), "summary.json: is no JSON"),
+        (SUMMARY, lambda path: path.write_text('{"run": '), "summary.json: is damaged: it is no JSON"),
         (SUMMARY, spoilt(losses=NO_NUMBERS), "'low' is not of type float"),
         (SUMMARY, spoilt(samples_per_second=float("nan")), "its samples_per_second is nan"),
         (VERDICT, Path.unlink, "gave no verdict"),
@@ -203,49 +205,35 @@ def test_a_damaged_file_fails_its_setting_and_no_other(
 PROBLEM = "end, steps 43 to 44: update differ from one plain process's by 5.0e-01, allowed is 2e-05"
 
 
-class Checked(Tree):
-    """Results whose plan asks for spot checks."""
-
-    def write_plan(self) -> Any:
-        told = {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "spot_checks": True}
-        return self.write("plan.json", told)
-
-    def found(self, setting: str, runs: list[str], *statuses: str) -> None:
-        each = {"generation": "1", "spots": [{}], "unchecked": []}
-        told = [
-            each | {"run": run, "status": status, "problems": [PROBLEM] if status == "failed" else []}
-            for run, status in zip(runs, statuses, strict=True)
-        ]
-        self.write(f"equivalence/spot_checks/{setting}/verdict.json", {"setting": setting, "runs": told})
+def spot_checked(tree: Tree, runs: list[str], *statuses: str) -> None:
+    """The plan asks for spot checks, and the first setting's have found this."""
+    each = {"generation": "1", "spots": [{}], "unchecked": []}
+    told = [
+        each | {"run": run, "status": status, "problems": [PROBLEM] if status == "failed" else []}
+        for run, status in zip(runs, statuses, strict=True)
+    ]
+    setting = runs[0].removesuffix("-r0")
+    tree.write(f"equivalence/spot_checks/{setting}/verdict.json", {"setting": setting, "runs": told})
+    tree.more = {"spot_checks": True}
 
 
-@pytest.fixture
-def checked(tmp_path: Any) -> Checked:
-    return Checked(tmp_path)
-
-
-def test_a_failed_spot_check_strikes_its_setting_out(checked: Checked) -> None:
-    checked.setting("cpu", [100.0, 101.0])
-    runs = checked.setting("ddp", [900.0, 901.0], name="fast")
-    checked.found("fast", runs, "passed", "failed")
-    row = checked.row("ddp")
-    assert row["equivalent"] is False
-    assert row["standing"] is None
-    assert row["reason"] == f"repeat 2: spot check failed: {PROBLEM}"
+@pytest.mark.parametrize(
+    "verdict",
+    [None, {"equivalent": False, "unprovable": "the loss is no mean"}],
+    ids=["proven", "nothing can prove it"],
+)
+def test_a_failed_spot_check_strikes_its_setting_out(tree: Tree, verdict: dict[str, Any] | None) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    spot_checked(tree, tree.setting("ddp", [900.0, 901.0], verdict=verdict), "passed", "failed")
+    row = tree.row("ddp")
+    assert (row["equivalent"], row["unproven"], row["standing"]) == (False, None, None)
+    reason = row["reason"].removesuffix("; measured, not proven: because the loss is no mean")
+    assert reason == f"repeat 2: spot check failed: {PROBLEM}"
     assert row["spot_checks"] == "1 passed, 1 failed"
 
 
-def test_a_verdict_on_an_earlier_start_is_none(checked: Checked) -> None:
-    (run,) = checked.setting("cpu", [100.0], name="one")
-    checked.found("one", [run], "failed")
-    checked.write(f"checkpoints/{run}/chain.json", {"generation": "2"})
-    assert checked.row("cpu")["spot_checks"] == "1 not checked"
-
-
-def test_a_failed_spot_check_strikes_out_what_no_gate_can_prove(checked: Checked) -> None:
-    unprovable = {"equivalent": False, "unprovable": "the loss is no mean"}
-    runs = checked.setting("ddp", [900.0, 901.0], name="fast", verdict=unprovable)
-    checked.found("fast", runs, "passed", "failed")
-    row = checked.row("ddp")
-    assert (row["equivalent"], row["unproven"], row["standing"]) == (False, None, None)
-    assert PROBLEM in row["reason"]
+def test_a_verdict_on_an_earlier_start_is_none(tree: Tree) -> None:
+    (run,) = tree.setting("cpu", [100.0], name="one")
+    spot_checked(tree, [run], "failed")
+    tree.write(f"checkpoints/{run}/chain.json", {"generation": "2"})
+    assert tree.row("cpu")["spot_checks"] == "1 not checked"

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from pyarrow import parquet
 
-from relay.comparison import plots, terminal
-from relay.comparison.columns import COMPARISON, Column
-from relay.comparison.decision import answers
-from relay.comparison.evidence import evidence
-from relay.comparison.exports import read_csv, write_csv
-from relay.comparison.inputs import read_inputs
+from relay.comparison import terminal, words
+from relay.comparison.columns import COMPARISON, Column, read_csv, write_csv
+from relay.comparison.page import evidence
 from relay.comparison.scaling import grids
-from relay.comparison.table import comparison_rows
 from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
-from results_tree import REFUSED, Tree
+from results_tree import REFUSED, Tree, told
 
 pytest_plugins = ["results_tree"]
 
@@ -30,6 +27,39 @@ def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
     assert [row["standing"] for row in rows] == ["fastest", "fastest"]
     assert tree.compare() == 0
     assert tree.html.count('class="headline"') == 2
+
+
+# Other options of a task are another model or other data: each has an answer of its own, and no speed is compared
+
+NARROW: dict[str, Any] = {"task_options": {"width": 4}, "metrics": ("dice",)}
+WIDE: dict[str, Any] = {"task_options": {"width": 8}, "metrics": ("dice",)}
+
+
+def learnt(dice: float, loss: float) -> dict[str, Any]:
+    """What a run's summary says of a segmentation."""
+    evaluation = {"step": 22, "test_loss": loss, "test_accuracy": None, "test_metrics": {"dice": dice}}
+    return {"test_accuracy": None, "test_metric": dice, "test_loss": loss, "evaluations": [evaluation]}
+
+
+def test_each_has_an_answer_and_what_has_learnt_most_comes_first(tree: Tree) -> None:
+    """One process trains the narrow network, two processes the wide one."""
+    for width, (dice, loss), strategy, devices, speed in (
+        (NARROW, (0.287, 0.7), "cpu", 1, 1000.0),
+        (WIDE, (0.889, 0.1), "ddp", 2, 760.0),
+    ):
+        speeds = [speed, 1.01 * speed, 0.99 * speed]
+        tree.setting(strategy, speeds, summary=learnt(dice, loss), devices_per_node=devices, **width)
+    wide, narrow = tree.answers()
+    assert [wide.trained, narrow.trained] == ["lenet-digits (width=8)", "lenet-digits (width=4)"]
+    assert (wide.certainty, narrow.certainty) == ("alone", "alone")
+    assert words.told("sentence", wide).startswith(
+        "For lenet-digits (width=8), ddp (2 procs, 1 thread, resident, width=8) is recommended. "
+        "Its test dice is 0.889. Ask Slurm for 1 node with 2 CPUs"
+    )
+    assert "Its test dice is 0.287." in words.told("sentence", narrow)
+    for answer in (wide, narrow):
+        assert "speed does not compare them" in told(answer)
+        assert not [claim for claim in ("may not pay", "ideal double", "times as fast") if claim in told(answer)]
 
 
 def test_page_escapes_what_it_is_given(full: Tree) -> None:
@@ -70,20 +100,6 @@ def test_a_grid_has_sizes_to_compare_and_a_strategys_own_single_process(tree: Tr
     assert grid.rows == [["16", "–", "–", "75.0"], ["32", "–", "90.0", "–"], ["64", "110", "100.0", "–"]]
 
 
-def test_all_settings_are_within_the_picture_of_time_and_cost(tree: Tree) -> None:
-    """Also those that are both slower and dearer than the front."""
-    tree.setting("cpu", [3000.0, 3001.0])
-    tree.setting("ddp", [1000.0, 1001.0], devices_per_node=2)
-    tree.setting("ddp", [1500.0, 1501.0], devices_per_node=4)
-    inputs = read_inputs(tree.write_plan(), tree.root)
-    (answer,) = answers(inputs, comparison_rows(inputs))
-    figure = plots.cost(answer.candidates)
-    assert figure is not None
-    (axes,) = figure.axes
-    for line in axes.lines:
-        assert axes.viewLim.contains(max(line.get_xdata()), max(line.get_ydata()))
-
-
 # The evidence on the page: what a reader needs to check a figure, from the records themselves
 
 
@@ -94,9 +110,8 @@ def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
     assert set(given.written()) == set(Config.model_fields)
     assert given.written()["comparisons"][0]["strategy"] == "ddp"
     tree.setting("cpu", [900.0])
-    plan = tree.write_plan()
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"config": given.written()}))
-    found = evidence(read_inputs(plan, tree.root), tree.root)
+    tree.more = {"config": given.written()}
+    found = evidence(tree.inputs(), tree.root)
     assert "devices_per_node:" in found["config"]
     assert not found["shrunk"]
 

@@ -19,7 +19,7 @@ from relay.chain.sealed import MANIFEST
 from relay.commands import train_again
 from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
-from relay.status import finished
+from relay.status import compared, finished
 
 BEGUN = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
 
@@ -83,6 +83,19 @@ def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> 
     assert finished.spot_check(file, [places]) == ""  # its result is there
     (places.run / "summary.json").unlink()
     assert finished.spot_check(file, [places]) == "is that of an older start of the run"
+
+
+def test_a_comparison_that_was_copied_is_made_again_for_its_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {"runs": []}
+    write_json(tmp_path / "plan.json", plan)
+    monkeypatch.chdir(tmp_path)
+    compared.note(tmp_path / "plan.json", tmp_path)
+    assert compared.differs(plan, tmp_path) == ""
+    assert compared.differs({"runs": [], "margin": 0.1}, tmp_path) == "was made of other results or settings"
+    monkeypatch.chdir("/")
+    assert compared.differs(plan, tmp_path) == f"was made with folder {tmp_path}, which its script names"
 
 
 # What a new start replaces

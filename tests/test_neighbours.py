@@ -10,7 +10,6 @@ import pytest
 from relay.comparison import words
 from relay.process import system
 from results_tree import Tree
-from test_answer import answer_of
 
 pytest_plugins = ["results_tree"]
 
@@ -24,13 +23,21 @@ REASONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.fixture
+def pair(tree: Tree) -> tuple[list[str], list[str]]:
+    """The runs of a setting, and those of one that is half as fast."""
+    fast = tree.setting("cpu", STEADY, summary=ALONE)
+    return fast, tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
+
+
 @pytest.mark.parametrize(("recorded", "reason"), REASONS)
-def test_a_clear_measurement_beside_others_is_not_certain(tree: Tree, recorded: dict[str, Any], reason: str) -> None:
-    tree.setting("cpu", STEADY, summary=ALONE)
-    tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE | recorded)
-    found = answer_of(tree)
+def test_a_clear_measurement_beside_others_is_not_certain(
+    tree: Tree, pair: tuple[list[str], list[str]], recorded: dict[str, Any], reason: str
+) -> None:
+    tree.record(pair[1], **{name: [value] * 3 for name, value in recorded.items()})
+    found = tree.answer()
     assert found.certainty == "likely"
-    assert words.certainty(found) == (
+    assert words.told("certainty", found) == (
         "The measurements are clear: even at the edges of the 95 % intervals the recommendation stays the same. "
         f"But it is not certain, because {reason}. To be certain, measure on a node of your own."
     )
@@ -72,40 +79,35 @@ PLACES: list[tuple[dict[str, list[Any]], str]] = [
 
 @pytest.mark.parametrize(("figures", "reason"), PLACES)
 def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
-    tree: Tree, figures: dict[str, list[Any]], reason: str
+    tree: Tree, pair: tuple[list[str], list[str]], figures: dict[str, list[Any]], reason: str
 ) -> None:
     here: dict[str, list[Any]] = {
         "hosts": [["n0"], ["n1"], ["n1"]],
         "started_at": [f"2026-01-0{day}T03:04:05+00:00" for day in (1, 2, 3)],
     }
-    fast = tree.setting("cpu", STEADY, summary=ALONE)
-    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
-    tree.record(fast, **here)
-    tree.record(slow, **here | figures)
-    found = answer_of(tree)
+    tree.record(pair[0], **here)
+    tree.record(pair[1], **here | figures)
+    found = tree.answer()
     names = {"fast": found.candidates[0].name, "slow": found.candidates[1].name}
-    assert words.doubts(found) == ([reason.format(**names)] if reason else [])
+    assert words.paragraphs("doubts", found) == ([reason.format(**names)] if reason else [])
     assert found.certainty == ("likely" if reason else "winner")
-    assert ("repeats on the same nodes" in words.certainty(found)) is bool(reason)
-
-
-def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, summary=ALONE)
-    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
-    tree.record(slow, measured_steps=[400, 400, 49])
-    found = answer_of(tree)
-    assert words.doubts(found) == [f"{found.candidates[1].name} was timed for 6.3 s (49 steps), which is too short"]
-    assert found.certainty == "likely"
-    assert words.certainty(found).endswith("Train longer, with more `epochs`.")
+    assert ("repeats on the same nodes" in words.told("certainty", found)) is bool(reason)
 
 
 @pytest.mark.parametrize(
-    ("ratios", "certain"), [([1.2, 1.15, 1.1], False), ([0.8, 0.85, 0.9], False), ([1.2, 0.9, 1.0], True)]
+    ("figures", "reason"),
+    [
+        ({"measured_steps": [400, 400, 49]}, "was timed for 6.3 s (49 steps), which is too short"),
+        ({"second_half_ratio": [1.2, 1.15, 1.1]}, "was 1.1 times as fast in the second half of its timed steps"),
+        ({"second_half_ratio": [0.8, 0.85, 0.9]}, "was 0.85 times as fast in the second half of its timed steps"),
+        ({"second_half_ratio": [1.2, 0.9, 1.0]}, ""),
+    ],
 )
-def test_what_is_faster_in_the_second_half_is_no_steady_state(tree: Tree, ratios: list[float], certain: bool) -> None:
-    tree.setting("cpu", STEADY, summary=ALONE)
-    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
-    tree.record(slow, second_half_ratio=ratios)
-    found = answer_of(tree)
-    assert found.certainty == ("winner" if certain else "likely")
-    assert ("in the second half of its timed steps" in words.certainty(found)) is not certain
+def test_what_was_timed_for_a_moment_or_is_no_steady_state_is_not_certain(
+    tree: Tree, pair: tuple[list[str], list[str]], figures: dict[str, list[Any]], reason: str
+) -> None:
+    tree.record(pair[1], **figures)
+    found = tree.answer()
+    assert words.paragraphs("doubts", found) == ([f"{found.candidates[1].name} {reason}"] if reason else [])
+    assert found.certainty == ("likely" if reason else "winner")
+    assert words.told("certainty", found).endswith("Train longer, with more `epochs`.") is bool(reason)

@@ -118,8 +118,8 @@ def test_a_lost_line_moves_no_other_steps_losses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        ("runs/{}-r0/summary.json", "summary.json: is that of run fast-r0: it was copied there; remove it"),
-        ("equivalence/gates/gate-{}/verdict.json", "verdict.json: is that of gate gate-fast: it was copied there"),
+        ("runs/{}-r0/summary.json", "summary.json: is for run fast-r0, not slow-r0; remove it"),
+        ("equivalence/gates/gate-{}/verdict.json", "verdict.json: is for gate gate-fast, not gate-slow"),
     ],
 )
 def test_what_was_copied_from_another_run_or_gate_is_told(

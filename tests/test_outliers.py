@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from chain_runs import DIGITS, short_run
-from relay.comparison.inputs import RunResult, read_inputs
+from relay.comparison.inputs import RunResult
 from relay.comparison.objections import outliers
-from relay.comparison.quality import Goal, seconds_to, stated_accuracy
-from relay.comparison.setting_result import SettingResult, setting_results
-from relay.comparison.table import comparison_rows
+from relay.comparison.setting_result import Goal, SettingResult, seconds_to, stated_accuracy
 from relay.spec.run import Run
 from results_tree import REFUSED, Tree, rows, shown
 from summaries import summary_of
@@ -98,8 +96,7 @@ def learnt(*accuracies: float) -> dict[str, Any]:
 
 
 def plotted(tree: Tree) -> dict[str, SettingResult]:
-    inputs = read_inputs(tree.write_plan(), tree.root)
-    return {each.row["setting"]: each for each in setting_results(inputs, comparison_rows(inputs))}
+    return {each.row["setting"]: each for each in tree.settings()}
 
 
 def test_the_time_is_that_of_a_job_up_to_the_first_evaluation_that_found_it(tree: Tree) -> None:

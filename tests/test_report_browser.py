@@ -108,5 +108,6 @@ def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size:
         answer, bars = (opened.page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
         assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
         assert bars["y"] < size["height"] or size is PHONE
+        assert opened.page.locator("aside [id^=how-long]").count() == 1, "below the bars"
         found = Axe().run(opened.page).response["violations"]
         assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []

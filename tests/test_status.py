@@ -34,20 +34,10 @@ ENDS = (100, 200, 300)
 
 
 def a_run(number: int = 1) -> Run:
+    steps = {"steps_per_epoch": 20, "total_steps": 300, "evaluate_every_steps": 300}
+    its = {"task": LOOKED.task, "dataset": LOOKED.dataset, "strategy": "cpu", "setting_id": "cpu-setting"}
     return made(
-        Run,
-        id=f"cpu-{number}",
-        setting_id="cpu-setting",
-        seed=number,
-        repeat=number - 1,
-        task=LOOKED.task,
-        dataset=LOOKED.dataset,
-        strategy="cpu",
-        global_batch_size=64,
-        epochs=15.0,
-        steps_per_epoch=20,
-        total_steps=300,
-        evaluate_every_steps=300,
+        Run, id=f"cpu-{number}", seed=number, repeat=number - 1, global_batch_size=64, epochs=15.0, **steps, **its
     )
 
 

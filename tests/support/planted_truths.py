@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from relay.comparison import between, words
-from relay.comparison.answer import Answer
+from relay.comparison import between
 from relay.comparison.decision import answers
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.setting_result import SettingResult
@@ -25,6 +24,7 @@ from relay.comparison.table import comparison_rows
 from relay.run_folder.summary import Summary
 from relay.spec import strategy_files
 from relay.spec.run import Run
+from results_tree import told
 from short_tasks import shipped
 from specifications import made
 
@@ -150,13 +150,6 @@ def drawn(truth: Truth, draw: np.random.Generator, runs: Sequence[Sequence[Run]]
                 )
             )
     return Inputs(runs=results, skipped=[], margin=0.03)
-
-
-def told(answer: Answer) -> str:
-    """All that the answer says."""
-    return " ".join(
-        (words.sentence(answer), words.certainty(answer), words.why_not_the_fastest(answer), *words.reasons(answer))
-    )
 
 
 @dataclass(frozen=True)

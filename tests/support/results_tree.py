@@ -17,9 +17,12 @@ import pytest
 from relay import commands
 from relay.base import entry
 from relay.base.files import read_json
-from relay.comparison.columns import COMPARISON
-from relay.comparison.exports import read_csv, write_csv
-from relay.comparison.inputs import read_inputs
+from relay.comparison import words
+from relay.comparison.answer import Answer
+from relay.comparison.columns import COMPARISON, read_csv, write_csv
+from relay.comparison.decision import answers
+from relay.comparison.inputs import Inputs, read_inputs
+from relay.comparison.setting_result import SettingResult, setting_results
 from relay.comparison.table import comparison_rows
 from relay.spec.job import Job
 from relay.spec.run import Reference, Run
@@ -43,6 +46,7 @@ class Tree:
         self.root, self.runs, self.skipped, self.margin = root / "results", [], [], margin
         self.rules: dict[str, Any] = {}  # of the answer, as the plan writes them
         self.dropped: dict[str, str] = {}  # why settings got no further repeats
+        self.more: dict[str, Any] = {}  # of the plan
 
     def write(self, path: str, value: Any) -> Path:
         target = self.root / path
@@ -152,13 +156,27 @@ class Tree:
         return status("compare", "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
 
     def write_plan(self) -> Path:
-        told = {"margin": self.margin, "answer": self.rules, "dropped": self.dropped}
+        told = {"margin": self.margin, "answer": self.rules, "dropped": self.dropped, **self.more}
         return self.write("plan.json", {"runs": self.runs, "skipped": self.skipped, **told})
+
+    def inputs(self, *, partial: bool = False) -> Inputs:
+        return read_inputs(self.write_plan(), self.root, partial=partial)
+
+    def answers(self, *, partial: bool = False) -> list[Answer]:
+        inputs = self.inputs(partial=partial)
+        return answers(inputs, comparison_rows(inputs))
+
+    def answer(self, *, partial: bool = False) -> Answer:
+        (found,) = self.answers(partial=partial)
+        return found
+
+    def settings(self) -> list[SettingResult]:
+        inputs = self.inputs()
+        return setting_results(inputs, comparison_rows(inputs))
 
     def rows(self, *, partial: bool = False) -> list[dict[str, Any]]:
         """comparison.csv, written and read again; without the report, whose plots take half a second."""
-        inputs = read_inputs(self.write_plan(), self.root, partial=partial)
-        write_csv(self.root / "comparison.csv", COMPARISON, comparison_rows(inputs))
+        write_csv(self.root / "comparison.csv", COMPARISON, comparison_rows(self.inputs(partial=partial)))
         return read_csv(self.root / "comparison.csv", COMPARISON)
 
     def row(self, strategy: str, *, partial: bool = False) -> dict[str, Any]:
@@ -180,6 +198,12 @@ def rows(results: Path, name: str = "comparison.csv") -> list[dict[str, str]]:
     """A table of a results folder as it is written, each value as text."""
     with (results / name).open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
+
+
+def told(answer: Answer) -> str:
+    """All that an answer says."""
+    lines = [words.told(what, answer) for what in ("sentence", "certainty", "why_not_the_fastest")]
+    return " ".join([*lines, *words.paragraphs("reasons", answer)])
 
 
 REFUSED = {

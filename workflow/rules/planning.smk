@@ -17,33 +17,20 @@ use rule look as speed with:
         **jobs.speed.params,
 
 
-# Without any output, not even a benchmark's: it is shown each time, at the end of the call.
+# It is shown at the end of the call. As with `status`, nothing is run or written but the speeds that are missing.
 rule plan:
     input:
         files.speeds,
-    log:
-        "results/logs/plan.log",
-    localrule: True
     conda:
         driver.no_environment
-    message:
-        "Planning"
-    shell:
-        ":"
 
 
 # `snakemake status`: what is done, running, queued and still to do. It changes nothing, and may be asked for while a
-# driver works on the same results, on a cluster too. Shown at the end of the call.
+# driver works on the same results, on a cluster too. Shown at the end of the call. Nothing is run, and so nothing written:
+# results may be read-only.
 rule status:
-    log:
-        "results/logs/status.log",
-    localrule: True
     conda:
         driver.no_environment
-    message:
-        "Looking at runs and proofs"
-    shell:
-        ":"
 
 
 rule record_plan:

@@ -6,13 +6,15 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.chain import files
+
+MISSING = "is missing"
 
 
 @contextmanager
@@ -89,6 +91,27 @@ def read_json_or(path: Path, otherwise: Any) -> Any:
         value = json.loads(path.read_text(encoding="utf-8"))
         return value if otherwise is None or isinstance(value, type(otherwise)) else otherwise
     return otherwise
+
+
+def looked_at(path: Path, *, read: Callable[[Path], Any] = read_json, **expected: Any) -> tuple[str, dict[str, Any]]:
+    """Why a file of JSON, an object, cannot be used ('' where it can), and what it holds.
+
+    Where it names what is `expected`, it has to agree: else it is another's, copied there.
+    """
+    try:
+        content = read(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})", {}
+    except (ValueError, RecursionError):
+        return "is damaged: it is no JSON", {}
+    if content is None:
+        return MISSING, {}
+    if not isinstance(content, dict):
+        return "is damaged: it is no object", {}
+    for name, value in expected.items():
+        if content.get(name, value) != value:
+            return f"is for {name} {content[name]}, not {value}", {}
+    return "", content
 
 
 def end_of(path: Path | None, most_bytes: int, after: int = 0) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from relay.base.files import read_json_or
+from relay.base.files import errors_in_one_line, read_json_or, write_text
 from relay.base.grouped import grouped
 from relay.base.options import add
-from relay.comparison.columns import COMPARISON, RUNS, SCALING
+from relay.comparison.columns import COMPARISON, RUNS, SCALING, read_csv, write_csv, write_parquet
 
 USAGE = """\
 Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, .parquet and .md, runs.csv,
@@ -24,9 +24,8 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     parser.add_argument("--plan", type=Path, default=Path("results/plan.json"), help="the plan of all runs")
     parser.add_argument("--partial", action="store_true", help="report what there is though runs failed")
     given = add(parser, "results").parse_args(words)
-    from relay.comparison import answer_files, exports, page
+    from relay.comparison import answer_files, page
     from relay.comparison.decision import answers
-    from relay.comparison.exports import write_csv, write_whole
     from relay.comparison.inputs import read_inputs
     from relay.comparison.scaling import grids, scaling_rows
     from relay.comparison.setting_result import setting_results
@@ -34,32 +33,32 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison.words import markdown
     from relay.status import compared
 
-    inputs = read_inputs(given.plan, given.results, partial=given.partial)
+    results = given.results
+    inputs = read_inputs(given.plan, results, partial=given.partial)
     rows = comparison_rows(inputs)
     all_answers = answers(inputs, rows)
     settings, scaled = setting_results(inputs, rows), scaling_rows(rows)
-    sections = page.sections(inputs, settings, all_answers, given.results)
-    html = page.render(inputs, settings, sections, given.results)
-    write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
-    write_csv(given.results / "comparison.csv", COMPARISON, rows)
-    exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
-    write_whole(given.results / "comparison.md", markdown("comparison.md.j2", settings=settings, answers=all_answers))
-    write_csv(given.results / "scaling.csv", SCALING, scaled)
+    sections = page.sections(inputs, settings, all_answers, results)
+    html = page.render(inputs, settings, sections, results)
     families = grouped(scaled, lambda row: (row["trained"], row["scaling"]))
-    scaling_md = markdown("scaling.md.j2", families=families, grids=grids(rows))
-    write_whole(given.results / "scaling.md", scaling_md)
-    answer_files.write(all_answers, given.results, inputs.margin)
-    exports.write_pictures(given.results / "pictures", page.picture_files(sections))
-    write_whole(given.results / "comparison.html", html)
-    compared.note(given.plan, given.results)
-    print(f"{len(inputs.runs)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
+    with errors_in_one_line(results, "cannot be written"):
+        write_csv(results / "runs.csv", RUNS, run_rows(inputs))
+        write_csv(results / "comparison.csv", COMPARISON, rows)
+        write_parquet(results / "comparison.parquet", COMPARISON, rows)
+        write_text(results / "comparison.md", markdown("comparison.md.j2", settings=settings, answers=all_answers))
+        write_csv(results / "scaling.csv", SCALING, scaled)
+        write_text(results / "scaling.md", markdown("scaling.md.j2", families=families, grids=grids(rows)))
+        answer_files.write(all_answers, results, inputs.margin)
+        page.write_pictures(results / "pictures", sections)
+        write_text(results / "comparison.html", html)
+        compared.note(given.plan, results)
+    print(f"{len(inputs.runs)} runs in {len(rows)} rows: {results / 'comparison.html'}")
     return 0
 
 
 def show_comparison(parser: ArgumentParser, words: list[str]) -> int:
     """Exit status 0. Raises UserError where there is no comparison."""
     given = add(parser, "results").parse_args(words)
-    from relay.comparison.exports import read_csv
     from relay.comparison.terminal import show
 
     rows = read_csv(given.results / "comparison.csv", COMPARISON)

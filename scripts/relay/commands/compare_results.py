@@ -6,6 +6,7 @@ Printed is a line for each setting: the ratio of its speeds (after / before) wit
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections import Counter
 from pathlib import Path
 
 from rich import box
@@ -14,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.base.errors import UserError
-from relay.comparison.between import Changed, between, counts, made_otherwise
-from relay.comparison.columns import CHANGES
-from relay.comparison.exports import write_csv
+from relay.base.files import errors_in_one_line
+from relay.comparison.between import Changed, between, made_otherwise
+from relay.comparison.columns import CHANGES, write_csv
 from relay.comparison.wording import MISSING, number
 
 STYLES = {"faster": "green", "slower": "red", "unclear": "yellow"}
@@ -40,9 +41,11 @@ def compare_results(parser: ArgumentParser, words: list[str]) -> int:
             console.print(Text(f"{each.name}: {each.reason}"))
     for line in made_otherwise(changes):
         console.print(Text(line))
-    console.print(Text(", ".join(f"{count} {change}" for change, count in counts(changes).items()), style="bold"))
+    counts = Counter(each.change for each in changes)
+    console.print(Text(", ".join(f"{count} {change}" for change, count in counts.items()), style="bold"))
     if given.csv:
-        write_csv(given.csv, CHANGES, [each.as_row() for each in changes])
+        with errors_in_one_line(given.csv, "cannot be written"):
+            write_csv(given.csv, CHANGES, [each.as_row() for each in changes])
     return 0
 
 

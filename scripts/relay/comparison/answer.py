@@ -14,9 +14,8 @@ from typing import Literal
 
 from relay.comparison.candidates import Candidate, Rules, gpus
 from relay.comparison.choice import Compared, LeftOut, chosen, least_speed_up
-from relay.comparison.quality import Goal
 from relay.comparison.request import Request, request
-from relay.comparison.setting_result import Doubt
+from relay.comparison.setting_result import Doubt, Goal
 from relay.spec.job import Job
 from relay.spec.script import TASK
 
@@ -75,6 +74,21 @@ class Answer:
         """The test loss of the recommended setting; infinity where there is none."""
         loss = self.best.row["test_loss"] if self.best else None
         return math.inf if loss is None else float(loss)
+
+    @property
+    def compared_by(self) -> str:
+        """By what candidates are compared."""
+        if self.goal:
+            return f"the time to {self.goal}"
+        return "the time of the whole training" if self.over else "the speed"
+
+    @property
+    def over(self) -> str:
+        """Over what candidates are compared, behind "times as fast"; '' of a script, which is compared by its speed."""
+        if self.goal:
+            return f" on the way to {self.goal}"
+        script = self.best and self.best.run.strategy.script
+        return "" if script else " over the whole training, starts included"
 
     @cached_property
     def request(self) -> Request | None:

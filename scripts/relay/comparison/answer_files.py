@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.entry import MAIN, ROOT
-from relay.base.files import write_json
+from relay.base.files import write_json, write_text
 from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import SCRIPT, Answer
 from relay.comparison.candidates import Candidate, cores, gpus
 from relay.comparison.choice import Compared
-from relay.comparison.exports import remove_old, write_whole
 from relay.comparison.request import Request
 from relay.comparison.statistics import CONFIDENCE
 from relay.process import meeting
@@ -31,7 +29,7 @@ from relay.spec.labels import flat
 from relay.spec.run import Run, changed
 from relay.spec.script import MEETING, filled, options_given, placeholders, started_by_torchrun
 
-FORMAT = 1  # of answer.json
+FORMAT = 2  # of answer.json
 RECOMMENDED = "recommended"
 RELAY = (sys.executable, str(ROOT / MAIN))
 
@@ -82,19 +80,20 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
 
 
 def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
-    """Write `answer.json`, the batch scripts, and the runs that they train. Raises UserError."""
+    """Write `answer.json`, the batch scripts, and the runs that they train. Raises OSError."""
     recommendations = [recommendation(answer, results) for answer in answers]
     items = [as_json(answer, recommended) for answer, recommended in zip(answers, recommendations, strict=True)]
     value = {"format": FORMAT, "confidence": CONFIDENCE, "margin": margin, "answers": items}
-    write_whole(results / "answer.json", json.dumps(value, indent=1) + "\n")
-    remove_old(results, "recommendation*.sbatch")
+    write_json(results / "answer.json", value)
+    for old in results.glob("recommendation*.sbatch"):
+        old.unlink()
     for recommended, answer in zip(recommendations, answers, strict=True):
         if recommended:
             prepare(recommended, answer, results)
-            write_whole(results / answer.script, recommended.script.render())
+            write_text(results / answer.script, recommended.script.render())
     if not any(recommendations):
         says_why = words.lines("nothing.sbatch.j2", answers=answers)
-        write_whole(results / SCRIPT, "".join(f"{printable(line)}\n" for line in says_why))
+        write_text(results / SCRIPT, "".join(f"{printable(line)}\n" for line in says_why))
 
 
 def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
@@ -126,24 +125,24 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
     return {
         "task": answer.task,
         "trained": answer.trained,
-        "sentence": words.sentence(answer),
+        "sentence": words.told("sentence", answer),
         "certainty": answer.certainty,
-        "certainty_in_short": words.in_short(answer),
-        "certainty_in_words": words.certainty(answer),
-        "uncertain_because": words.doubts(answer),
-        "why_not_the_fastest": words.why_not_the_fastest(answer),
+        "certainty_in_short": words.told("in_short", answer),
+        "certainty_in_words": words.told("certainty", answer),
+        "uncertain_because": words.paragraphs("doubts", answer),
+        "why_not_the_fastest": words.told("why_not_the_fastest", answer),
         "more_repeats_would_tell": answer.repeats_to_tell,
         "recommended": _setting(answer.best) if answer.best else None,
         "request": asdict(answer.request) if answer.request else None,
         "sbatch": recommended.script.block.splitlines() if recommended else [],
         "run": recommended.run.id if recommended else None,
         "script": answer.script if recommended else None,
-        "reasons": words.reasons(answer),
+        "reasons": words.paragraphs("reasons", answer),
         "runner_up": _compared(answer.runner_up) if answer.runner_up else None,
         "others": [_compared(each) for each in answer.others],
         "left_out": [asdict(each) for each in answer.left_out],
-        "not_measured": words.not_measured(answer),
-        "compared_by": f"the time to {answer.goal}" if answer.goal else "the time of the whole training",
+        "not_measured": words.paragraphs("not_measured", answer),
+        "compared_by": answer.compared_by,
         "fastest": answer.fastest.name if answer.fastest else None,
         "cheapest": answer.cheapest.name if answer.cheapest else None,
         "rules": asdict(answer.rules) | {"price": answer.rules.price.model_dump()},
@@ -153,7 +152,7 @@ def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any
 def _compared(each: Compared) -> dict[str, Any]:
     beside = {
         "relation": each.relation,
-        "relative_speed": asdict(each.ratio),
+        "relative_training_speed": asdict(each.ratio),
         "repeats_that_would_tell": each.repeats_to_tell,
     }
     return _setting(each.other) | beside

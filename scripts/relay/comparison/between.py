@@ -6,8 +6,7 @@ statistics are those of the comparison: the interval of the ratio of two speeds,
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -149,8 +148,3 @@ def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:
             "days: a side was measured on one day: what differs may be the day. Measure before and after on three days "
             "each, and the days' spread is part of every interval"
         )
-
-
-def counts(changes: Sequence[Changed]) -> Mapping[str, int]:
-    """How many settings changed in which way."""
-    return Counter(each.change for each in changes)

@@ -14,9 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from relay.comparison.inputs import RunResult
-from relay.comparison.quality import Goal, seconds_to
 from relay.comparison.request import once_seconds, outside_seconds, whole_seconds
-from relay.comparison.setting_result import SettingResult
+from relay.comparison.setting_result import Goal, SettingResult, seconds_to
 from relay.comparison.statistics import Estimate, band, geometric_mean
 from relay.spec.price import Charging, Price, charging
 from relay.spec.run import Run

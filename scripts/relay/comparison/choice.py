@@ -1,7 +1,8 @@
-"""Which candidate is chosen, how the others compare with it, and which settings cannot be recommended."""
+"""Which candidate is chosen, how the others compare with it, which learns more, and which cannot be recommended."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from relay.spec import strategy_files
 from relay.spec.run import Run
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
+LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
+POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,37 @@ def near_limits(candidates: Sequence[Candidate]) -> list[Doubt]:
         for each in candidates
         if limit and each.hours.high and each.hours.high > limit
     ]
+
+
+def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> list[Doubt]:
+    """The setting that has learnt most, where `best` has learnt less by more than chance; none where it has not.
+
+    By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
+    own. Where neither has repeats, by more than `POINTS` of the samples, or a tenth of the loss.
+    """
+    by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
+    lost = {id(each): _lost(each, by_accuracy=by_accuracy) for each in [best, *settings]}
+    evaluated = [each for each in settings if lost[id(each)]]
+    if not lost[id(best)] or not evaluated:
+        return []
+    most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
+    if most is best:
+        return []
+    relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
+    if relative.low is None and by_accuracy:
+        less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
+    else:
+        less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
+    return [Doubt("learns more", {"name": most.name, "row": most.row})] if less else []
+
+
+def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:
+    """By repeat, the share of the test samples that are wrong, or the test loss. None is 0, which has no ratio."""
+    column = "test_accuracy" if by_accuracy else "test_loss"
+    values = {each.run.repeat: getattr(each.summary, column) for each in setting.repeats if each.summary}
+    return {
+        repeat: max(1 - value if by_accuracy else value, 1e-6) for repeat, value in values.items() if value is not None
+    }
 
 
 def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:

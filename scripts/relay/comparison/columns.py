@@ -1,7 +1,12 @@
-"""The columns of the tables, which `columns.toml` and a run's `Summary` declare, and what they say of a setting."""
+"""The tables: their columns, which `columns.toml` and a run's `Summary` declare, what these say, and their files.
+
+A CSV file is also read again; a Parquet file is for programs.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,10 +14,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from relay.base.errors import UserError
+from relay.base.files import write_bytes, write_text
+from relay.base.printable import printable
 from relay.run_folder.summary import Summary
 from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute a text that begins so; ' before it says that it is one
 
 
 def mean(values: Sequence[float]) -> float:
@@ -44,8 +53,9 @@ class Column:
     pooled: str = ""
 
     def value(self, text: str) -> Any:
-        """The value that a text says. Raises ValueError or KeyError where it says none of this type."""
-        return OF_TEXT[self.type](text)
+        """The value that a text of a CSV file says. Raises ValueError or KeyError where it says none of this type."""
+        quoted = text.startswith(tuple(f"'{each}" for each in FORMULA))
+        return OF_TEXT[self.type](text[quoted:]) if text else None
 
     @property
     def about(self) -> dict[str, str]:
@@ -109,3 +119,52 @@ def reason_title(row: Mapping[str, Any]) -> str:
 def eligible(row: Mapping[str, Any]) -> bool:
     """Whether a setting may be compared and recommended: finished and timed, and equivalent, or nobody can prove it."""
     return category(row) == "done" and row.get("samples_per_second") is not None
+
+
+def write_csv(path: Path, columns: Columns, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows. Missing values are empty; booleans are true and false. Raises OSError."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(row.get(name)) for name in columns] for row in rows)
+    write_text(path, stream.getvalue())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = "" if value is None else printable(str(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
+
+
+def read_csv(path: Path, columns: Columns) -> list[Row]:
+    """The inverse of `write_csv`, with typed values; an empty one is None.
+
+    Raises UserError where the file is missing, unreadable, or from another version.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+        return [{name: column.value(row[name]) for name, column in columns.items()} for row in rows]
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; the comparison makes it, after all runs") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{path}: is no table of this version ({error}); make the comparison again") from None
+
+
+def write_parquet(path: Path, columns: Columns, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows with typed columns. A missing value and an empty text are null. Raises OSError.
+
+    Each column has its unit and its meaning in the metadata of its field, where they are known.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    schema = pa.schema([pa.field(name, kinds[column.type], metadata=column.about) for name, column in columns.items()])
+    filled = [{name: None if row.get(name) == "" else row.get(name) for name in columns} for row in rows]
+    stream = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(filled, schema=schema), stream)
+    write_bytes(path, stream.getvalue())

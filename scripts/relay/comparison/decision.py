@@ -21,6 +21,7 @@ from relay.comparison.choice import (
     beyond,
     chosen,
     compared,
+    learns_more,
     left_out,
     may_be_recommended,
     near_limits,
@@ -28,8 +29,7 @@ from relay.comparison.choice import (
 )
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
-from relay.comparison.quality import learns_more, stated_goal
-from relay.comparison.setting_result import SettingResult, setting_results
+from relay.comparison.setting_result import SettingResult, setting_results, stated_goal
 from relay.comparison.statistics import geometric_mean, oddest
 from relay.spec.job import Job
 from relay.spec.labels import training_of

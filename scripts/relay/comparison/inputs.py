@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json
+from relay.base.files import MISSING, looked_at, read_json
 from relay.base.typed import built
 from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
 from relay.equivalence.verdict import of_batch
@@ -126,30 +125,22 @@ def _skipped(entry: Any, path: Path) -> Skipped:
 
 
 def _read(
-    path: Path,
-    keys: Mapping[str, tuple[type, ...]],
-    of: Mapping[str, str] = MappingProxyType({}),
-    read: Callable[[Path], Any] = read_json,
+    path: Path, keys: Mapping[str, tuple[type, ...]], read: Callable[[Path], Any] = read_json, **expected: str
 ) -> dict[str, Any]:
-    """What a JSON file says. `keys` and the types of their values are needed. `of`: whose it has to be, by the name
-    under which it says so. Raises UserError with one line where it is missing, damaged or another's.
+    """What a JSON file says. `keys` and the types of their values are needed. `expected`: whose it has to be.
+
+    Raises UserError with one line where it is missing, damaged or another's.
     """
-    try:
-        value = read(path)
-    except (OSError, ValueError) as error:
-        fault = "is no JSON" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
-        raise UserError(f"{path}: {fault}; remove it and run again") from None
-    if value is None:
-        raise UserError(f"{path}: is missing; run the stage that makes it first")
-    if missing := [key for key in keys if not isinstance(value, dict) or key not in value]:
-        raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
-    if damaged := [key for key, kinds in keys.items() if not isinstance(value[key], kinds)]:
-        raise UserError(f"{path}: '{damaged[0]}' is damaged ({value[damaged[0]]!r}); remove it and run again")
-    for name, its in of.items():
-        if value.get(name, its) != its:
-            raise UserError(f"{path}: is that of {name} {value[name]}: it was copied there; remove it and run again")
-    result: dict[str, Any] = value
-    return result
+    why, value = looked_at(path, read=read, **expected)
+    if why == MISSING:
+        raise UserError(f"{path}: {why}; run the stage that makes it first")
+    if not why and (missing := [key for key in keys if key not in value]):
+        why = f"lacks '{missing[0]}', another version wrote it"
+    elif damaged := [key for key, kinds in keys.items() if not why and not isinstance(value[key], kinds)]:
+        why = f"'{damaged[0]}' is damaged ({value[damaged[0]]!r})"
+    if why:
+        raise UserError(f"{path}: {why}; remove it and run again")
+    return value
 
 
 def _result(
@@ -172,7 +163,7 @@ def _result(
     verdict = None
     if not partial or verdict_path.is_file():
         try:
-            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS, {"gate": gate}, shared), OwnBatch.of(run))
+            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS, shared, gate=gate), OwnBatch.of(run))
         except UserError:
             if not partial:
                 raise
@@ -226,7 +217,7 @@ def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[Sum
 
 
 def _read_summary(path: Path, run: str) -> Summary:
-    content = _read(path, {"run": (str,)}, {"run": run})
+    content = _read(path, {"run": (str,)}, run=run)
     try:
         return Summary.of(content)
     except (TypeError, KeyError, ValueError) as fault:

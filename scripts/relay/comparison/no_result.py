@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from relay.base import ending, lock
-from relay.base.files import read_json
+from relay.base.files import read_json, read_json_or
 from relay.run_folder import attempts
 from relay.spec.run import Run
 
@@ -52,30 +51,20 @@ def _interrupted(work: Path) -> str:
 
 def _recorded(work: Path) -> str:
     """The error that a job recorded in its work folder, in one line, and what helps; '' without one."""
-    try:
-        fault = read_json(work / "fault.json")
-    except (OSError, json.JSONDecodeError):
-        return ""
-    if not isinstance(fault, dict) or not fault.get("error"):
+    fault = read_json_or(work / "fault.json", {})
+    if not fault.get("error"):
         return ""
     error = str(fault["error"]).partition(ending.QUOTED)[0]
     return "; ".join(" ".join(each.split()) for each in (error, str(fault.get("remedy") or "")) if each)
 
 
 def log_of(identity: str, results: Path) -> Path:
-    """The newest log of a job with the run's or gate's id in its name, or else the folder of Snakemake's own logs."""
-    logs = _logs(identity, results / "logs")
-    return max(logs, key=lambda path: path.stat().st_mtime, default=Path(".snakemake/log"))
-
-
-def _logs(identity: str, logs: Path) -> Iterator[Path]:
-    for path in logs.rglob(f"*{identity}*"):
-        if path.relative_to(logs).parts[0] == "start":
-            continue  # it only notes a new start, so that its log explains no failure
-        if path.is_file():
-            yield path
-        else:
-            yield from (inner for inner in path.rglob("*") if inner.is_file())
+    """The newest log of a job with the run's or gate's id in its path, or else the folder of Snakemake's own logs."""
+    logs = results / "logs"
+    named = (path for path in logs.rglob("*") if identity in str(path.relative_to(logs)) and path.is_file())
+    # The log of `start` only notes a new start, so that it explains no failure.
+    its = [path for path in named if path.relative_to(logs).parts[0] != "start"]
+    return max(its, key=lambda path: path.stat().st_mtime, default=Path(".snakemake/log"))
 
 
 Status = Literal["passed", "failed", "not checked", "off"]
@@ -88,7 +77,6 @@ class SpotChecked:
 
     status: Status = "off"
     reason: str = ""
-    spots: int = 0
 
 
 def spot_checked(
@@ -117,12 +105,11 @@ def _other_start(entry: dict[str, Any], run: str, results: Path) -> bool:
 
 
 def _read(entry: dict[str, Any]) -> SpotChecked:
-    status, spots = entry["status"], len(entry["spots"])
-    if status == "failed":
-        return SpotChecked("failed", "; ".join(map(str, entry["problems"])), spots)
-    if status == "passed":
-        return SpotChecked("passed", "", spots)
-    return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared", spots)
+    if entry["status"] == "failed":
+        return SpotChecked("failed", "; ".join(map(str, entry["problems"])))
+    if entry["status"] == "passed":
+        return SpotChecked("passed")
+    return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared")
 
 
 def summed_up(checks: Iterable[SpotChecked]) -> str | None:

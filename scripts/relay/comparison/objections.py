@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, pstdev, variance
 from typing import Any
 
-from relay.base.grouped import gathered
+from relay.base.grouped import gathered, grouped
 from relay.comparison.inputs import RunResult
 from relay.comparison.statistics import t_quantile
 from relay.comparison.wording import listing, number, percent
@@ -73,9 +73,7 @@ def by_repeat(group: Sequence[RunResult], reason: Callable[[RunResult], str]) ->
 def _repeats(numbers: Sequence[int], count: int) -> str:
     if len(numbers) == count:
         return f"all {count} repeats: " if count > 1 else ""
-    if len(numbers) == 1:
-        return f"repeat {numbers[0]}: "
-    return f"repeats {listing([*map(str, numbers)])}: "
+    return f"{'repeat' if len(numbers) == 1 else 'repeats'} {listing([*map(str, numbers)])}: "
 
 
 def made_with(source: Summary | Mapping[str, Any]) -> Versions:
@@ -166,17 +164,13 @@ def outliers(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
 
     `groups` has the finished repeats of the settings that may be compared, by the setting's id.
     """
-    return {setting: warning for peers in _peers(groups) for setting, warning in _among(peers)}
 
+    def trains(setting: str) -> str:
+        run = groups[setting][0].run  # whose task has the scaled learning rate
+        return repr((run.task, run.dataset, run.batch.global_batch_size, run.length.epochs))
 
-def _peers(groups: Mapping[str, Sequence[RunResult]]) -> list[dict[str, Sequence[RunResult]]]:
-    """The settings that train the same, together."""
-    alike: dict[str, dict[str, Sequence[RunResult]]] = {}
-    for setting, group in groups.items():
-        run = group[0].run
-        same = (run.task, run.dataset, run.batch.global_batch_size, run.length.epochs)
-        alike.setdefault(repr(same), {})[setting] = group  # the task has the scaled learning rate
-    return list(alike.values())
+    peers = [{each: groups[each] for each in alike} for alike in grouped(groups, trains).values()]
+    return {setting: warning for each in peers for setting, warning in _among(each)}
 
 
 def _among(peers: Mapping[str, Sequence[RunResult]]) -> Iterator[tuple[str, str]]:
@@ -224,15 +218,18 @@ def differing(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
 
     `groups` has the repeats of the settings. Nothing is said of strategies, which are proven.
     """
-    alike: dict[tuple[str, int, str], dict[str, list[float]]] = {}
-    for setting, group in groups.items():
-        run = group[0].run
-        if not run.strategy.script or run.task.unit == "runs":  # of which nobody has told the global batch
-            continue
-        if ends := [end for repeat in group if (end := _end(repeat)) is not None]:
-            same = run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
-            alike.setdefault(same, {})[setting] = ends
-    return {setting: text for ends in alike.values() for setting, text in _differing(ends).items()}
+    firsts = {each: group[0].run for each, group in groups.items()}
+
+    def same(setting: str) -> tuple[str, int, str]:
+        run = firsts[setting]
+        return run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
+
+    # Of what counts runs nobody has told the global batch.
+    scripts = [each for each, run in firsts.items() if run.strategy.script and run.task.unit != "runs"]
+    ends = {each: [end for repeat in groups[each] if (end := _end(repeat)) is not None] for each in scripts}
+    alike = grouped((setting for setting, its in ends.items() if its), same).values()
+    found = (_differing({each: ends[each] for each in settings}) for settings in alike)
+    return {setting: text for each in found for setting, text in each.items()}
 
 
 def _end(repeat: RunResult) -> float | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json_or
+import yaml
+
+from relay.base.files import read_json_or, write_text
 from relay.base.grouped import grouped
 from relay.comparison import words
 from relay.comparison.answer import Answer
@@ -17,22 +18,23 @@ from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
 from relay.comparison.columns import unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
-from relay.comparison.evidence import evidence
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
-from relay.comparison.pictures import pictures, unobserved
-from relay.comparison.quality import quality
+from relay.comparison.pictures import pictures
 from relay.comparison.scaling import grids, scaling_rows, shown
-from relay.comparison.setting_result import SettingResult
+from relay.comparison.setting_result import SettingResult, by_setting, quality
+from relay.comparison.table import versions_text
 from relay.comparison.warnings import warnings
 from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp
 from relay.probe.deepest import LargestModel, of_record
+from relay.run_folder.snapshot import COMMIT
 from relay.slurm.batch_script import BatchScript
 from relay.spec.run import OwnBatch, setting_fields
 
 Section = dict[str, Any]
+DIGITS = 12  # of a digest, shown
 
 
 def sections(
@@ -63,7 +65,6 @@ def _section(
         "scaling": [*map(shown, scaled)],
         "grids": grids(rows),
         "gates": _gates(runs),
-        "unobserved": ", ".join(unobserved(runs)),
         "pictures": pictures(runs, scaled, answer, place, accuracy),
     }
 
@@ -89,13 +90,17 @@ def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence
     )
 
 
-def picture_files(contents: Sequence[Section]) -> dict[str, str]:
-    """Every picture of the page as an SVG file, by a name such as 'lenet-digits-speed'."""
-    return {
-        f"{section['answer'].file_name}-{name}": standalone(svg)
-        for section in contents
-        for name, svg in section["pictures"].items()
-    }
+def write_pictures(folder: Path, contents: Sequence[Section]) -> None:
+    """Write every picture of the page, by a name such as 'lenet-digits-speed.svg', in place of older ones.
+
+    Raises OSError.
+    """
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    for section in contents:
+        for name, svg in section["pictures"].items():
+            write_text(folder / f"{section['answer'].file_name}-{name}.svg", standalone(svg))
 
 
 def pasted(answer: Answer, script: BatchScript) -> str:
@@ -109,27 +114,21 @@ def pasted(answer: Answer, script: BatchScript) -> str:
     return "\n".join([*of, *asks, *script.to_fill_in])
 
 
-@dataclass(frozen=True)
-class Gate:
-    """A verdict of the equivalence gate, and the names of the settings that share it."""
-
-    names: Sequence[str]
-    verdict: dict[str, Any]
-    struck_out: bool
-
-
-def _gates(results: Sequence[SettingResult]) -> list[Gate]:
-    """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
+def _gates(results: Sequence[SettingResult]) -> list[dict[str, Any]]:
+    """Every verdict once, with the names of the settings that share it. What strikes a setting out comes first."""
     # Else the verdict would be that of something else.
     judged = [each for each in results if each.repeats[0].verdict and proven(each.repeats)]
     # The verdict has parts of its own for each batch size.
     alike = grouped(judged, lambda each: (each.row["gate"], OwnBatch.of(each.run)))
     gates = [
-        Gate([each.name for each in members], members[0].repeats[0].verdict or {},
-             any(each.row["equivalent"] is False for each in members))
+        {
+            "names": [each.name for each in members],
+            "verdict": members[0].repeats[0].verdict,
+            "struck_out": any(each.row["equivalent"] is False for each in members),
+        }
         for members in alike.values()
-    ]  # fmt: skip
-    return sorted(gates, key=lambda gate: not gate.struck_out)
+    ]
+    return sorted(gates, key=lambda gate: not gate["struck_out"])
 
 
 def largest_models(results: Path, names: Mapping[str, str]) -> list[LargestModel]:
@@ -172,3 +171,74 @@ def of_failed(setting: SettingResult, results: Path) -> list[tuple[str, str]]:
         if what == "log"
     ]
     return [*([("the gate's verdict", verdict)] if verdict else []), *logs]
+
+
+# The evidence: how the runs were measured, from their own records
+
+
+def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
+    """What the records below `results` say of the measurement, by the names that the page's template uses.
+
+    Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
+    """
+    summaries = [each.summary for each in inputs.runs if each.summary]
+    looks = {each.preflight: _look(results, each.preflight) for each in inputs.runs if each.preflight}
+    return {
+        "runs": len(inputs.runs),
+        "finished": len(summaries),
+        "repeats": sorted({len(group) for group in by_setting(inputs.runs).values()}),
+        "segments": sorted({each.segments for each in inputs.runs}),
+        "attempts": sum(summary.attempts for summary in summaries),
+        "warmup_steps": sorted({each.run.length.warmup_steps for each in inputs.runs}),
+        "margin": inputs.margin,
+        "versions": sorted({versions_text(summary.versions) for summary in summaries}),
+        "variables": sorted({each.run.place.variables for each in inputs.runs} - {""}),
+        "devices": sorted({summary.device_name for summary in summaries}),
+        "drivers": sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
+        "transports": list(_transports(inputs.runs, looks)),
+        "hosts": sorted({host for summary in summaries for host in summary.hosts}),
+        "codes": [_code(code, results) for code in sorted({summary.code for summary in summaries})],
+        "dates": sorted(summary.started_at for summary in summaries if summary.started_at),
+        "config": yaml.safe_dump(dict(inputs.config), sort_keys=False, width=100) if inputs.config else "",
+        "shrunk": bool(inputs.config.get("shrink")),
+    }
+
+
+def _look(results: Path, preflight: str) -> list[Mapping[str, Any]]:
+    """What a preflight found on its ranks; nothing where there is no such file."""
+    return list(read_json_or(results / "preflight" / preflight / "facts.json", {}).get("ranks", []))
+
+
+def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The GPUs' drivers."""
+    for rank in ranks:
+        if version := (rank.get("driver") or {}).get("version"):
+            yield str(version)
+
+
+def _transports(
+    runs: Sequence[RunResult], looks: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[str, list[str], list[str], list[str]]]:
+    """What several processes communicated by: backend, networks and ways that NCCL chose in the preflight, strategies.
+
+    Where NCCL's log is silent, there are no networks and ways.
+    """
+    strategies_by_transport: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
+    for each in runs:
+        shape = each.run.shape
+        if shape.world_size > 1:
+            of_nccl = looks[each.preflight] if shape.backend == "nccl" and each.preflight else []
+            said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
+            networks = sorted({str(nccl["network"]) for nccl in said if nccl.get("network")})
+            ways = sorted({str(way) for nccl in said for way in nccl.get("via") or {}})
+            transport = str(shape.backend), tuple(networks), tuple(ways)
+            strategies_by_transport.setdefault(transport, set()).add(each.run.strategy.name)
+    for (backend, on_networks, by_ways), strategies in sorted(strategies_by_transport.items()):
+        yield backend, [*on_networks], [*by_ways], sorted(strategies)
+
+
+def _code(code: str, results: Path) -> Mapping[str, Any]:
+    """A snapshot of the code, with the commit of the checkout that it was taken from, where that is known."""
+    origin = read_json_or(results / "code" / code / COMMIT, {})
+    commit = str(origin.get("commit") or "")[:DIGITS]
+    return {"digest": code[:DIGITS], "commit": commit, "changed": bool(commit and origin.get("changed"))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,11 +29,9 @@ from relay.comparison.drawing import (
     time_unit,
     title,
 )
-from relay.comparison.quality import Goal, quality, seconds_to, stated_accuracy
-from relay.comparison.setting_result import SettingResult
+from relay.comparison.setting_result import Goal, SettingResult, quality, seconds_to, stated_accuracy
 from relay.comparison.statistics import geometric_mean
 from relay.run_folder.summary import Summary
-from relay.spec.run import Run
 
 Curve = tuple[list[float], list[float]]  # epochs, and values
 # The axes that have a picture of the speed, by the picture's name: the column, and its label.
@@ -72,7 +70,6 @@ def pictures(
     by_axis = {name: partial(plots.over_axis, settings, *axis, answer.unit) for name, axis in AXES.items()}
     figures = {
         "speed": partial(speed, settings, answer.unit),
-        "cost": partial(plots.cost, answer.candidates),
         "scaling": partial(plots.scaling, scaled),
         **by_axis,
         "time": partial(time_to, settings, stated_accuracy(settings, target)),
@@ -152,21 +149,24 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     """
     measure = quality(each.row for each in settings)
 
-    def evaluated(run: Run, summary: Summary) -> Curve:
-        pairs = [(e["step"], value) for e in summary.evaluations if (value := measure.evaluated(e)) is not None]
-        return [step / run.length.steps_per_epoch for step, _ in pairs], [measure.factor * value for _, value in pairs]
+    def curves_of(curve: Callable[[Summary], Iterable[tuple[int, float]]]) -> list[tuple[SettingResult, list[Curve]]]:
+        """By setting, the repeats' curves over epochs; nothing of those without a point."""
+        found = []
+        for each in settings:
+            points = [(repeat.run.length.steps_per_epoch, [*curve(summary)])
+                      for repeat in each.repeats if (summary := repeat.summary)]  # fmt: skip
+            curves = [([step / epoch for step, _ in its], [value for _, value in its]) for epoch, its in points if its]
+            found += [(each, curves)] if curves else []
+        return found
 
-    def lost(run: Run, summary: Summary) -> Curve:
-        losses = summary.losses
-        return [step / run.length.steps_per_epoch for step in losses.steps], [*losses.values]
-
-    def curves_of(curve: Any) -> list[tuple[SettingResult, list[Curve]]]:
-        curves = [(each, [curve(repeat.run, repeat.summary) for repeat in each.repeats if repeat.summary])
-                  for each in settings]  # fmt: skip
-        return [(each, filled) for each, its in curves if (filled := [points for points in its if points[1]])]
+    def evaluated(summary: Summary) -> Iterator[tuple[int, float]]:
+        for each in summary.evaluations:
+            if (value := measure.evaluated(each)) is not None:
+                yield each["step"], measure.factor * value
 
     shown, label, marker = curves_of(evaluated), measure.label, "."
-    if len(shown) < len(losses := curves_of(lost)):  # not all were evaluated
+    losses = curves_of(lambda summary: zip(summary.losses.steps, summary.losses.values, strict=True))
+    if len(shown) < len(losses):  # not all were evaluated
         shown, label, marker = losses, "training loss", ""  # of very many steps
     if not shown:
         return None
@@ -210,21 +210,12 @@ def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> Setting
     return None if nearest is setting else nearest
 
 
-def unobserved(settings: Sequence[SettingResult]) -> list[str]:
-    """The names of the settings that were timed, and of which no step was observed."""
-    return [each.name for each in settings if each.row["samples_per_second"] and not _observed(each)]
-
-
-def _observed(setting: SettingResult) -> bool:
-    return setting.row["step_compute_fraction"] is not None
-
-
 def steps(settings: Sequence[SettingResult]) -> Figure | None:
     """What a sample's time goes to in each setting."""
     rows = [
         (each.name + each.mark, {words: 1e6 / each.row["samples_per_second"] * (each.row[part] or 0.0)
                                  for part, words in OF_A_STEP.items()})
-        for each in settings if each.row["samples_per_second"] and _observed(each)
+        for each in settings if each.row["samples_per_second"] and each.row["step_compute_fraction"] is not None
     ]  # fmt: skip
     label = "microseconds of a step for each sample of its batch"
     return stacked(rows, [*OF_A_STEP.values()], label) if rows else None

@@ -1,34 +1,18 @@
-"""The report's pictures of one quantity over another: speed over devices or an axis, and time against cost."""
+"""The report's pictures of speed over something: over devices, or over the values of an axis."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from relay.base.grouped import grouped
-from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, speed_in_unit
-from relay.comparison.drawing import (
-    ACCENT,
-    FIGURES,
-    INK,
-    MUTED,
-    NAME_SIZE,
-    cut,
-    figure_of,
-    interval,
-    key_below,
-    room_for,
-)
+from relay.comparison.drawing import ACCENT, FIGURES, INK, MUTED, figure_of, interval, key_below, room_for
 from relay.comparison.setting_result import SettingResult
 
-BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
-CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
-WIDE = 8  # costs that differ by more are drawn by their logarithms
 MARKERS = "osD^vP"  # a line is told by its marker and by its label, not by its colour
 # What follows from an axis, by its column.
 FOLLOWS = {
@@ -66,61 +50,6 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
 def _line(place: int) -> dict[str, Any]:
     colour = ACCENT if place == 0 else INK
     return {"marker": MARKERS[place % len(MARKERS)], "markersize": 5, "linewidth": 1, "color": colour}
-
-
-def cost(candidates: Sequence[Candidate]) -> Figure | None:
-    """Seconds of an epoch against what it costs, with the Pareto front; number 1 is recommended."""
-    if len(candidates) < 2:
-        return None
-    points = [(each.seconds_per_piece.value * each.cost, each.seconds_per_piece.value) for each in candidates]
-    front = sorted(p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points))
-    plot_inches = 2.6 + 0.05 * max(0, len(candidates) - 10)  # many points need more room
-    figure = figure_of(plot_inches + 0.16 * len(candidates), left=0.65, bottom=0.55 + 0.16 * len(candidates), top=0.15)
-    axes = figure.subplots()
-    axes.plot(*zip(*front, strict=True), color=ACCENT, linewidth=1, alpha=0.6)
-    colours = [ACCENT, *[INK] * (len(candidates) - 1)]
-    for point, colour in zip(points, colours, strict=True):  # before the axes' ends are set: they reach beyond all
-        axes.plot(*point, marker="o", markersize=6, color=colour)
-    axes.set_xlabel(f"cost of {candidates[0].piece} (seconds × CPU cores; a GPU counts as several)")
-    axes.set_ylabel(f"seconds for {candidates[0].piece}")
-    if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
-        for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
-            scale("log")
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(FIGURES)
-            axis.set_minor_locator(NullLocator())
-        axes.margins(0.08)
-    else:
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-    axes.grid()
-    offsets = _free_places(axes.transData.transform(points) * 72 / figure.dpi)
-    for place, (each, colour) in enumerate(zip(candidates, colours, strict=True)):
-        style: dict[str, Any] = {"color": colour, "ha": "center", "va": "center", "annotation_clip": False}
-        axes.annotate(str(place + 1), points[place], offsets[place], textcoords="offset points", fontsize=8, **style)
-        height = (0.06 + 0.16 * (len(candidates) - 1 - place)) / figure.get_figheight()
-        label = cut(f"{place + 1}  {each.name}")
-        figure.text(0.02, height, label, fontsize=NAME_SIZE, color=colour)
-    return figure
-
-
-def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]:
-    """Where each point's number goes beside it: the first place that is clear of all else, or the clearest one.
-
-    In 1/72 inch, as the `points` (x, y) are.
-    """
-    marks = [(float(x), float(y)) for x, y in points]
-    taken, offsets = list(marks), []
-    for mark in marks:
-        others = [other for other in taken if other != mark]
-
-        def clear(at: tuple[float, float], mark: tuple[float, float] = mark, others: Any = others) -> float:
-            return min((math.dist((mark[0] + at[0], mark[1] + at[1]), other) for other in others), default=math.inf)
-
-        offset = next((at for at in BESIDE if clear(at) > CLEAR), max(BESIDE, key=clear))
-        taken.append((mark[0] + offset[0], mark[1] + offset[1]))
-        offsets.append(offset)
-    return offsets
 
 
 def over_axis(settings: Sequence[SettingResult], column: str, label: str, unit: str) -> Figure | None:

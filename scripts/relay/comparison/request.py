@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from relay.comparison.wording import MEBIBYTE, number
 from relay.run_folder.summary import Summary
@@ -94,48 +95,41 @@ def request(
     shape = run.shape
     tasks = shape.processes_per_node if shape.launcher == "srun" else 1
     memory_mb, memory_why = memory(run, summaries, job)
-    minutes, jobs, expected_seconds, time_why = _time(
-        run, summaries, job.minutes if job else None, least_minutes, times
-    )
     return Request(
         nodes=shape.nodes,
         tasks_per_node=tasks,
         cpus_per_task=shape.cpus_per_node // tasks,
         gpus_per_node=shape.gpus_per_node,
         memory_mb=memory_mb,
-        minutes=minutes,
-        jobs=jobs,
-        expected_seconds=round(expected_seconds, 3),
         memory_why=memory_why,
-        time_why=time_why,
+        **_time(run, summaries, job.minutes if job else None, least_minutes, times),
     )
 
 
 def _time(
     run: Run, summaries: Sequence[Summary], limit_minutes: int | None, least_minutes: int, times: float
-) -> tuple[int, int, float, str]:
-    """The minutes of a job, the number of jobs, the seconds that all are expected to take, and why."""
+) -> dict[str, Any]:
+    """The `minutes` of a job, the number of `jobs`, the seconds that all are expected to take, and why."""
     trained = times * max(training_seconds(run, each) for each in summaries)
     outside = [outside_seconds(each, times) for each in summaries]
     once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
     wanted = (trained + once) * (1 + MARGIN) + START_SECONDS
+    minutes = max(LEAST_MINUTES, math.ceil(wanted / 60))
     what = "the whole command" if run.strategy.script else f"{times * run.length.epochs:g} epochs"
     why = (
         f"for {what}, {number(trained, 2)} s of training in the slowest repeat, "
         f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "
         f"{START_SECONDS:.0f} s for Slurm's start, in whole minutes"
     )
-    minutes = max(LEAST_MINUTES, math.ceil(wanted / 60))
-    if limit_minutes is None or minutes <= limit_minutes:
-        low = min(least_minutes, limit_minutes or least_minutes)
-        if minutes < low:
-            return low, 1, trained + once, f"{why}; the cluster wants at least {low} minutes"
-        return minutes, 1, trained + once, why
-    in_a_job = max(seconds / each.attempts for seconds, each in zip(outside, summaries, strict=True))
-    useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
-    jobs = math.ceil(trained * (1 + MARGIN) / useful)
-    chain_why = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
-    return limit_minutes, max(2, jobs), trained + once, chain_why
+    jobs = 1
+    if limit_minutes is not None and minutes > limit_minutes:
+        in_a_job = max(seconds / each.attempts for seconds, each in zip(outside, summaries, strict=True))
+        useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
+        jobs, minutes = max(2, math.ceil(trained * (1 + MARGIN) / useful)), limit_minutes
+        why += f": more than the {limit_minutes} minutes of a job (runtime_minutes)"
+    elif minutes < (least := min(least_minutes, limit_minutes or least_minutes)):
+        minutes, why = least, f"{why}; the cluster wants at least {least} minutes"
+    return {"minutes": minutes, "jobs": jobs, "expected_seconds": round(trained + once, 3), "time_why": why}
 
 
 def memory(run: Run, summaries: Sequence[Summary], job: Job | None) -> tuple[int | None, str]:

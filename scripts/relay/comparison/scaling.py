@@ -149,25 +149,21 @@ def scale(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]]) -> Non
     Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer
     devices, the batch per device is equal (weak scaling).
     """
-    runs = {setting: groups[setting][0].run for setting, row in rows.items() if eligible(row)}
-    for setting, run in runs.items():
-        smaller = [other for other in runs if runs[other].shape.devices < run.shape.devices and _same(runs[other], run)]
-        strong = [other for other in smaller if runs[other].batch.global_batch_size == run.batch.global_batch_size]
-        weak = [
-            other
-            for other in smaller
-            if runs[other].batch.global_batch_size * run.shape.devices
-            == run.batch.global_batch_size * runs[other].shape.devices
-        ]
+    runs = [groups[setting][0].run for setting, row in rows.items() if eligible(row)]
+    for run in runs:
+        devices, batch = run.shape.devices, run.batch.global_batch_size
+        smaller = [other for other in runs if other.shape.devices < devices and _same(other, run)]
+        strong = [other for other in smaller if other.batch.global_batch_size == batch]
+        weak = [other for other in smaller if other.batch.global_batch_size * devices == batch * other.shape.devices]
         if not strong and not weak:
             continue
-        base = min(strong or weak, key=lambda other: (runs[other].shape.devices, runs[other].shape.nodes))
-        rows[setting] |= {
-            "scaling_efficiency": rows[setting]["samples_per_second_per_device"]
-            / rows[base]["samples_per_second_per_device"],
+        base = min(strong or weak, key=lambda other: (other.shape.devices, other.shape.nodes))
+        speed, of_base = (rows[each.setting_id]["samples_per_second_per_device"] for each in (run, base))
+        rows[run.setting_id] |= {
+            "scaling_efficiency": speed / of_base,
             "scaling": "strong" if strong else "weak",
-            "scaling_baseline_devices": runs[base].shape.devices,
-            "scaling_baseline": base,
+            "scaling_baseline_devices": base.shape.devices,
+            "scaling_baseline": base.setting_id,
         }
 
 

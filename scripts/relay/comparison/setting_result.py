@@ -1,7 +1,8 @@
-"""What was measured of a setting: its row of the table, its name there, its repeats, and with which they are paired."""
+"""What was measured of a setting: its row, its name, its repeats, with which they are paired, and what it learnt."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ from relay.base.clock import other_day
 from relay.base.grouped import grouped
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, RunResult
+from relay.comparison.request import once_seconds, whole_seconds
 from relay.comparison.statistics import Rounds
+from relay.comparison.wording import MISSING, number, percent
 from relay.run_folder.summary import Summary
 from relay.spec.job import Job
 from relay.spec.labels import setting_labels
@@ -128,3 +131,104 @@ def _starts(values: Rounds, repeats: Sequence[RunResult]) -> dict[int, str]:
 
 def _near(start: str | None, others: Sequence[str]) -> bool:
     return not start or not others or any(not other_day(start, other) for other in others)
+
+
+# By which figure of the test set it is told how much was learnt: the task's first metric, or else the test loss
+
+
+@dataclass(frozen=True)
+class Quality:
+    """The figure: its `name` behind the word "test", its column in a table and in a summary, and how it is told."""
+
+    name: str
+    column: str
+
+    @property
+    def factor(self) -> float:
+        """By what a value is multiplied where it is shown: an accuracy is told in per cent."""
+        return 100.0 if self.name == "accuracy" else 1.0
+
+    @property
+    def label(self) -> str:
+        """The label of an axis, with its unit."""
+        return f"test {self.name} (%)" if self.name == "accuracy" else f"test {self.name}"
+
+    def as_text(self, value: float | None) -> str:
+        """A value in words."""
+        return MISSING if value is None else percent(value) if self.name == "accuracy" else number(value)
+
+    def evaluated(self, evaluation: Mapping[str, Any]) -> float | None:
+        """The value that an evaluation of a run's summary has found; None where it has none."""
+        if self.column == "test_metric":
+            value: float | None = evaluation.get("test_metrics", {}).get(self.name)
+            return value
+        return evaluation.get(self.column)
+
+
+def quality(rows: Iterable[Mapping[str, Any]]) -> Quality:
+    """The figure for rows of one task."""
+    name = next((str(row["metric"]) for row in rows if row["metric"]), None)
+    if name is None:
+        return Quality("loss", "test_loss")
+    return Quality(name, "test_accuracy" if name == "accuracy" else "test_metric")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A test accuracy or a test loss, by its column, that trainings of different kinds are compared by."""
+
+    column: str
+    value: float
+
+    def __str__(self) -> str:
+        accuracy = self.column == "test_accuracy"
+        return f"a test {f'accuracy of {percent(self.value, 0)}' if accuracy else f'loss of {number(self.value)}'}"
+
+    def reached(self, repeat: RunResult) -> tuple[int, int] | None:
+        """The step of the first evaluation that found it, and that of the one before, or 0; None where none did."""
+        before = 0
+        for evaluation in repeat.summary.evaluations if repeat.summary else ():
+            value = evaluation.get(self.column)
+            if value is not None and (value >= self.value if self.column == "test_accuracy" else value <= self.value):
+                return evaluation["step"], before
+            before = evaluation["step"]
+        return None
+
+
+def stated_accuracy(settings: Sequence[SettingResult], target: float | None) -> float | None:
+    """The accuracy to which the time is told: `target`, else the highest whole per cent that all repeats reach.
+
+    Repeats of settings that are no result do not count. None for a task without classes, or where nothing was learnt.
+    """
+    best = [max(values) for values in _evaluated(settings, "test_accuracy")]
+    if target is not None or not best:
+        return target if best else None
+    return math.floor(100 * min(best)) / 100 or None
+
+
+def stated_goal(settings: Sequence[SettingResult], target: float | None) -> Goal | None:
+    """The accuracy or, without classes, the lowest loss that all repeats reach; None where that was not evaluated."""
+    if accuracy := stated_accuracy(settings, target):
+        return Goal("test_accuracy", accuracy)
+    least = [min(values) for values in _evaluated(settings, "test_loss")]
+    return Goal("test_loss", max(least)) if least else None
+
+
+def seconds_to(repeat: RunResult, goal: Goal) -> float | None:
+    """Seconds until an evaluation found it, as a job would do them: start, steps, evaluations; None where none did."""
+    reached = goal.reached(repeat)
+    if reached is None or not repeat.speed or not repeat.summary:
+        return None
+    whole, once = whole_seconds(repeat.run, repeat.summary), once_seconds(repeat.summary)
+    return once + (whole - once) * reached[0] / repeat.run.length.total_steps
+
+
+def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:
+    """What the evaluations of each repeat found."""
+    by_repeat = [
+        [e[column] for e in (repeat.summary.evaluations if repeat.summary else ()) if e.get(column) is not None]
+        for each in settings
+        if each.category == "done"
+        for repeat in each.repeats
+    ]
+    return [values for values in by_repeat if values]

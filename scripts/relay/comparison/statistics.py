@@ -70,16 +70,6 @@ def ratio_of_days(values: Sequence[float], others: Sequence[float]) -> Estimate:
     return _around(difference, math.sqrt(sum(shares)), freedom, 1)
 
 
-def against_itself(values: Sequence[float]) -> Estimate | None:
-    """The ratio and interval that a setting with such repeats would have beside itself; None for a single repeat.
-
-    Without pairing by round, so that it is rather too wide. Raises ValueError as `geometric_mean` does.
-    """
-    logs = _logs(values)
-    spread = max(float(logs.std(ddof=1)), FLOOR) if logs.size > 1 else 0.0
-    return _around(1.0, spread * math.sqrt(2 / logs.size), 2 * (logs.size - 1), 1) if spread else None
-
-
 def standing(relative: Estimate, margin: float) -> Standing:
     """The standing of a setting whose speed, divided by the fastest one's, is `relative` (about 1 at most).
 

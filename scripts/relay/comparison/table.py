@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from relay.base.grouped import grouped
 from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible
 from relay.comparison.inputs import Inputs, RunResult, Skipped
 from relay.comparison.no_result import Status, summed_up
@@ -190,8 +191,7 @@ def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], 
 
     Speeds do not compare such trainings. What was skipped stands beside the same training or, without one, the first.
     """
-    for same in {comparable(row) for row in rows.values()}:
-        alike = [setting for setting, row in rows.items() if comparable(row) == same]
+    for same, alike in grouped(rows, lambda setting: comparable(rows[setting])).items():
         if len({training_of(groups[each][0].run) for each in alike}) == 1 or any(_evaluated(groups[x]) for x in alike):
             continue
         beside = [*map(rows.__getitem__, alike), *(row for row in skipped if comparable(row) == same)]
@@ -207,10 +207,8 @@ def _evaluated(group: Sequence[RunResult]) -> bool:
 
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], margin: float) -> None:
     """Fill in each eligible setting's speed relative to the fastest that trains the same, and its standing."""
-    for same in {comparable(row) for row in rows.values()}:
-        timed = [setting for setting, row in rows.items() if comparable(row) == same and eligible(row)]
-        if not timed:
-            continue
+    eligible_ones = [setting for setting, row in rows.items() if eligible(row)]
+    for timed in grouped(eligible_ones, lambda setting: comparable(rows[setting])).values():
         best = max(timed, key=lambda setting: rows[setting]["samples_per_second"])
         for setting in timed:
             if setting == best:

@@ -15,7 +15,7 @@ from rich.text import Text
 from relay.comparison import words
 from relay.comparison.columns import Row, category, reason_title, result, speed_in_unit, unit_of
 from relay.comparison.inputs import inputs_of
-from relay.comparison.quality import quality
+from relay.comparison.setting_result import quality
 from relay.comparison.table import comparison_rows
 from relay.comparison.wording import MISSING, relative, speed_and_spread, spread, standings_mean
 from relay.spec.labels import counted, setting_labels

@@ -84,9 +84,9 @@ def times(ratio: Estimate) -> str:
     return f"{_factor(ratio.value)} times"
 
 
-def as_fast(ratio: Estimate) -> str:
-    """The same with its interval, such as '0.86 times as fast (between 0.84 and 0.88)'."""
-    return f"{times(ratio)} as fast{between(ratio)}"
+def as_fast(ratio: Estimate, over: str = "") -> str:
+    """The same with what it compares and its interval: '0.86 times as fast over … (between 0.84 and 0.88)'."""
+    return f"{times(ratio)} as fast{over}{between(ratio)}"
 
 
 def between(ratio: Estimate) -> str:

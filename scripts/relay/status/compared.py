@@ -1,6 +1,6 @@
 """Of which results a comparison was made: one digest of the plan, and of every summary and verdict that it reads.
 
-The script that it recommends names the folder and the Python of its training: after a move it is another comparison.
+The script that it recommends names the folder and the Python of its training: after a move it is made again.
 """
 
 from __future__ import annotations
@@ -16,23 +16,30 @@ from typing import Any
 from relay.base.files import read_json, read_json_or, write_json
 
 FILE = "compared.json"
-FORMAT = 4  # grows where the same results are to be compared anew
+FORMAT = 5  # grows where the same results are to be compared anew
 
 
 def note(plan: Path, results: Path) -> None:
     """Keep of what the comparison was made, once all of its files are there. Raises OSError."""
-    write_json(results / FILE, {"sha256": digest(read_json(plan), results)})
+    write_json(results / FILE, {"sha256": digest(read_json(plan), results), **_place()})
 
 
-def noted(results: Path) -> str | None:
-    """The digest that was kept; None where there is none."""
-    digest: str | None = read_json_or(results / FILE, {}).get("sha256")
-    return digest
+def differs(plan: Mapping[str, Any], results: Path) -> str:
+    """Why the comparison is to be made again of this plan and these results, here; '' where it need not be."""
+    noted = read_json_or(results / FILE, {})
+    if noted.get("sha256") != digest(plan, results):
+        return "was made of other results or settings"
+    moved = [f"{name} {noted.get(name)}" for name, here in _place().items() if noted.get(name) != here]
+    return f"was made with {' and '.join(moved)}, which its script names" if moved else ""
+
+
+def _place() -> dict[str, str]:
+    return {"folder": str(Path.cwd()), "Python": sys.executable}
 
 
 def digest(plan: Mapping[str, Any], results: Path) -> str:
     """SHA-256, in hex, over the plan and the bytes of its runs' summaries and verdicts; a missing file counts, too."""
-    sha256 = hashlib.sha256(json.dumps([FORMAT, str(Path.cwd()), sys.executable, plan], sort_keys=True).encode())
+    sha256 = hashlib.sha256(json.dumps([FORMAT, plan], sort_keys=True).encode())
     runs = [(run["gate"], run["setting"]) for run in plan["runs"]]
     for run in plan["runs"]:
         content = _add(sha256, results, results / "runs" / run["id"] / "summary.json")

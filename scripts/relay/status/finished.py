@@ -19,13 +19,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, read_json_or
+from relay.base.files import MISSING, looked_at, read_json_or
 from relay.run_folder import attempts, replaced, run_chain
 from relay.run_folder.places import Places
 from relay.spec.tasks import DatasetSpec
 from relay.status import compared
 
-MISSING = "is missing"
 UNFINISHED = "unfinished"  # a folder with a file for each output that Snakemake is to make anew
 OLDER_START = "is that of an older start of the run"
 # What jobs hand to each other, below the results.
@@ -43,19 +42,19 @@ HANDED_ON = (
 
 def start(run: Path) -> str:
     """`start.json`, which declares a start of a run. `run` is the folder of its run.json."""
-    why, _ = _looked_at(run / run_chain.START, run=run.name)
+    why, _ = looked_at(run / run_chain.START, run=run.name)
     return why or ("" if run_chain.declared_there(run) else "names no start")
 
 
 def segment(places: Places, end: int) -> str:
     """The state file of the segment that ends at step `end`."""
-    why, content = _looked_at(places.state(end), run=places.run_id, step=end)
+    why, content = looked_at(places.state(end), run=places.run_id, step=end)
     return why or _of_start(content, places.run)
 
 
 def summary(places: Places, warmup_steps: int) -> str:
     """A run's summary. Another `warmup_steps` is another reading of the records, as long as these are there."""
-    why, content = _looked_at(places.run / "summary.json", run=places.run_id)
+    why, content = looked_at(places.run / "summary.json", run=places.run_id)
     if why or "status" not in content:
         return why or "lacks 'status'"
     warmup_then = content.get("warmup_steps", warmup_steps)
@@ -78,7 +77,7 @@ def reference(file: Path) -> str:
 
 def spot_check(file: Path, runs: Collection[Places]) -> str:
     """The verdict of a spot check: of all these runs, and of their present starts."""
-    why, content = _looked_at(file)
+    why, content = looked_at(file)
     if why:
         return why
     checks = content.get("runs")
@@ -95,18 +94,18 @@ def spot_check(file: Path, runs: Collection[Places]) -> str:
 def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]) -> str:
     """The comparison's files: made of just the results that are there, by this plan."""
     answer = read_json_or(results / "answer.json", {})
-    answers = (answer.get("answers") or ()) if isinstance(answer, dict) else ()
+    answers = answer.get("answers") or ()
     recommended = [
         results / "runs" / each["run"] / "run.json" for each in answers if isinstance(each, dict) and each.get("run")
     ]
     if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
         return f"needs {missing[0]}, which {MISSING}"
-    return "" if compared.noted(results) == compared.digest(plan, results) else "was made of other results or settings"
+    return compared.differs(plan, results)
 
 
 def dataset(folder: Path, spec: DatasetSpec) -> str:
     """A prepared dataset: its files are there, in the size that the manifest names. Jobs look at every byte."""
-    why, content = _looked_at(folder / "manifest.json", name=spec.name, version=spec.version)
+    why, content = looked_at(folder / "manifest.json", name=spec.name, version=spec.version)
     if why:
         return why
     files = content.get("files")
@@ -133,13 +132,13 @@ def exported(file: Path, run: Path) -> str:
 
 def of_run(file: Path, run: Path) -> str:
     """A result in JSON that was made of one run's trained model: of the run's present start."""
-    why, content = _looked_at(file)
+    why, content = looked_at(file)
     return why or _of_start(content, run, noted=True)
 
 
 def record(path: Path, **expected: Any) -> str:
     """A file of JSON. Where it names what is `expected`, it agrees."""
-    return _looked_at(path, **expected)[0]
+    return looked_at(path, **expected)[0]
 
 
 def text(path: Path, content: str) -> str:
@@ -172,24 +171,6 @@ def settle(results: Path) -> None:
                     os.utime(path, (now, now))
             except OSError:  # another user's file: Snakemake says what it cannot do with it
                 continue
-
-
-def _looked_at(path: Path, **expected: Any) -> tuple[str, dict[str, Any]]:
-    """What `record` says of a file, and what the file holds; nothing where it cannot be used."""
-    try:
-        content = read_json(path)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})", {}
-    except (ValueError, RecursionError):
-        return "is damaged: it is no JSON", {}
-    if content is None:
-        return MISSING, {}
-    if not isinstance(content, dict):
-        return "is damaged: it is no object", {}
-    for name, value in expected.items():
-        if content.get(name, value) != value:
-            return f"is for {name} {content[name]}, not {value}", {}
-    return "", content
 
 
 def _of_start(content: Mapping[str, Any], run: Path, *, noted: bool = False) -> str:
