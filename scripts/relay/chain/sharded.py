@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from .ending import ChainError
 from .state import State, parameters, unreadable
+from .telling import ChainError
 
 SHARDED = "sharded"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .ending import say
+from .telling import say
 
 EVERYONE = "everyone"
 

@@ -124,20 +124,19 @@ def _with_later(work: Path, known: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     return tuple(sorted([*known, *later], key=lambda each: each.number))
 
 
-def note_end(work: Path, generation: str, number: int, ended: float | None) -> RunChain | None:
-    """Note when an attempt ended, if the chain is still the one that it belonged to; returns that chain.
+def note_end(work: Path, generation: str, number: int, ended: float | None) -> None:
+    """Note when an attempt ended, if the chain is still the one that it belonged to.
 
     None: the attempt is forgotten, with all that it recorded. Raises OSError.
     """
     chain = read(work)
     if chain is None or chain.generation != generation:  # another start has begun meanwhile
-        return None
-    entries = (replace(each, ended=ended) if each.number == number else each for each in chain.attempts)
-    chain = replace(chain, attempts=tuple(each for each in entries if each.number != number or ended is not None))
-    chain.write(work)
+        return
+    kept = [each for each in chain.attempts if each.number != number or ended is not None]
+    entries = (replace(each, ended=ended) if each.number == number else each for each in kept)
+    replace(chain, attempts=tuple(entries)).write(work)
     if ended is None:
         attempts.forget(work, number)
-    return chain
 
 
 def dataset(work: Path) -> str | None:

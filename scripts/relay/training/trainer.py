@@ -20,7 +20,7 @@ from relay.base.errors import UserError
 from relay.base.lifeline import launcher
 from relay.base.lock import exclusive
 from relay.chain import slurm
-from relay.chain.agreement import Agreement
+from relay.chain.peers import Agreement
 from relay.chain.signals import Interruption
 from relay.datasets.manifest import digest
 from relay.process import machine
