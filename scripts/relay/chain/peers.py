@@ -157,14 +157,18 @@ class Agreement:
         wanted = [progress, float(reason is not None), float(write), 0.0, 0.0]
         if self.ranks.rank == 0:
             per_step = (now - self._agreed_at) / max(1, step - self._agreed_step)
-            wanted[3:] = [float(self._save_is_due(now, longest_save_seconds)), AGREE_SECONDS // max(per_step, 1e-4)]
+            unknown = self.interruption.end_time is not None and longest_save_seconds == 0
+            seconds = min(self.save_seconds, FIRST_SAVE_SECONDS) if unknown else self.save_seconds
+            wanted[3:] = [float(now - self._saved_at >= seconds), AGREE_SECONDS // max(per_step, 1e-4)]
         progress, stop, write_now, save, interval = self.ranks.largest(wanted)
         # The first steps of a process include all that is compiled then: no later step takes as long.
         self.longest_step_seconds = now - self._agreed_at if self._agreed_step > self._began else 0.0
         self.interruption.leave_room(longest_save_seconds, self.longest_step_seconds)
         self._next = step + max(1, int(interval))
         stopped = next(each for each in self.ranks.gather(reason) if each) if stop else None
-        return Decision(progress, bool(save) or self._save_by_steps(step), stopped, bool(write_now))
+        # While the save before is still being written, one by steps stays due.
+        by_steps = self.save_steps is not None and step // self.save_steps > self._saved_step // self.save_steps
+        return Decision(progress, bool(save) or by_steps, stopped, bool(write_now))
 
     def decide(self, step: int, saver: Saver, *, write: bool = False) -> Decision:
         """The same for what saves in the background, which is told how far the save under way is. Collective.
@@ -182,12 +186,3 @@ class Agreement:
         self._agreed_step, self._agreed_at = step, time.monotonic()
         if saved:
             self._saved_step, self._saved_at = step, self._agreed_at
-
-    def _save_is_due(self, now: float, longest_save_seconds: float) -> bool:
-        unknown = self.interruption.end_time is not None and longest_save_seconds == 0
-        seconds = min(self.save_seconds, FIRST_SAVE_SECONDS) if unknown else self.save_seconds
-        return now - self._saved_at >= seconds
-
-    def _save_by_steps(self, step: int) -> bool:
-        """Whether a save by steps is due. While the one before is still being written, it stays due."""
-        return self.save_steps is not None and step // self.save_steps > self._saved_step // self.save_steps

@@ -101,13 +101,6 @@ def leave_note(step: int, reason: str, *, quiet: bool = False) -> bool:
     return False
 
 
-def note_step(step: int, *, saved: bool) -> None:
-    """Tell `relay-chain`, where it listens, that a step is `saved`, or that this job goes on from it."""
-    with suppress(KeyError, OSError):  # as for the note
-        if (place := Path(os.environ[NOTE]).with_name(_STEPS)).exists():
-            write_json(place, {"step": step, "saved": saved})
-
-
 def listen_for_steps(place: Path) -> None:
     """Have steps told beside the note."""
     place.with_name(_STEPS).touch()
@@ -217,7 +210,9 @@ def reporter() -> Reporter | None:
 
 def tell(kind: str, step: int) -> None:
     """Tell whoever measures, and `relay-chain`, that a step is `saved`, or that the training has `resumed` from it."""
-    note_step(step, saved=kind == "saved")
+    with suppress(KeyError, OSError):  # as for the note
+        if (place := Path(os.environ[NOTE]).with_name(_STEPS)).exists():
+            write_json(place, {"step": step, "saved": kind == "saved"})
     if report := reporter():
         report.event(kind, step)
 

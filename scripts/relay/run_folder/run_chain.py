@@ -79,10 +79,6 @@ class RunChain:
         """Keep it beside the checkpoints. Raises OSError."""
         write_json_over(work / CHAIN, self.as_dict())
 
-    def next_number(self, work: Path) -> int:
-        """The number of the attempt that begins: none of those known, and none whose records are there."""
-        return max((0, *(each.number for each in self.attempts), *attempts.numbers(work))) + 1
-
     def recorded(self, work: Path) -> list[tuple[Attempt, Records]]:
         """The attempts with their records, which are empty where none are there."""
         return [(each, attempts.read(work, each.number)) for each in self.attempts]

@@ -17,7 +17,7 @@ from relay.base.files import read_json
 from relay.base.lock import exclusive
 from relay.chain.supervisor import started
 from relay.chain.writers import make_own
-from relay.run_folder import replaced, run_chain
+from relay.run_folder import attempts, replaced, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.snapshot import changed_since, freeze, planned
@@ -114,7 +114,8 @@ def _made_again(places: Places, run: Run, code: str) -> bool:
 def new_attempt(work: Path, chain: RunChain, first: int, last: int, job: Job | None) -> Attempt:
     """The attempt of this process's job. `job` is what was asked of Slurm; None where a run is on this machine."""
     return Attempt(
-        number=chain.next_number(work),
+        # None of those known, and none whose records are there.
+        number=max((0, *(each.number for each in chain.attempts), *attempts.numbers(work))) + 1,
         started=time.time(),
         first=first,
         last=last,

@@ -43,12 +43,8 @@ def spent(attempt: Attempt, records: Records, counted: float) -> JobTime:
     parts["idle"] = max(0.0, ended - began - fsum(parts.values()))
     submitted = attempt.submitted if attempt.job_started is not None else None
     queued = None if submitted is None else max(0.0, began - submitted)
-    return JobTime(attempt=attempt.number, job=attempt.job, last=_reached(records), queued=queued, parts=parts)
-
-
-def _reached(records: Records) -> int | None:
-    """The last step of which the records tell."""
-    return int(records.end.get("end", records.start + len(records.losses))) if records else None
+    last = int(records.end.get("end", records.start + len(records.losses))) if records else None
+    return JobTime(attempt=attempt.number, job=attempt.job, last=last, queued=queued, parts=parts)
 
 
 def split(jobs: Sequence[JobTime]) -> dict[str, Any]:
