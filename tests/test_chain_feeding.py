@@ -167,15 +167,9 @@ def two_loops_within_an_epoch() -> None:
 @pytest.mark.parametrize(
     ("loop", "told"),
     [
-        (
-            an_own_loop_within_an_epoch,
-            r"epoch 0 has taken no step of run\.steps; write within run\.epochs: for",
-        ),
+        (an_own_loop_within_an_epoch, r"epoch 0 has taken no step of run\.steps; write within run\.epochs: for"),
         (a_number_of_the_scripts_own, r"run\.after\(1\): it is step 2; give the number that run\.steps has given"),
-        (
-            two_loops_within_an_epoch,
-            r"epoch 0 has had its steps; write run\.steps once within run\.epochs",
-        ),
+        (two_loops_within_an_epoch, r"epoch 0 has had its steps; write run\.steps once within run\.epochs"),
     ],
 )
 def test_a_loop_whose_steps_would_not_be_counted_is_refused(loop: Callable[[], None], told: str) -> None:

@@ -14,10 +14,10 @@ from own_tasks import spec
 from relay.run_folder import attempts
 from relay.run_folder import run_chain as chains
 from relay.run_folder.attempts import Records
+from relay.run_folder.job_times import PARTS, spent
 from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.summary import Losses, Summary
 from relay.spec.run import Run, changed
-from relay.training.goodput import PARTS, spent
 from relay.training.summary import summarise
 
 FACTS = {
