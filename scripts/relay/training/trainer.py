@@ -87,7 +87,9 @@ class Trainer:
                 if step % self.run.length.evaluate_every_steps == 0 or step == self.run.length.total_steps:
                     self._evaluate(step)
                 if self.observer.due(step):
-                    self._observe(step)
+                    with self.stopwatch.paused("observing"):
+                        self.saver.finish()  # nothing is written beside them
+                        self.observer.turn(step)
                 if self.spots.due(step):
                     with self.stopwatch.paused("saving"), self.observer.beside():
                         self.spots.save(step)
@@ -160,12 +162,6 @@ class Trainer:
                 figures = "".join(f", {name} {value:.2%}" if name == "accuracy" else f", {name} {value:.4g}"
                                for name, value in metrics.items())  # fmt: skip
                 print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{figures}", flush=True)
-
-    def _observe(self, step: int) -> None:
-        """Begin or end to look closely at steps. Nothing is written beside them. Collective."""
-        with self.stopwatch.paused("observing"):
-            self.saver.finish()
-            self.observer.turn(step)
 
     def _agree(self, step: int) -> str | None:
         """Save, stop and write as the ranks agree; why the job stops here. Collective."""
