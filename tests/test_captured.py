@@ -20,7 +20,7 @@ from gate_runs import FEW_STEPS, Gates
 from own_tasks import bound, data_of
 from preloaded import spawned
 from relay import strategies
-from relay.chain.agreement import Agreement
+from relay.chain.peers import Agreement
 from relay.chain.signals import Interruption
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks

@@ -44,6 +44,22 @@ def test_two_segments_are_one_long_run(bench: Bench) -> None:
 
 
 @pytest.mark.slow
+def test_a_job_that_finds_nothing_left_to_train_counts_in_no_figure(bench: Bench) -> None:
+    """It is forced anew, or Slurm has started it again at the very end. Older checkpoints are gone by then."""
+    chain = bench.chain("results", checkpoint_minutes=60)
+    segments = ((0, 20), (20, 40), (40, 60))
+    last = chain.work / "records" / "attempt-0003.jsonl"
+    for killed in (False, True):
+        if killed:
+            last.write_text("".join(line for line in last.open() if '"end"' not in line))
+        assert [chain.forked(*each).status for each in segments] == [0, 0, 0]
+        before = summarise(chain.run, chain.work)
+        assert [chain.forked(*each).status for each in segments] == [0, 0, 0]
+        assert summarise(chain.run, chain.work) == before
+        assert (before.attempts, chain.checkpoints(), chain.started_at()) == (3, [40, 60], [0, 20, 40])
+
+
+@pytest.mark.slow
 def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     """To every process of the job, as `scancel --full` and a preemption do; with workers that load data."""
     number = signal.SIGTERM

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
 from living import LONGEST_SECONDS
-from relay.chain import ChainError, data_workers, ending, reached, resume, signals, state, things
+from relay.chain import ChainError, data_workers, reached, resume, signals, state, telling, things
 from relay.chain.peers import Peers
-from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
+from relay.chain.telling import VARIABLES
 
 pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script")
@@ -57,7 +57,7 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
-    monkeypatch.setenv(ending.NOTE, str(tmp_path / "note"))
+    monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
     if (child := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         watched = told()
@@ -90,7 +90,7 @@ def validates(watched: Interruption) -> None:
 def validates_under_relay_chain(watched: Interruption) -> None:
     """The same, where `relay-chain` has made SIGTERM of SIGUSR1."""
     validates(watched)
-    ending.announce_early(Path(os.environ[ending.NOTE]))
+    telling.announce_early(Path(os.environ[telling.NOTE]))
 
 
 def has_ended(watched: Interruption) -> None:
@@ -105,7 +105,7 @@ def has_ended(watched: Interruption) -> None:
 def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
     told: str, does: Callable[[Interruption], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(ending.NOTE, str(tmp_path / "note"))
+    monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setattr(signals, "_LOOK_SECONDS", 0.05)
     if (child := os.fork()) == 0:
@@ -213,8 +213,8 @@ def test_layers_that_were_unfrozen_on_the_way(tmp_path: Path, monkeypatch: pytes
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("rank", "size"), VARIABLES[1:])
-def test_ranks_that_torch_does_not_know_are_stopped_with_a_line(
+@pytest.mark.parametrize(("rank", "size"), VARIABLES)
+def test_ranks_without_a_process_group_are_stopped_with_a_line(
     rank: str, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would take itself for the only one, and wait for the others' folder."""
@@ -222,7 +222,7 @@ def test_ranks_that_torch_does_not_know_are_stopped_with_a_line(
     monkeypatch.setenv("SLURM_NTASKS", "2")  # of a batch script's job
     assert Peers.meet().world_size == 1
     monkeypatch.setenv(size, "2")
-    with pytest.raises(ChainError, match=rf"{size} is 2, and there is no process group; call init_process_group\("):
+    with pytest.raises(ChainError, match=rf"{size} is 2, and there is no process group; call init_process_group"):
         Peers.meet()
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert Peers.meet().world_size == 1

@@ -167,15 +167,9 @@ def two_loops_within_an_epoch() -> None:
 @pytest.mark.parametrize(
     ("loop", "told"),
     [
-        (
-            an_own_loop_within_an_epoch,
-            r"epoch 0 has taken no step of run\.steps; write within run\.epochs: for",
-        ),
+        (an_own_loop_within_an_epoch, r"epoch 0 has taken no step of run\.steps; write within run\.epochs: for"),
         (a_number_of_the_scripts_own, r"run\.after\(1\): it is step 2; give the number that run\.steps has given"),
-        (
-            two_loops_within_an_epoch,
-            r"epoch 0 has had its steps; write run\.steps once within run\.epochs",
-        ),
+        (two_loops_within_an_epoch, r"epoch 0 has had its steps; write run\.steps once within run\.epochs"),
     ],
 )
 def test_a_loop_whose_steps_would_not_be_counted_is_refused(loop: Callable[[], None], told: str) -> None:
@@ -183,15 +177,27 @@ def test_a_loop_whose_steps_would_not_be_counted_is_refused(loop: Callable[[], N
         loop()
 
 
-def test_a_loop_that_a_script_leaves_ends_its_epoch() -> None:
-    run, taken = resume(model=nn.Linear(1, 1)), []
-    for epoch in run.epochs(2):
-        for step, (batch,) in run.steps(DataLoader(SAMPLES, 16)):
-            run.after(step)
-            taken.append((epoch, step, int(batch[0])))
-            if step % 2 == 0:
-                break
-    assert taken == [(0, 1, 0), (0, 2, 16), (1, 3, 0), (1, 4, 16)]
+@pytest.mark.parametrize("killed", [2, 4, None])
+def test_a_loop_left_right_after_a_save_is_not_gone_on_with(killed: int | None) -> None:
+    """Its checkpoint had said that the epoch goes on."""
+
+    def train(killed: int | None) -> Iterator[tuple[int, int]]:
+        run = resume(model=nn.Linear(1, 1), save_steps=2)
+        try:
+            for epoch in run.epochs(3):
+                if run.step == killed:
+                    run._saver.finish()
+                    return
+                for step, (batch,) in run.steps(DataLoader(SAMPLES, 16)):
+                    run.after(step)
+                    run._saver.finish()
+                    yield epoch, int(batch[0])
+                    if step % 2 == 0:
+                        break
+        finally:
+            run._lock.close()
+
+    assert [*train(killed), *train(None)] == [(0, 0), (0, 16), (1, 0), (1, 16), (2, 0), (2, 16)]
 
 
 def test_epochs_after_the_last_step_have_none_and_another_loop_has_its_own_numbers() -> None:
@@ -238,13 +244,23 @@ def test_what_comes_into_a_state_later_pushes_out_no_checkpoint_that_can_be_read
 
 def test_what_is_large_on_one_rank_alone_is_each_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
     state = State({"model": nn.Linear(1, 1), "best": Best()}, Peers())
-    state.divide()
-    assert "best" in state.replicated()
+    states = state.asked()
+    assert state.replicas(states) == {"best"}
+    assert "best" in state.replicated(states, {"best"})
     # Another rank has a small one.
     monkeypatch.setattr(Peers, "largest", lambda _, values: [1.0 for _ in values])
-    state.divide()
-    assert "best" not in state.replicated()
-    assert "best" in state.own()["further"]
+    assert state.replicas(states) == set()
+    assert "best" not in state.replicated(states, ())
+    assert "best" in state.own(states, ())["further"]
+
+
+def test_a_save_asks_a_script_for_each_state_once() -> None:
+    best, asked = Best(), []
+    run = resume(model=nn.Linear(1, 1), best=best)
+    vars(best)["state_dict"] = lambda: asked.append(run.step) or best.kept
+    run.after(1)
+    run.finish()
+    assert asked == [1]
 
 
 def test_a_handler_that_a_script_installs_later_keeps_no_training_from_saving() -> None:

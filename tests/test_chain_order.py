@@ -123,7 +123,7 @@ def test_what_could_not_be_read_back_is_refused_by_its_name_before_it_is_saved()
     state = State({"model": model, "optimizer": optimizer}, resume(model=nn.Linear(1, 1))._saver.ranks)
     optimizer.param_groups[0]["since"] = datetime(2026, 1, 2, tzinfo=UTC)
     with pytest.raises(ChainError, match=r"optimizer: its state_dict holds more than tensors and plain values"):
-        state.check()
+        state.asked()
 
 
 def test_a_save_that_fails_once_ends_nothing(
@@ -213,8 +213,7 @@ def test_each_rank_keeps_its_own_dict_however_large_it_is() -> None:
     kept = {"batch": (torch.ones(2**19), 3), "none": None}
     ranks = SimpleNamespace(world_size=2, rank=1)
     state = State({"model": nn.Linear(1, 1), "kept": kept}, ranks)  # type: ignore[arg-type]
-    assert "kept" not in state.replicated()
-    saved = state.own()["further"]["kept"]
+    saved = state.own(state.asked(), ())["further"]["kept"]
     kept |= {"batch": (torch.zeros(2**19), 4), "more": 1}
     state.further["kept"].load_state_dict(saved)
     assert (kept["batch"][0].sum(), kept["batch"][1], kept["more"]) == (2**19, 3, 1)

@@ -24,10 +24,9 @@ from living import LONGEST_SECONDS
 from own_tasks import OWN, spec
 from plans import CPU, only
 from relay.base.errors import UserError
-from relay.base.files import sha256
-from relay.chain.agreement import Agreement
 from relay.chain.files import described
 from relay.chain.generators import generators, restore
+from relay.chain.peers import Agreement
 from relay.chain.saving import DONE, WRITING, Parts, Saver
 from relay.chain.sealed import MANIFEST, complete, manifest, seal
 from relay.chain.signals import DEADLINE, Interruption
@@ -104,18 +103,6 @@ def test_only_steps_of_the_segment_are_resumed(checkpoints: Checkpoints, trainin
     for first, last in ((5, 7), (9, 12)):
         with pytest.raises(UserError, match=f"no sound checkpoint for steps {first} to {last}"):
             checkpoints.resume(training.strategy, first, last)
-
-
-def test_a_training_that_starts_again_keeps_its_own_checkpoints(
-    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path
-) -> None:
-    """What lies beyond the step that it has come to belongs to an older attempt: it must not push out the new ones."""
-    filled(checkpoints, training, 40, 41)
-    again = Training(ranks, prepared)
-    filled(checkpoints, again, 3)
-    assert names(checkpoints) == ["step-3"]
-    filled(checkpoints, again, 6, 9)
-    assert names(checkpoints) == ["step-6", "step-9"]
 
 
 def test_a_parameter_without_state_has_none_after_resuming(
@@ -324,10 +311,7 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
     place = checkpoints.directory / "step-1"
     torch.save(Path("anything but tensors"), place / "rank-0.pt")
     manifest = json.loads((place / MANIFEST).read_text())
-    manifest["files"]["rank-0.pt"] = {
-        "bytes": (place / "rank-0.pt").stat().st_size,
-        "sha256": sha256(place / "rank-0.pt"),
-    }
+    manifest["files"]["rank-0.pt"] = described(place / "rank-0.pt")
     (place / MANIFEST).write_text(json.dumps(manifest))
     assert damage(place) is None
     with pytest.raises(Exception, match=r"weights_only|Weights only"):

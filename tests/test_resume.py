@@ -59,7 +59,7 @@ def begun(bench: Bench, name: str, strategy: str, /, **values: Any) -> Chain:
 
 # On the same devices
 
-EACH_STEP = "import signal\nfrom relay.chain import agreement\nagreement.AGREE_SECONDS = 0.0"
+EACH_STEP = "import signal\nfrom relay.chain import peers\npeers.AGREE_SECONDS = 0.0"
 STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({flag!r}).exists():
             Path({flag!r}).touch()
             os.kill(os.getpid(), signal.SIGTERM)"""

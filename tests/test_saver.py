@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from damaged import change_a_byte
 from preloaded import spawned
+from relay.chain import ChainError
 from relay.chain.saving import Parts, SaveError, Saver
 from relay.chain.sealed import Folder, complete, damage
 from relay.process.ranks import Ranks
@@ -20,14 +23,8 @@ class Numbers:
         self.number = number
         self.failures: list[str] = []
 
-    def check(self) -> None:
-        """All can be saved."""
-
     def save(self, folder: Path, step: int) -> Parts:
-        return Parts({"number": self.number})
-
-    def facts(self) -> dict[str, Any]:
-        return {}
+        return Parts({"number": self.number}, {})
 
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         self.number = own["number"]
@@ -54,6 +51,7 @@ def _fails_once(ranks: Ranks, folder: Path) -> None:
     assert saver.saved == 0
     ranks.barrier()
     assert list(folder.iterdir()) == []
+    ranks.barrier()
     saver.save(2)
     assert (complete(folder), saver.saved) == ([2], 2)
 
@@ -76,3 +74,16 @@ def _goes_on(ranks: Ranks, folder: Path) -> None:
         change_a_byte(place / "rank-1.pt")
     ranks.barrier()
     assert "rank-1.pt does not have the checksum" in (saver.damage(place) or "")
+
+
+def test_an_error_of_one_ranks_own_ends_all_of_them(tmp_path: Path) -> None:
+    """The others had waited for it until the timeout."""
+    spawned(_one_fails, 2, tmp_path)
+
+
+def _one_fails(ranks: Ranks, folder: Path) -> None:
+    content = Numbers(0)
+    vars(content)["save"] = lambda *_: ranks.alike(lambda: Parts({"number": 1 // ranks.rank}, {}))
+    kind = ChainError if ranks.rank else ZeroDivisionError
+    with pytest.raises(kind, match="^rank 0 has failed: ZeroDivisionError: " if ranks.rank else "^integer division"):
+        Saver(Folder(folder), content, ranks, "attempt").save(1)

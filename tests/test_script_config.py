@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import plans
 from plans import planned, reasons
+from relay import chain
 from relay.base.errors import UserError
 
 TRAIN = "import helper\nprint('img/s: 1')\n"
@@ -104,10 +106,8 @@ def test_a_runs_folder_mirrors_the_place_of_all_that_is_named(scripts: Path, mon
 
 
 def test_a_folder_that_is_linked_may_be_named() -> None:
-    assert only(command="python train.py ./sub", links={"sub": "sub"}).strategy.script.files == (
-        "helper.py",
-        "train.py",
-    )
+    script = only(command="python train.py ./sub", links={"sub": "sub"}).strategy.script
+    assert script.files == ("helper.py", "train.py")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,8 @@ def test_whether_a_script_is_a_chain(text: str, reported: bool, chained: bool) -
     Path("train.py").write_text(text)
     script = only().strategy.script
     assert (script.reported, script.chained) == (reported, chained)
+    shutil.copytree(Path(chain.__file__).parent, "chain")  # as a user's copy beside the script
+    assert only().strategy.script.reported
 
 
 @pytest.mark.parametrize("name", ["train.py", "helper.py"])

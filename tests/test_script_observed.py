@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.chain import report
+from relay.chain import telling
 from relay.script.observed import Observed
 from relay.script.output import END_LINES, MOST_BYTES, Output
 from relay.script.steps import Steps
@@ -99,15 +99,15 @@ def test_a_number_is_read_whole(text: str, value: float) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(report.PLACE, str(tmp_path / "report"))
-    monkeypatch.setattr(report, "_reporters", {})
+    monkeypatch.setenv(telling.PLACE, str(tmp_path / "report"))
+    monkeypatch.setattr(telling, "_reporters", {})
     for name in ("RANK", "SLURM_PROCID", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 def reported(place: Path, **more: Any) -> tuple[Observed, list[list[float]]]:
-    told = report.reporter()
+    told = telling.reporter()
     assert told is not None
     told.flush()
     seen = observed(place, **more)
@@ -116,11 +116,11 @@ def reported(place: Path, **more: Any) -> tuple[Observed, list[list[float]]]:
 
 def test_a_line_in_a_loop_reports_its_samples(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(report, "BETWEEN_SECONDS", 0.0)
+    monkeypatch.setattr(telling, "BETWEEN_SECONDS", 0.0)
     clock = iter(range(1000, 2000))
-    monkeypatch.setattr(report.time, "time", lambda: float(next(clock)))
+    monkeypatch.setattr(telling.time, "time", lambda: float(next(clock)))
     for _ in range(5):
-        report.step(samples=8)
+        telling.step(samples=8)
     seen, blocks = reported(place)
     assert speed(blocks) == pytest.approx(16)
     assert (seen.step, seen.missing()) == (5, "")

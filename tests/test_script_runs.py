@@ -225,6 +225,8 @@ def test_a_chain_goes_on_after_a_kill() -> None:
     summary = made.summary()
     assert (summary["attempts"], summary["steps_reached"]) == (2, 40)
     assert (made.folder / "end.pt").exists()
+    assert made.run(attempt=3)[0] == 0
+    assert made.summary() == summary, "an attempt that finds nothing left to train counts"
 
 
 def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> None:

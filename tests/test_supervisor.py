@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -103,12 +102,6 @@ def test_a_process_that_has_ended_is_told_nothing(monkeypatch: pytest.MonkeyPatc
         signal.raise_signal(signal.SIGTERM)
         assert supervisor.wait() == 0
     assert told == []
-
-
-def test_nobody_has_a_set_of_signals_of_its_own() -> None:
-    """But the driver, which ends its jobs, and what is its own job for Slurm."""
-    naming = {str(p.relative_to(SCRIPTS)) for p in SCRIPTS.rglob("*.py") if re.search(r"signal\.SIGUSR", p.read_text())}
-    assert naming == {"relay/chain/signals.py", "relay/driver/end_jobs.py", "relay/commands/drive.py"}
 
 
 @pytest.mark.parametrize(

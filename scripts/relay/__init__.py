@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 __all__ = ["Task", "step"]
 
 if TYPE_CHECKING:
-    from relay.chain.report import step
+    from relay.chain.telling import step
     from relay.task.user import Task
 
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return Task
     if name == "step":
-        from relay.chain.report import step
+        from relay.chain.telling import step
 
         return step
     raise AttributeError(f"module 'relay' has no attribute '{name}'")

@@ -38,7 +38,7 @@ GPT = spec("gpt-tiny", **SMALL, global_batch_size=8)
 MIXTURE = spec("gpt-moe-tiny", **SMALL, global_batch_size=8)
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
 # Every strategy's ranks save at each step, in the background, so that a kill at any step finds a save under way.
-EACH_STEP = "from relay.chain import agreement\nagreement.AGREE_SECONDS = 0.0"
+EACH_STEP = "from relay.chain import peers\npeers.AGREE_SECONDS = 0.0"
 
 
 @dataclass(frozen=True)

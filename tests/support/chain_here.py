@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from relay.chain import Run, Stopped
-from relay.chain.report import VARIABLES
 from relay.chain.signals import SIGNALS, Interruption
+from relay.chain.telling import VARIABLES
 
 
 @pytest.fixture

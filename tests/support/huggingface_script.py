@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from relay.chain import agreement
+from relay.chain import peers
 from relay.chain.huggingface import ChainCallback
 
-agreement.AGREE_SECONDS = 0.0  # at each step, which takes a millisecond
+peers.AGREE_SECONDS = 0.0  # at each step, which takes a millisecond
 
 
 class Net(nn.Module):

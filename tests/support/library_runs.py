@@ -13,9 +13,9 @@ import os
 import signal
 import time
 from relay.strategies import {module}
-from relay.chain import agreement
+from relay.chain import peers
 
-agreement.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
+peers.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
 
 
 class Made({module}.{kind}):

@@ -16,11 +16,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from relay.chain import agreement
+from relay.chain import peers
 from relay.chain.lightning import ChainCallback
 
 given = os.environ.get
-agreement.AGREE_SECONDS = 0.0  # at each step, which takes a millisecond
+peers.AGREE_SECONDS = 0.0  # at each step, which takes a millisecond
 RESULT, STEP, SIGNAL = [*sys.argv[1:], "0", ""][:3]
 LIMIT = given("LIMIT", "")
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ending import ChainError, Stopped
-    from .report import step
     from .run import Run, reached, resume
+    from .telling import ChainError, Stopped, step
 
 __all__ = ["ChainError", "Run", "Stopped", "reached", "resume", "step"]
-_PLACES = {"ChainError": "ending", "Stopped": "ending", "step": "report"}  # all else is in `run`
+_TELLING = ("ChainError", "Stopped", "step")
 
 
 def __getattr__(name: str) -> Any:
@@ -27,5 +26,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(f".{_PLACES.get(name, 'run')}", __name__), name)
+        return getattr(import_module(f".{'telling' if name in _TELLING else 'run'}", __name__), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -16,7 +16,10 @@ from pathlib import Path
 from types import FrameType
 
 from . import sbatch
-from .ending import (
+from .signals import EARLY, MOST_SECONDS, SIGNALS
+from .slurm import END_TIME, end_time, seconds_of
+from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears
+from .telling import (
     ACCEPT,
     HEARS,
     NOTE,
@@ -29,9 +32,6 @@ from .ending import (
     say,
     tell_in_one_line,
 )
-from .signals import EARLY, MOST_SECONDS, SIGNALS
-from .slurm import END_TIME, end_time, seconds_of
-from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears
 
 USAGE = """\
 relay-chain [--time LIMIT] [--accept] COMMAND …    run it; status 75 where it has stopped, and a next job would go on

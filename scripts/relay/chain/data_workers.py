@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from .ending import ChainError
 from .signals import SIGNALS
+from .telling import ChainError
 
 LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # sockets' names have 107 bytes at most
 SILENT_SECONDS = 600  # without a batch, where the user gave the loader no `timeout`

@@ -19,17 +19,15 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from . import sealed
-from .agreement import Agreement
 from .data_workers import prepare
-from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .loader import within
-from .peers import Peers
-from .report import reporter, tell
+from .peers import Agreement, Peers
 from .sealed import Folder, newest_of
 from .signals import Interruption
 from .slurm import end_time
 from .supervisor import follow_torchrun
+from .telling import ChainError, reporter, stopped, tell, tell_in_one_line
 
 follow_torchrun()
 

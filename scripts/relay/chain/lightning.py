@@ -29,18 +29,16 @@ else:
     except ModuleNotFoundError:
         from pytorch_lightning.callbacks import Checkpoint
 
-from .agreement import Agreement
 from .data_workers import prepare
-from .ending import ChainError, stopped, tell_in_one_line
 from .files import all_described
 from .generators import generators
 from .loader import Loader, Place, own_generators, within
-from .peers import Peers
-from .report import reporter, tell
+from .peers import Agreement, Peers
 from .sealed import Folder, manifest, newest_of, step_of
 from .signals import Interruption
 from .slurm import end_time
 from .supervisor import follow_torchrun
+from .telling import ChainError, reporter, stopped, tell, tell_in_one_line
 
 follow_torchrun()
 

@@ -66,7 +66,9 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
     # Of an epoch after the first, they have in the script without a cut, though this job has none yet.
     persistent = isinstance(loader, DataLoader) and loader.persistent_workers
     stayed = persistent and (place.epoch > 0 or getattr(loader, "_iterator", None) is not None)
-    _set_epoch(loader, place.epoch)
+    for holder in within(loader):  # whatever draws its order from the epoch, such as a DistributedSampler
+        if callable(set_epoch := getattr(holder, "set_epoch", None)):
+            set_epoch(place.epoch)
     if not place.batch:
         place.order = generators(own)
         return _begun(loader, stayed=stayed)
@@ -128,13 +130,6 @@ def own_generators(loader: Any) -> list[Own]:
     # Those come first, as in checkpoints of before.
     given += [each for holder in holders for each in getattr(holder, "__dict__", {}).values() if Own.holds(each)]
     return [Own(each) for each in {id(each): each for each in given}.values()]
-
-
-def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the epoch to whatever draws its order from it, such as a DistributedSampler, wherever it is held."""
-    for holder in within(loader):
-        if callable(set_epoch := getattr(holder, "set_epoch", None)):
-            set_epoch(epoch)
 
 
 def within(loader: Any) -> list[Any]:

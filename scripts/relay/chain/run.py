@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.swa_utils import AveragedModel
-
-from .agreement import Agreement
 from .data_workers import heard, prepare
-from .ending import ACCEPT, ChainError, Stopped, say, stopped, tell_in_one_line
-from .generators import Own
 from .loader import batches, epoch_size, own_generators, within
-from .peers import Peers
-from .report import reporter, tell
+from .peers import Agreement, Peers
 from .saving import Saver
 from .sealed import Folder
 from .signals import Interruption
 from .slurm import end_time
-from .state import State, parameters
+from .state import State
 from .supervisor import follow_torchrun
-from .things import Things
+from .telling import ACCEPT, ChainError, Stopped, reporter, say, stopped, tell, tell_in_one_line
+from .things import Things, forgotten
 
 follow_torchrun()
-
-_KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
 
 
 def resume(
@@ -120,6 +109,9 @@ class Run:
                     remedy = "write within run.epochs: for step, batch in run.steps(loader)"
                     raise ChainError(f"epoch {self._place.epoch} has taken no step of run.steps; {remedy}")
                 self._place.end_epoch()  # the script has left its loop
+                if self._saver.begun == self.step:  # that checkpoint would go on with the epoch
+                    self._saver.finish()
+                    self._begin()
         self._goal = None
         self.finish()
 
@@ -263,39 +255,3 @@ class Run:
                 say(f"warning: {line}")
             if not self._of_steps and not any(isinstance(each, dict) for each in self._things.values()):
                 say("a batch that this loop fetches ahead is not saved, unless it is in a dict: resume(…, kept=kept)")
-
-
-def forgotten(things: Mapping[str, Any], state: State, of_loader: list[Own]) -> Iterator[str]:
-    """Each thing of torch's that keeps a state and was not handed over, in one line. The loader's generators were."""
-    kept = {id(value) for each in state.optimizers.values() for value in _values(each.state_dict()["state"])}
-    given = {
-        id(part)
-        for thing in things.values()
-        for part in _parts(thing)
-        if part is thing or not isinstance(part, Optimizer) or {id(value) for value in _values(part.state)} <= kept
-    }
-    given |= {id(each.generator) for each in of_loader}
-    kinds = _KINDS | ({sys.modules["numpy"].random.Generator: "rng"} if "numpy" in sys.modules else {})
-    for each in gc.get_objects():
-        # Its type, not isinstance: asking a stranger's proxy for its class may import what it stands for.
-        for kind, name in kinds.items():
-            if issubclass(type(each), kind) and id(each) not in given:
-                yield f"a {type(each).__name__} was made and is not saved; give it: resume(…, {name}={name})"
-    held = {id(each) for module in state.modules.values() for each in module.parameters()}
-    for name, optimizer in state.optimizers.items():
-        if missing := sum(id(each) not in held for each in parameters(optimizer)):
-            yield f"{name} trains {missing} parameters that are not saved; give their module: resume(…, module=module)"
-
-
-def _values(state: Mapping[Any, Any]) -> Iterator[torch.Tensor]:
-    """The tensors of an optimizer's state."""
-    return (value for its in state.values() for value in its.values() if isinstance(value, torch.Tensor))
-
-
-def _parts(thing: Any) -> Iterator[Any]:
-    """A thing, and what it consists of, such as the schedulers of a SequentialLR."""
-    yield thing
-    for value in list(getattr(thing, "__dict__", {}).values()):
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(each, tuple(_KINDS)):
-                yield from _parts(each) if isinstance(each, LRScheduler) else [each]

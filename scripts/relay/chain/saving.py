@@ -19,12 +19,12 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from .ending import ChainError
 from .files import described, disk_refusal, remove, sync
 from .generators import Own, generators, restore
 from .peers import Peers
 from .sealed import Folder, damage, manifest, step_of
 from .state import unreadable
+from .telling import ChainError
 
 # How far a rank is with a save. That of the whole save is the largest of all ranks': it has failed once all know of it.
 DONE, FAILED, WRITING = 0.0, 1.0, 2.0
@@ -34,9 +34,13 @@ T = TypeVar("T")
 
 @dataclass
 class Parts:
-    """What one rank saves, copied: what is its own, further files by their names, and what writes itself meanwhile."""
+    """What one rank saves, copied: what is its own, further files by their names, and what writes itself meanwhile.
+
+    `facts` are what the manifest says beside its files: whose it is, and its shape.
+    """
 
     own: Mapping[str, Any]
+    facts: Mapping[str, Any]
     files: Mapping[str, Any] = field(default_factory=dict)
     writing: Future[Any] | None = None
 
@@ -44,14 +48,11 @@ class Parts:
 class Content(Protocol):
     """What a checkpoint holds beside each rank's random generators. All methods are called on every rank alike."""
 
-    def check(self) -> None:
-        """Raises where the state cannot be saved, or not there."""
-
     def save(self, folder: Path, step: int) -> Parts:
-        """The state after `step` steps, copied; it may have begun to write into the folder. Collective."""
+        """The state after `step` steps, copied; it may have begun to write into the folder. Collective.
 
-    def facts(self) -> dict[str, Any]:
-        """Whose it is, and its shape: what the manifest says beside its files."""
+        Raises, on all ranks, where the state cannot be saved, or not there.
+        """
 
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         """Load a sound checkpoint. `own` is what this rank has saved; empty where that is left. Collective."""
@@ -91,13 +92,13 @@ class Saver:
     """A chain's checkpoints, as its ranks write and load them together.
 
     `attempt` is a name that all processes of this job share, and no other job's. `saved` is the newest step that is
-    complete. `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an
-    earlier one; 0 where none has ended.
+    complete, `begun` the newest whose save has begun. `longest_save_seconds` is the longest from a save's beginning
+    until it was complete, in this job or an earlier one; 0 where none has ended.
     """
 
     def __init__(self, folder: Folder, content: Content, ranks: Peers, attempt: str) -> None:
         self.folder, self.content, self.ranks = folder, content, ranks
-        self.saved, self.longest_save_seconds = 0, 0.0
+        self.saved, self.begun, self.longest_save_seconds = 0, 0, 0.0
         self._attempt = attempt
         self._saving: Saving | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -130,13 +131,13 @@ class Saver:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
         began, place = time.monotonic(), self.partial(step)
-        self.ranks.alike(self.content.check)
         with suppress(OSError):  # who writes there meets the same, and tells it
-            _make(place)
+            place.mkdir(0o755, exist_ok=True)
         own = {"step": step, "generators": generators(self.further)}
-        parts, facts = self.content.save(place, step), self.content.facts()
+        parts = self.content.save(place, step)
         parts.own = own | {**parts.own}
-        self._saving = Saving(step, place, self._thread.submit(self._write, place, step, parts, facts, began))
+        self.begun = step
+        self._saving = Saving(step, place, self._thread.submit(self._write, place, step, parts, began))
 
     def agree(self, progress: float) -> bool:
         """Told the largest `progress` of all ranks: end the save once it is complete, or has failed on all of them.
@@ -173,18 +174,18 @@ class Saver:
 
     # In the background
 
-    def _write(self, place: Path, step: int, parts: Parts, facts: Mapping[str, Any], began: float) -> float:
+    def _write(self, place: Path, step: int, parts: Parts, began: float) -> float:
         """Write this rank's part, and make a checkpoint once all have; the seconds it took. Collective."""
         by_rank = self._on_all(partial(self._write_part, place, parts))
         files = {name: each for part in by_rank for name, each in part.items()}
-        self._on_all(lambda: self._complete(place, step, files, facts, began) if self.ranks.rank == 0 else None)
+        self._on_all(lambda: self._complete(place, step, files, parts.facts, began) if self.ranks.rank == 0 else None)
         return time.monotonic() - began
 
     def _write_part(self, place: Path, parts: Parts) -> Files:
         """Write this rank's files and make them durable; what the manifest says of them."""
         contents = {own_file(self.ranks.rank): parts.own, **parts.files}
         try:
-            _make(place)
+            place.mkdir(0o755, parents=True, exist_ok=True)
             for name, content in contents.items():
                 with (place / name).open("wb") as stream:
                     torch.save(content, stream)
@@ -239,7 +240,7 @@ class Saver:
         """
         own = self.ranks.alike(partial(self._read_own, place)) if of_this_run else {}
         self.content.load(place, own)
-        self.saved = int(step_of(place))
+        self.saved = self.begun = int(step_of(place))
         if of_this_run:
             restore(own["generators"])
             self._further_states = own["generators"]["further"]
@@ -254,10 +255,6 @@ class Saver:
         if str(own.get("step", step_of(place))) != step_of(place):
             raise ChainError(f"{path} is that of another step; delete {place}, and start the same job again")
         return own
-
-
-def _make(place: Path) -> None:
-    place.mkdir(0o755, parents=True, exist_ok=True)
 
 
 def own_file(rank: int) -> str:

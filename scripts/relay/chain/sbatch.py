@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from . import slurm
-from .ending import NOTE, STOPPED, ChainError, say
 from .files import write_json
 from .slurm import END_TIME
+from .telling import NOTE, STOPPED, ChainError, say
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100

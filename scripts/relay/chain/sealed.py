@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from . import writers
-from .ending import ChainError, say
 from .files import HeldError, described, exclusive, remove, sync, write_json
+from .telling import ChainError, say
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from .ending import ChainError
 from .state import State, parameters, unreadable
+from .telling import ChainError
 
 SHARDED = "sharded"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -62,7 +62,12 @@ class Sharded:
         saved = self.check(place)
         for name, (module, optimizers) in self.parts.items():
             model, optimizer = get_state_dict(module, optimizers, options=_FLAT)
-            without = _without_state(module, f"{name}.optimizer.state.", saved)
+            # A parameter that never had a gradient has no state.
+            without = {
+                key: parameter
+                for key, parameter in module.named_parameters()
+                if not any(each.startswith(f"{name}.optimizer.state.{key}.") for each in saved)
+            }
             ignored = ("param_groups.", *(f"state.{key}." for key in without))
             tensors = {key: value for key, value in optimizer.items() if not key.startswith(ignored)}
             loaded = {name: {"model": model, "optimizer": tensors}}
@@ -79,12 +84,3 @@ def _trains(state: State, name: str, module: nn.Module) -> bool:
     own = {id(parameter) for parameter in module.parameters()}
     optimizer: Optimizer | None = state.optimizers.get(name)
     return optimizer is not None and any(id(each) in own for each in parameters(optimizer))
-
-
-def _without_state(module: nn.Module, prefix: str, saved: Mapping[str, Any]) -> dict[str, nn.Parameter]:
-    """The parameters of which the optimizer had no state: they never had a gradient."""
-    return {
-        name: parameter
-        for name, parameter in module.named_parameters()
-        if not any(key.startswith(f"{prefix}{name}.") for key in saved)
-    }

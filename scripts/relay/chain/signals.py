@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from .ending import STOPPED, TORCHRUN, is_early, leave_note, say
+from .telling import STOPPED, TORCHRUN, is_early, leave_note, say
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends one before the end of a job's time, where `--signal` asks for it
 # What stops a training, and what whoever starts processes passes on to them.

@@ -12,8 +12,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from .ending import ChainError, say
 from .supervisor import started
+from .telling import ChainError, say
 
 _SECONDS = 120.0  # for an answer
 # Defaults for what commands print, and for what sbatch would wait for or multiply. All else of sbatch's (SBATCH_*) is

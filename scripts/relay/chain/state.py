@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain, count
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .ending import ChainError
 from .generators import Own
 from .peers import Peers
+from .telling import ChainError
 
 REPLICATED = "replicated.pt"
 LARGE_BYTES = 2**20  # a larger state of a thing is a replica, such as EMA's weights: rank 0's is everyone's
@@ -59,14 +59,13 @@ class State:
                 _check_readable(name, extra)
         self.sharded = [name for name, module in self.modules.items() if any(map(is_sharded, module.parameters()))]
         self.sharded += [name for name, each in self.optimizers.items() if any(map(is_sharded, parameters(each)))]
-        self.replicas: set[str] = set()  # of `further`: rank 0's is everyone's
-        self.check()
+        self.asked()
 
-    def shape(self) -> dict[str, Any]:
+    def _shape(self, states: Mapping[str, Any]) -> dict[str, Any]:
         """Names and shapes of all that is saved, for the manifest: a checkpoint of another shape is not loaded."""
         things: dict[str, Any] = {}
-        for name, module in self.modules.items():
-            own = {key: list(value.shape) for key, value in module.state_dict().items() if torch.is_tensor(value)}
+        for name in self.modules:
+            own = {key: list(value.shape) for key, value in states[name].items() if torch.is_tensor(value)}
             things[name] = {"kind": "module", "tensors": own}
         for name, optimizer in self.optimizers.items():
             names, trained = self._names(optimizer), parameters(optimizer)
@@ -74,22 +73,25 @@ class State:
             things[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": names}
         return things | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
 
-    def check(self) -> None:
-        """Raises ChainError for what a training may have put into a state, and could not be read back."""
-        for name, optimizer in self.optimizers.items():
-            _check_readable(name, groups(optimizer))
-        for name, thing in self.further.items():
-            _check_readable(name, thing.state_dict())
+    def asked(self) -> dict[str, Any]:
+        """The state of each thing by its name, of which `shape` tells. A script's own `state_dict` may be slow: a save
+        asks for it once.
 
-    def divide(self) -> None:
-        """Find out which things are large on every rank: rank 0's is then everyone's. Collective."""
-        large = [self._is_large(thing) for thing in self.further.values()]
-        on_none = self.ranks.largest([float(not each) for each in large])
-        self.replicas = {name for name, other in zip(self.further, on_none, strict=True) if not other}
+        Raises ChainError for what a training may have put into a state, and could not be read back.
+        """
+        every: dict[str, Any] = {**self.modules, **self.optimizers, **self.further}
+        states = {name: thing.state_dict() for name, thing in every.items()}
+        for name in (*self.optimizers, *self.further):
+            _check_readable(name, groups(self.optimizers[name]) if name in self.optimizers else states[name])
+        self.shape = self._shape(states)
+        return states
 
-    @staticmethod
-    def _is_large(thing: Any) -> bool:
-        return not isinstance(thing, Kept) and size_bytes(thing.state_dict()) > LARGE_BYTES
+    def replicas(self, states: Mapping[str, Any]) -> set[str]:
+        """The things of `further` that are large on every rank: rank 0's is then everyone's. Collective."""
+        kept = [isinstance(thing, Kept) for thing in self.further.values()]
+        small = [own or size_bytes(states[name]) <= LARGE_BYTES for name, own in zip(self.further, kept, strict=True)]
+        on_any = self.ranks.largest([float(each) for each in small])
+        return {name for name, each in zip(self.further, on_any, strict=True) if not each}
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
         """Of each of its groups the parameters' names. One that belongs to no module is known by its place alone."""
@@ -104,19 +106,18 @@ class State:
             for group in optimizer.param_groups
         ]
 
-    def replicated(self) -> dict[str, Any]:
+    def replicated(self, states: Mapping[str, Any], replicas: Collection[str]) -> dict[str, Any]:
         """A copy, in host memory, of what rank 0 saves for all."""
-        every: dict[str, Any] = {**self.modules, **self.optimizers}
-        states = {name: copied(thing.state_dict()) for name, thing in every.items() if name not in self.sharded}
-        return states | {name: copied(state) for name, state in self._further(replicas=True)}
+        names = [name for name in (*self.modules, *self.optimizers) if name not in self.sharded]
+        return {name: copied(states[name]) for name in (*names, *replicas)}
 
-    def own(self) -> dict[str, Any]:
+    def own(self, states: Mapping[str, Any], replicas: Collection[str]) -> dict[str, Any]:
         """A copy, in host memory, of what each rank saves for itself."""
-        several = self.ranks.world_size > 1
+        several = self.modules if self.ranks.world_size > 1 else {}
         return {
-            "further": {name: copied(state) for name, state in self._further(replicas=False)},
+            "further": {name: copied(states[name]) for name in self.further if name not in replicas},
             # They may differ between ranks, such as BatchNorm's statistics of each replica's batches.
-            "buffers": {name: copied(own_buffers(each)) for name, each in self.modules.items()} if several else {},
+            "buffers": {name: copied(own_buffers(each, states[name])) for name, each in several.items()},
             "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
         }
 
@@ -142,14 +143,9 @@ class State:
                 thing.load_state_dict(state)
         with torch.no_grad():
             for name, saved in own["buffers"].items():
-                for key, buffer in own_buffers(self.modules[name]).items():
+                module = self.modules[name]
+                for key, buffer in own_buffers(module, module.state_dict()).items():
                     buffer.copy_(saved[key])
-
-    def _further(self, *, replicas: bool) -> Iterator[tuple[str, Any]]:
-        """The states of all else: those of which rank 0's is everyone's, or those of which each rank has its own."""
-        for name, thing in self.further.items():
-            if replicas == (name in self.replicas):
-                yield name, thing.state_dict()
 
 
 class Kept:
@@ -227,9 +223,8 @@ def keep_dtypes(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
                 state[key] = before.to(value.device)
 
 
-def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The module's own buffers that are saved and not sharded."""
-    saved = module.state_dict()
+def own_buffers(module: nn.Module, saved: Collection[str]) -> dict[str, torch.Tensor]:
+    """The module's own buffers that are saved and not sharded. `saved` are the names in its state."""
     buffers = dict(module.named_buffers(remove_duplicate=False))
     return {name: each for name, each in buffers.items() if name in saved and not is_sharded(each)}
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
-from .ending import STOPPED, TORCHRUN
 from .signals import SIGNALS
+from .telling import STOPPED, TORCHRUN
 
 PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
 LOOK_SECONDS = 0.05  # between two looks at the processes

@@ -1,22 +1,29 @@
-"""What a user's script saves: its things, and its place in the data."""
+"""What a user's script saves: its things, and its place in the data; and what it has forgotten to give."""
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
 from . import writers
-from .ending import ChainError, say
+from .generators import Own
 from .loader import Place
 from .peers import Peers
-from .report import tell
 from .saving import Parts, SaveError, Saver, own_file, read
 from .sealed import Folder, damage, manifest, newest_sound, of_another, step_of
-from .state import REPLICATED, State
+from .state import REPLICATED, State, parameters
+from .telling import ChainError, say, tell
 
+_KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
 FULL = ("No space left", "quota exceeded")  # of errno's texts
 
 
@@ -50,20 +57,19 @@ class Things:
 
     # Saving
 
-    def check(self) -> None:
-        """Raises ChainError for what a training may have put into a state, and could not be read back."""
-        self.state.check()
-
     def save(self, folder: Path, step: int) -> Parts:
-        """The state after `step` steps, copied. Collective."""
-        self.state.divide()
-        files = {REPLICATED: self.state.replicated()} if self.ranks.rank == 0 else {}
-        own = {"place": self.place.state(), **self.state.own()}
-        return Parts(own, files, self._sharded.begin(folder) if self._sharded else None)
+        """The state after `step` steps, copied. Collective. Raises ChainError for what could not be read back."""
+        states = self.ranks.alike(self.state.asked)
+        replicas = self.state.replicas(states)
+        parts = self.ranks.alike(lambda: self._copied(states, replicas))
+        parts.writing = self._sharded.begin(folder) if self._sharded else None
+        return parts
 
-    def facts(self) -> dict[str, Any]:
-        """The script, the words of its command line, and the shape of what it has given."""
-        return {"script": self.script, "words": sys.argv[1:], "things": self.state.shape()}
+    def _copied(self, states: Mapping[str, Any], replicas: Collection[str]) -> Parts:
+        files = {REPLICATED: self.state.replicated(states, replicas)} if self.ranks.rank == 0 else {}
+        # The script, the words of its command line, and the shape of what it has given.
+        facts = {"script": self.script, "words": sys.argv[1:], "things": self.state.shape}
+        return Parts({"place": self.place.state(), **self.state.own(states, replicas)}, facts, files)
 
     def saved(self, place: Path) -> None:
         """Prove that the first checkpoint can be read: the next job would be too late to find it. Collective."""
@@ -102,7 +108,7 @@ class Things:
         replicated = self.ranks.alike(lambda: read(place / REPLICATED))
         if self._sharded:
             self._sharded.load(place)
-        self.state.load(replicated, own, things)
+        self.ranks.alike(lambda: self.state.load(replicated, own, things))
         self._proven = True
         self.place = Place(**own["place"])
         if self.ranks.rank == 0:
@@ -115,7 +121,7 @@ class Things:
         before, now = shlex.join(facts.get("words", sys.argv[1:])), shlex.join(sys.argv[1:])
         if before != now:
             say(f"the command's words were '{before}', and are '{now}' now")
-        for name in self.state.shape().keys() - facts["things"].keys():
+        for name in self.state.shape.keys() - facts["things"].keys():
             say(f"{place} has no {name}: it starts anew")
 
     def _refuse_another(self, place: Path) -> None:
@@ -126,7 +132,7 @@ class Things:
         facts, remedy = manifest(place), f"give another folder, or remove {self.folder.path} to start at step 0"
         if wrong := of_another(facts, self.script, self.ranks.world_size):
             raise ChainError(f"{place} {wrong}; {remedy}")
-        if wrong := difference(facts["things"], self.state.shape()):
+        if wrong := difference(facts["things"], self.state.shape):
             raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
         if self._sharded:
             self._sharded.check(place)
@@ -145,11 +151,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
             return f"{name} is {saved['kind']} there, and {given['kind']} here"
         if wrong := _grouped_otherwise(saved.get("groups", []), given.get("groups", [])):
             return f"{name}: {wrong}"
-        tensors = saved["tensors"]
-        if names := [key for group in saved.get("groups", ()) for key in group]:  # older manifests had their places
-            tensors = dict(zip(names, tensors.values(), strict=True))
-        for key in {**tensors, **given["tensors"]}:
-            before, now = tensors.get(key), given["tensors"].get(key)
+        for key in {**saved["tensors"], **given["tensors"]}:
+            before, now = saved["tensors"].get(key), given["tensors"].get(key)
             if before != now:
                 return f"{name}: {key} has {_shape(before)} there, and {_shape(now)} here"
     return None
@@ -164,12 +167,47 @@ def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | N
             f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
             "add them before resume, where reached() tells that the training has come so far"
         )
-    for key in wrong:
-        return (
-            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
-        )
-    return None
+    if not wrong:
+        return None
+    place = f"group {before[wrong[0]]}" if wrong[0] in before else "no group"
+    return f"{wrong[0]} is in {place} there, and in group {now[wrong[0]]} here"
 
 
 def _shape(shape: list[int] | None) -> str:
     return "no place" if shape is None else f"shape {tuple(shape)}"
+
+
+def forgotten(things: Mapping[str, Any], state: State, of_loader: list[Own]) -> Iterator[str]:
+    """Each thing of torch's that keeps a state and was not handed over, in one line. The loader's generators were."""
+    kept = {id(value) for each in state.optimizers.values() for value in _values(each.state_dict()["state"])}
+    given = {
+        id(part)
+        for thing in things.values()
+        for part in _parts(thing)
+        if part is thing or not isinstance(part, Optimizer) or {id(value) for value in _values(part.state)} <= kept
+    }
+    given |= {id(each.generator) for each in of_loader}
+    kinds = _KINDS | ({sys.modules["numpy"].random.Generator: "rng"} if "numpy" in sys.modules else {})
+    for each in gc.get_objects():
+        # Its type, not isinstance: asking a stranger's proxy for its class may import what it stands for.
+        for kind, name in kinds.items():
+            if issubclass(type(each), kind) and id(each) not in given:
+                yield f"a {type(each).__name__} was made and is not saved; give it: resume(…, {name}={name})"
+    held = {id(each) for module in state.modules.values() for each in module.parameters()}
+    for name, optimizer in state.optimizers.items():
+        if missing := sum(id(each) not in held for each in parameters(optimizer)):
+            yield f"{name} trains {missing} parameters that are not saved; give their module: resume(…, module=module)"
+
+
+def _values(state: Mapping[Any, Any]) -> Iterator[torch.Tensor]:
+    """The tensors of an optimizer's state."""
+    return (value for its in state.values() for value in its.values() if isinstance(value, torch.Tensor))
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """A thing, and what it consists of, such as the schedulers of a SequentialLR."""
+    yield thing
+    for value in list(getattr(thing, "__dict__", {}).values()):
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, tuple(_KINDS)):
+                yield from _parts(each) if isinstance(each, LRScheduler) else [each]

@@ -15,9 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .ending import say
-
-EVERYONE = "everyone"
+from .telling import say
 
 
 def unsafe(path: Path, *, folder: bool) -> str | None:
@@ -113,23 +111,19 @@ def keep_to_owner(place: Path) -> None:
 
 
 def _who(path: Path, *, owners: bool) -> str:
-    """Who could write to it beside its user; '' where nobody can."""
-    seen = path.stat()
-    if owners and _is_anothers(seen):
-        return f"its owner ({user(seen.st_uid)})"
-    return "" if _is_sticky(seen) else others(seen)
-
-
-def others(seen: os.stat_result) -> str:
-    """Who can write beside the owner: `EVERYONE`, or the members of a group; '' where nobody can.
+    """Who could write to it beside its user; '' where nobody can.
 
     A group of the user's own, with no other member, counts for nobody. Systems with such groups let them write.
     """
+    seen = path.stat()
+    if owners and _is_anothers(seen):
+        return f"its owner ({user(seen.st_uid)})"
+    if _is_sticky(seen):
+        return ""
     if seen.st_mode & stat.S_IWOTH:
-        return EVERYONE
-    return (
-        f"the members of group {_group(seen.st_gid)}" if seen.st_mode & stat.S_IWGRP and not _own(seen.st_gid) else ""
-    )
+        return "everyone"
+    shared = seen.st_mode & stat.S_IWGRP and not _own(seen.st_gid)
+    return f"the members of group {_group(seen.st_gid)}" if shared else ""
 
 
 def user(uid: int) -> str:

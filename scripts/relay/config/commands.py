@@ -94,7 +94,7 @@ def command_of(comparison: Comparison, index: int) -> Command:
 
 def _texts_with_chain(files: Iterable[Path], folder: Path) -> Iterator[str]:
     """The texts of the files that use `relay.chain`, or a copy of its folder beside them."""
-    copied = (folder / "chain" / "agreement.py").is_file()
+    copied = (folder / "chain" / "sealed.py").is_file()
     for file in files:
         if file.suffix == ".py" and folder / "chain" not in file.parents:
             text = file.read_text(encoding="utf-8", errors="replace")

@@ -50,7 +50,8 @@ def check(arguments: Sequence[str]) -> None:
         given = parsed(arguments)
     except UserError as error:
         sys.exit(f"error: {error}")
-    if problem := full_disk.no_cache():
+    shared = {usage.name for usage in given.shared_fs_usage}
+    if "SOURCE_CACHE" in shared and (problem := full_disk.no_cache()):
         sys.exit(f"error: {problem}")
     if any(map(LISTING.fullmatch, arguments)):
         print(*TARGETS.findall(SNAKEFILE.read_text(encoding="utf-8")), "all rules:", sep="\n", flush=True)

@@ -35,7 +35,8 @@ def unwritable(folder: Path) -> str:
 def no_cache() -> str:
     """What is wrong where Snakemake's own cache, in the home folder, cannot be written; '' where it can.
 
-    Each call needs it: also one that runs nothing, and one whose folder is on another disk.
+    Each call needs it whose `--shared-fs-usage` has it: also one that runs nothing, and one whose folder is on another
+    disk.
     """
     from snakemake.common import get_appdirs
 

@@ -38,6 +38,12 @@ def gone(work: Path) -> str:
     return f"{[work, *missing][-1]} is gone: it was removed, or its disk unmounted, while the job was running"
 
 
+def forget(work: Path, attempt: int) -> None:
+    """Remove all files that have an attempt's number. Raises OSError."""
+    for path in work.glob(f"*/attempt-{attempt:04}[.-]*"):
+        path.unlink()
+
+
 def numbers(work: Path) -> list[int]:
     """The attempts that have left records, in order."""
     names = (path.stem.removeprefix("attempt-") for path in (work / "records").glob("attempt-*.jsonl"))
@@ -77,6 +83,12 @@ class Records:
     def end(self) -> Line:
         """The line with which it came to an end; empty where it was killed."""
         return self.lines[-1] if self.lines and "end" in self.lines[-1] else {}
+
+    @property
+    def trained_nothing(self) -> bool:
+        """Whether it came to its planned end without a step, as where none was left to train."""
+        told = any(line.get(name) for line in self.lines for name in ("losses", "blocks", "first_at"))
+        return bool(self.end) and not self.end.get("stopped") and not told
 
     @property
     def losses(self) -> list[tuple[int, float]]:

@@ -79,10 +79,6 @@ class RunChain:
         """Keep it beside the checkpoints. Raises OSError."""
         write_json_over(work / CHAIN, self.as_dict())
 
-    def next_number(self, work: Path) -> int:
-        """The number of the attempt that begins: none of those known, and none whose records are there."""
-        return max((0, *(each.number for each in self.attempts), *attempts.numbers(work))) + 1
-
     def recorded(self, work: Path) -> list[tuple[Attempt, Records]]:
         """The attempts with their records, which are empty where none are there."""
         return [(each, attempts.read(work, each.number)) for each in self.attempts]
@@ -124,15 +120,19 @@ def _with_later(work: Path, known: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     return tuple(sorted([*known, *later], key=lambda each: each.number))
 
 
-def note_end(work: Path, generation: str, number: int, ended: float) -> RunChain | None:
-    """Note when an attempt ended, if the chain is still the one that it belonged to; returns that chain."""
+def note_end(work: Path, generation: str, number: int, ended: float | None) -> None:
+    """Note when an attempt ended, if the chain is still the one that it belonged to.
+
+    None: the attempt is forgotten, with all that it recorded. Raises OSError.
+    """
     chain = read(work)
     if chain is None or chain.generation != generation:  # another start has begun meanwhile
-        return None
-    entries = (replace(each, ended=ended) if each.number == number else each for each in chain.attempts)
-    chain = replace(chain, attempts=tuple(entries))
-    chain.write(work)
-    return chain
+        return
+    kept = [each for each in chain.attempts if each.number != number or ended is not None]
+    entries = (replace(each, ended=ended) if each.number == number else each for each in kept)
+    replace(chain, attempts=tuple(entries)).write(work)
+    if ended is None:
+        attempts.forget(work, number)
 
 
 def dataset(work: Path) -> str | None:

@@ -44,7 +44,7 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class JobTime:
-    """What the time of an attempt's job went to: the seconds of each of `goodput.PARTS`, which add up to it.
+    """What the time of an attempt's job went to: the seconds of each of `job_times.PARTS`, which add up to it.
 
     `queued`: the seconds that it waited before it began; None where no scheduler told it. `last` is the last step of
     which the records tell.

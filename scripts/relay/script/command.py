@@ -15,8 +15,7 @@ from pathlib import Path
 
 from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
-from relay.chain.ending import NOTE
-from relay.chain.report import PLACE
+from relay.chain.telling import NOTE, PLACE
 from relay.datasets.vision import needs_help
 from relay.launch.command_lines import free_port
 from relay.launch.torchrun import SHUTDOWN

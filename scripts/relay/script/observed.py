@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from relay.base.ending import QUOTED
 from relay.base.files import write_json_over
-from relay.chain.report import least_seconds
+from relay.chain.telling import least_seconds
 from relay.run_folder.attempts import record
 from relay.run_folder.sound_checkpoints import REACHED
 from relay.script.steps import Steps

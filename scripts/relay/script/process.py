@@ -20,9 +20,8 @@ from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
-from relay.chain.ending import NOTE, read_note
-from relay.chain.report import PLACE
 from relay.chain.supervisor import Supervisor, adopt_orphans, children, descendants, hears, program, send
+from relay.chain.telling import NOTE, PLACE, read_note
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin

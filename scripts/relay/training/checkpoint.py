@@ -23,24 +23,26 @@ class Trained:
     """The content of a run's checkpoints: model, optimizer and scaler, in the strategy's own format.
 
     torch reads its metadata with pickle. So nothing is loaded before its checksum and its owner were found to be those
-    of the run. `chain` is the run's, on rank 0. `folder` is where the checkpoints lie, in the run's folder or as it.
+    of the run. `chain` is the run's, on rank 0.
     """
 
-    def __init__(self, strategy: Strategy, ranks: Ranks, work: Path, folder: Path, chain: RunChain | None) -> None:
-        self.strategy, self.ranks, self.work, self.folder, self.chain = strategy, ranks, work, folder, chain
-
-    def check(self) -> None:
-        """Raises UserError where the run's folder has vanished."""
-        if not self.work.exists():
-            raise UserError(attempts.gone(self.work))
+    def __init__(self, strategy: Strategy, ranks: Ranks, work: Path) -> None:
+        self.strategy, self.ranks, self.work = strategy, ranks, work
+        self.chain = run_chain.read(work) if ranks.rank == 0 else None
 
     def save(self, folder: Path, step: int) -> Parts:
-        """Begin to write into the folder; returns once everything is copied. Collective."""
-        return Parts({}, writing=self.strategy.save(folder / "strategy"))
+        """Begin to write into the folder; returns once everything is copied. Collective.
 
-    def facts(self) -> dict[str, Any]:
-        """The run, and its chain, which is known again from here where its own file is lost."""
-        return {"run": self.folder.name, "chain": self.chain.as_dict() if self.chain else None}
+        Raises UserError where the run's folder has vanished.
+        """
+        self.ranks.alike(self._check)
+        # The chain is known again from here where its own file is lost.
+        facts = {"run": self.work.name, "chain": self.chain.as_dict() if self.chain else None}
+        return Parts({}, facts, writing=self.strategy.save(folder / "strategy"))
+
+    def _check(self) -> None:
+        if not self.work.exists():
+            raise UserError(attempts.gone(self.work))
 
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         """Read what `save` wrote, under any strategy. Collective."""
@@ -61,15 +63,12 @@ class RunSaver(Saver):
     """The rolling checkpoints of a run, as its processes write and load them together."""
 
     def __init__(self, work: Path, strategy: Strategy, ranks: Ranks) -> None:
-        self.work, self.strategy, self.processes = work, strategy, ranks
-        self.chain = run_chain.read(work) if ranks.rank == 0 else None
-        super().__init__(Folder(work), Trained(strategy, ranks, work, work, self.chain), ranks, alive.attempt())
+        self.work, self.trained = work, Trained(strategy, ranks, work)
+        super().__init__(Folder(work), self.trained, ranks, alive.attempt())
 
     def of_states(self) -> Saver:
         """What saves the states for spot checks, which all stay."""
-        folder = states_folder(self.work)
-        content = Trained(self.strategy, self.processes, self.work, folder, self.chain)
-        return Saver(Folder(folder, rolling=False), content, self.ranks, alive.attempt())
+        return Saver(Folder(states_folder(self.work), rolling=False), self.trained, self.ranks, alive.attempt())
 
     def resume(self, first: int, last: int) -> int:
         """Load the newest sound checkpoint of a step within [first, last], and return its step; 0 where a run begins.
@@ -86,27 +85,22 @@ class RunSaver(Saver):
         place = next(sealed.sound(places, lambda place: self.damage(place, damage_of), tell), None)
         if place is None:
             if places or first > 0:
-                raise UserError(no_sound_checkpoint(self.work.name, first, last))
+                raise UserError(
+                    f"run {self.work.name}: no sound checkpoint for steps {first} to {last}; "
+                    f"delete results/runs/{self.work.name} to train it from the start"
+                )
             return 0
         if self.ranks.rank == 0:
             tell_who_may_write(place)
         step = int(step_of(place))
         self.load(place, of_this_run=not (chain and chain.adopted_from and chain.adopted_step == step))
-        self.processes.barrier()
+        self.ranks.gather(None)  # all have read it
         return step
 
     def _there(self, first: int, last: int) -> tuple[list[Path], RunChain | None, str]:
         """Where checkpoints lie, the run's chain, and why nothing may be loaded. What killed saves have left goes."""
         remove_leftovers(self.work)
         try:
-            return within(self.work, first, last), self.chain, ""
+            return within(self.work, first, last), self.trained.chain, ""
         except UserError as error:
             return [], None, str(error)
-
-
-def no_sound_checkpoint(run: str, first: int, last: int) -> str:
-    """The line for a run that has nothing to go on from, though it should have."""
-    return (
-        f"run {run}: no sound checkpoint for steps {first} to {last}; "
-        f"delete results/runs/{run} to train it from the start"
-    )

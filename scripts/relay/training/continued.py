@@ -6,7 +6,6 @@ And the attempt that this job adds to it.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -18,17 +17,17 @@ from relay.base.files import read_json
 from relay.base.lock import exclusive
 from relay.chain.supervisor import started
 from relay.chain.writers import make_own
-from relay.run_folder import replaced, run_chain
+from relay.run_folder import attempts, replaced, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.run_chain import Attempt, RunChain
-from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
+from relay.run_folder.snapshot import changed_since, freeze, planned
 from relay.run_folder.sound_checkpoints import saved_step
 from relay.run_folder.try_again import FRUITLESS_ATTEMPTS, Case, Tried, given_up
 from relay.slurm import commands
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
-from relay.training.changed_code import code_of_today, files, may_change, sources
+from relay.training.changed_code import code_of_today, files, may_change
 
 
 def declared(places: Places) -> tuple[Run, str]:
@@ -65,12 +64,6 @@ def continued(places: Places, run: Run, generation: str, first: int) -> RunChain
         raise UserError(
             f"run {run.id}: the snapshot {places.code / chain.code} of its code {problem}; "
             f"delete {places.run} to train it from the start with the code of today"
-        )
-    if _is_edited(run, chain):
-        print(
-            f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
-            f"`{replaced.how_anew(places.run_id)}` lets it start anew with today's",
-            file=sys.stderr,
         )
     return chain
 
@@ -115,22 +108,14 @@ def _made_again(places: Places, run: Run, code: str) -> bool:
         return False
 
 
-def _is_edited(run: Run, chain: RunChain) -> bool:
-    """Whether the strategy computes otherwise today than the run's code: any other file may have changed."""
-    if run.strategy.script:
-        return False
-    with suppress(UserError):  # the run does not need today's files
-        return name_of_today(*files(run)) != chain.code and sources(run) != chain.strategy_source
-    return False
-
-
 # The attempt of this job
 
 
 def new_attempt(work: Path, chain: RunChain, first: int, last: int, job: Job | None) -> Attempt:
     """The attempt of this process's job. `job` is what was asked of Slurm; None where a run is on this machine."""
     return Attempt(
-        number=chain.next_number(work),
+        # None of those known, and none whose records are there.
+        number=max((0, *(each.number for each in chain.attempts), *attempts.numbers(work))) + 1,
         started=time.time(),
         first=first,
         last=last,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from relay.base import ending
 from relay.base.errors import Busy
 from relay.base.files import write_json
 from relay.base.lock import wait_until_free
+from relay.chain import sealed
 from relay.chain.signals import DEADLINE
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, faults, run_chain
+from relay.run_folder.attempts import Records
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.run_chain import Attempt, RunChain
-from relay.run_folder.sound_checkpoints import refuse_others, saved_step
+from relay.run_folder.sound_checkpoints import damage, refuse_others, saved_step, within
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.continued import continued, declared, new_attempt, why_not
@@ -40,10 +43,6 @@ class Segment:
     attempt: Attempt
     minutes: float | None
 
-    @property
-    def what(self) -> str:
-        return f"run {self.run.id}"
-
 
 def run_segment(places: Places, first: int, last: int, tries: int, minutes: float | None = None) -> int:
     """Train steps `first` to `last` of the run and write its state file; returns the exit status of the job.
@@ -60,7 +59,7 @@ def run_segment(places: Places, first: int, last: int, tries: int, minutes: floa
 
     chain = continued(places, run, generation, first)
     first = max(first, chain.adopted_step)
-    if first >= last:  # another run has done it
+    if first >= last or _is_passed(places.work, run, chain, last):
         return _done(places, run, chain, last)
     if run.strategy.script is None:
         verified.check(dataset_folder(places.results, run.dataset))
@@ -72,12 +71,23 @@ def run_segment(places: Places, first: int, last: int, tries: int, minutes: floa
     chain.write(places.work)
 
     segment = Segment(places, run, chain, this, minutes)
-    status = _train(segment)
-    return _conclude_command(segment, status) if run.strategy.script else _conclude_training(segment, status)
+    return _concluded(segment, *_train(segment))
 
 
-def _train(segment: Segment) -> int:
-    """Start the processes, and return their status once all have ended, and their end is noted."""
+def _is_passed(work: Path, run: Run, chain: RunChain, last: int) -> bool:
+    """Whether the run has gone on from step `last`, and come further: the segment was trained, and is asked for again.
+
+    Its own checkpoint may be gone by now. A training from an older one would remove those that came after.
+    """
+    places = within(work, last + 1, run.length.total_steps)
+    return any(True for _ in sealed.sound(places, partial(damage, generation=chain.generation)))
+
+
+def _train(segment: Segment) -> tuple[int, Records]:
+    """Start the processes; their status and records once all have ended, and their end is noted.
+
+    An attempt that has found nothing left to train is forgotten: it counts in no figure of the run.
+    """
     places, run, this = segment.places, segment.run, segment.attempt
     arguments: dict[str, Any] = {"spec": places.run / "run.json", "work": places.work, "attempt": this.number}
     if run.strategy.script is None:
@@ -92,9 +102,11 @@ def _train(segment: Segment) -> int:
     if not faults.of_ranks(places.work):
         with suppress(Busy):  # its processes save and end, though their launcher was killed
             wait_until_free(places.work, SAVING_SECONDS)
+    records = attempts.read(places.work, this.number)
+    ended = None if this.found and records.trained_nothing else time.time()
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
-        run_chain.note_end(places.work, segment.chain.generation, this.number, time.time())
-    return status
+        run_chain.note_end(places.work, segment.chain.generation, this.number, ended)
+    return status, records
 
 
 def _put_folder_aside(segment: Segment) -> None:
@@ -109,45 +121,31 @@ def _put_folder_aside(segment: Segment) -> None:
         places.folder.rename(places.work / f"folder-{before[-1].number}")
 
 
-def _conclude_training(segment: Segment, status: int) -> int:
-    """Turn what the trainer left behind into a state file or an exit status.
+def _concluded(segment: Segment, status: int, records: Records) -> int:
+    """Turn what the processes left behind into a state file or an exit status.
 
-    Its records decide, not the status: torchrun reports failure where a signal came just after the last step.
+    The records of a training decide, not the status: torchrun reports failure where a signal came just after the last
+    step. A command's steps are known only as far as it tells them.
     """
-    last, records = segment.attempt.last, attempts.read(segment.places.work, segment.attempt.number)
-    if records.end.get("end") == last:
+    work, last, end = segment.places.work, segment.attempt.last, records.end
+    if segment.run.strategy.script is None:
+        done, where = end.get("end") == last, f"at step {end.get('end')} of {last}"
+        began = records.start if records else segment.attempt.found
+    else:
+        end = {} if faults.of_ranks(work) else end  # the command's other processes are told to end because of it
+        done, where = status == 0 and end.get("done"), f"after step {end.get('end')}"
+        began = segment.attempt.found
+    if done:
         return _done(segment.places, segment.run, segment.chain, last)
-    if reason := records.end.get("stopped"):
-        return _stopped(segment, f"at step {records.end['end']} of {last}", reason)
-    return _failed(segment, status, records.start if records else segment.attempt.found)
-
-
-def _conclude_command(segment: Segment, status: int) -> int:
-    """The same for a user's command, whose steps are known only as far as it tells them."""
-    places, run = segment.places, segment.run
-    end = attempts.read(places.work, segment.attempt.number).end
-    if faults.of_ranks(places.work):  # the command's other processes are told to end because of it
-        end = {}
-    if end.get("done") and status == 0:
-        return _done(places, run, segment.chain, run.length.total_steps)
+    what = f"run {segment.run.id}"
     if reason := end.get("stopped"):
-        return _stopped(segment, f"after step {end['end']}", reason)
-    return _failed(segment, status, segment.attempt.found)
+        return ending.interrupted(f"{what}: stopped {where} ({reason})", deadline=reason == DEADLINE)
+    return faults.concluded(work, what, status, came_further=saved_step(work) > began)
 
 
 def _done(places: Places, run: Run, chain: RunChain, last: int) -> int:
     """Write the declared file that tells the workflow: the segment is done."""
-    state = {"run": run.id, "step": last, "attempts": len(chain.attempts)}
+    state = {"run": run.id, "step": last}
     of_the_chain = {"generation": chain.generation, "code": chain.code, "strategy_source": chain.strategy_source}
     write_json(places.state(last), state | of_the_chain)
     return 0
-
-
-def _stopped(segment: Segment, where: str, reason: str) -> int:
-    return ending.interrupted(f"{segment.what}: stopped {where} ({reason})", deadline=reason == DEADLINE)
-
-
-def _failed(segment: Segment, status: int, began: int) -> int:
-    """The exit status where the processes left no word of an end. `began`: the step from which they went on."""
-    work: Path = segment.places.work
-    return faults.concluded(work, segment.what, status, came_further=saved_step(work) > began)

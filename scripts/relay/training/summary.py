@@ -12,10 +12,10 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.run_folder import run_chain
 from relay.run_folder.attempts import Counted, Records, counted
+from relay.run_folder.job_times import spent, split
 from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.summary import Losses, Summary
 from relay.spec.run import Run
-from relay.training.goodput import spent, split
 from relay.training.step_split import StepSplit, figures
 from relay.training.unusable import no_result
 from relay.training.utilisation import used

@@ -20,7 +20,7 @@ from relay.base.errors import UserError
 from relay.base.lifeline import launcher
 from relay.base.lock import exclusive
 from relay.chain import slurm
-from relay.chain.agreement import Agreement
+from relay.chain.peers import Agreement
 from relay.chain.signals import Interruption
 from relay.datasets.manifest import digest
 from relay.process import machine
@@ -87,14 +87,18 @@ class Trainer:
                 if step % self.run.length.evaluate_every_steps == 0 or step == self.run.length.total_steps:
                     self._evaluate(step)
                 if self.observer.due(step):
-                    self._observe(step)
+                    with self.stopwatch.paused("observing"):
+                        self.saver.finish()  # nothing is written beside them
+                        self.observer.turn(step)
                 if self.spots.due(step):
-                    self._keep_state(step)
+                    with self.stopwatch.paused("saving"), self.observer.beside():
+                        self.spots.save(step)
                 if step == self.last or self.agreement.due(step):
                     stopped = self._agree(step)
                 if step == self.last or stopped:
                     break
-                self._prepare(step)
+                self.strategy.set_learning_rate(self.task.learning_rate(step))
+                self.spots.before(step + 1)
         if step < self.last and not stopped:
             told = f"the strategy's `train_steps` ended after step {step}; there are batches up to {self.last}"
             raise RuntimeError(told)
@@ -159,17 +163,6 @@ class Trainer:
                                for name, value in metrics.items())  # fmt: skip
                 print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{figures}", flush=True)
 
-    def _observe(self, step: int) -> None:
-        """Begin or end to look closely at steps. Nothing is written beside them. Collective."""
-        with self.stopwatch.paused("observing"):
-            self.saver.finish()
-            self.observer.turn(step)
-
-    def _keep_state(self, step: int) -> None:
-        """Save the state for the spot checks. Collective."""
-        with self.stopwatch.paused("saving"), self.observer.beside():
-            self.spots.save(step)
-
     def _agree(self, step: int) -> str | None:
         """Save, stop and write as the ranks agree; why the job stops here. Collective."""
         write = self.ranks.rank == 0 and time.monotonic() - self.flushed_at >= FLUSH_SECONDS
@@ -182,11 +175,6 @@ class Trainer:
             self._flush()
         self.agreement.done(step, saved=decision.save)
         return decision.stopped if step < self.last else None
-
-    def _prepare(self, step: int) -> None:
-        """Another step follows."""
-        self.strategy.set_learning_rate(self.task.learning_rate(step))
-        self.spots.before(step + 1)
 
     def _end(self, step: int, stopped: str | None) -> None:
         """Record the end of this job's steps, and why it has `stopped` before the last one. Collective."""
