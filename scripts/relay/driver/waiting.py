@@ -107,13 +107,12 @@ class News:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
-    def unsubmitted(self) -> None:
-        """A job could not be submitted, because no controller was reached."""
+    def unsubmitted(self, why: str) -> None:
+        """A job could not be submitted yet."""
         lasted = self._unsubmitted.due(self.clock())
         if lasted is not None:
             self.logger.warning(
-                f"Slurm has taken no job for {span(lasted)}: its controller is busy or down (`scontrol ping`). The "
-                "driver tries again until it does"
+                f"Slurm has taken no job for {span(lasted)}: {why}. The driver tries again until it does"
             )
 
     def submitted(self) -> None:
