@@ -60,7 +60,7 @@ def test_gpus_are_those_that_cuda_shows(
         assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
 
 
-@pytest.mark.parametrize("unfit", ["`", "%", '"'])
+@pytest.mark.parametrize("unfit", ["`", "%", "{", '"'])
 def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told_before_anything_is_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str
 ) -> None:
