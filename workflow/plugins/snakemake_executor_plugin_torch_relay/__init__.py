@@ -30,14 +30,13 @@ BEAT_SECONDS = 0.25  # how soon a driver that sleeps sees that it is to end
 LONGER_SECONDS = 10  # each interval between two looks, while no job ends
 SUBMISSION_PAUSE_SECONDS = 5.0  # the first between two tries of a submission; each is twice as long
 LONGEST_PAUSE_SECONDS = 60.0
-DOWN = "its controller is busy or down (`scontrol ping`)"
-FULL = "you may have no more jobs in its queue (`sacctmgr show assoc` and `show qos`)"
 #: What sbatch says where it has submitted nothing, and may do so later, and what that means.
 _LATER = {
-    re.compile(
-        "unable to contact slurm controller|connection refused|temporarily unable to|no route to host", re.I
-    ): DOWN,
-    re.compile("SubmitJob"): FULL,  # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
+    "(?i)unable to contact slurm controller|connection refused|temporarily unable to accept|no route to host": (
+        "its controller is busy or down (`scontrol ping`)"
+    ),
+    # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
+    "SubmitJob": "you may have no more jobs in its queue (`sacctmgr show assoc` and `show qos`)",
 }
 
 
@@ -111,7 +110,7 @@ class Executor(slurm.Executor):
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        why = next((why for said, why in _LATER.items() if said.search(msg)), None)
+        why = next((why for said, why in _LATER.items() if re.search(said, msg)), None)
         if self._later is not None and why:
             self._later.append((job_info, msg, why))
         else:
