@@ -22,6 +22,7 @@ from relay.slurm import commands
 
 FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
+FULL = "echo QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy '(job submit limit, …)' >&2; exit 1"
 
 
 class Slurm:
@@ -209,8 +210,9 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPa
         watched.executor.run_job(job)
         return watched.happened, slurm.calls()
 
-    down = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {DOWN}; }}; echo 7'
-    assert submit(down) == (["submitted"], ["sbatch"] * 4)
+    for refused in (DOWN, FULL):
+        later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
+        assert submit(later) == (["submitted"], ["sbatch"] * 4)
     # It may have been submitted.
     assert submit("echo 'Socket timed out on send/recv operation' >&2; exit 1") == (["error"], ["sbatch"])
     assert submit("echo 'Invalid account' >&2; exit 1") == (["error"], ["sbatch"])

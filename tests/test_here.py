@@ -60,14 +60,15 @@ def test_gpus_are_those_that_cuda_shows(
         assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
 
 
-def test_a_name_that_a_jobs_shell_would_read_otherwise_is_told_before_anything_is_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unfit", ["`", "%", "{", '"'])
+def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told_before_anything_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str
 ) -> None:
-    folder = tmp_path / "a`b"
+    folder = tmp_path / f"a'{unfit}b"
     folder.mkdir()
     monkeypatch.chdir(folder)
     (line,) = (each for each in unready.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
-    assert line.endswith(": Slurm jobs cannot work with ` in a path; rename it")
+    assert line.endswith(f": Slurm jobs cannot work with {unfit} in a path; rename it")
     assert unready.unready(planned({})) == []  # on this machine it works
     (line,) = unready.unfit_paths("c$(touch C).yaml", "sound.yaml")
     assert line == "c$(touch C).yaml: Slurm jobs cannot work with $ in a path; rename it"

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -411,6 +412,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(".job.sh.chain")
 
 
+def in_a_job(monkeypatch: pytest.MonkeyPatch, record: Path, job: str = "9") -> None:
+    """This process is a job of that script's chain."""
+    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(sbatch.Chain(["job.sh"], ".", str(record.absolute()), 5))))
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+
+
 def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs(slurm: Path) -> None:
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm)["job"] == "17;cluster"
@@ -474,9 +481,7 @@ def test_what_slurm_refuses_at_the_end_is_told_and_the_trainings_status_stands(
     told: str,
 ) -> None:
     """The script lies where nodes cannot write, too: a second chain of it would not be noticed."""
-    chain = sbatch.Chain(["job.sh"], ".", "/proc/none/.job.sh.chain", 5)
-    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    in_a_job(monkeypatch, Path("/proc/none/.job.sh.chain"))
     answers("sbatch", sbatch_says)
     answers("squeue", "")
     answers("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1")
@@ -484,6 +489,22 @@ def test_what_slurm_refuses_at_the_end_is_told_and_the_trainings_status_stands(
     said = capfd.readouterr().err
     assert told in said
     assert ("another chain of this script would not be noticed" in said) == (status == 0)
+
+
+@pytest.mark.parametrize(
+    ("temporary", "told"), [(None, "torchrunn: No such file"), ("/proc/none", "no folder for temporary files: No such")]
+)
+def test_a_command_that_cannot_be_started_ends_the_chain(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, temporary: str | None, told: str
+) -> None:
+    """The next job could not start it either."""
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
+    in_a_job(monkeypatch, slurm)
+    answers("squeue", "")
+    answers("scancel", "echo $* > cancelled")
+    with pytest.raises(ChainError, match=told):
+        chain_command.main(["torchrunn", "train.py"])
+    assert Path("cancelled").read_text() == "17 --clusters=cluster\n"
 
 
 @pytest.mark.slow
@@ -519,8 +540,7 @@ def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(slurm: Path, m
     """`#SBATCH --signal=B:USR1@60` ends the shell at once; what it has started would train on beside the next job."""
     answers("squeue", "")
     Path("inner.sh").write_text("trap 'touch saved; exit 75' TERM; touch begun; while :; do sleep 0.1; done")
-    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5))))
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    in_a_job(monkeypatch, slurm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
     job = subprocess.Popen(["sh", "-c", f"{sys.executable} -m relay.chain sh inner.sh; true"])
     until(Path("begun").exists, "the script runs")
@@ -589,9 +609,7 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     job: str,
 ) -> None:
     """Of a job that was submitted and whose number was lost, no second one is made."""
-    chain = sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5)
-    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    in_a_job(monkeypatch, slurm)
     answers("sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
     answers("squeue", f"echo '{queue}'")
     monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.5)
@@ -610,13 +628,11 @@ def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
     slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As where there is too little memory, or where no step ends within the limit."""
-    chain = sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5)
     answers("squeue", "true")
     answers("scancel", "echo $* >> cancelled")
 
     def ended(job: str, code: str) -> str:
-        monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
-        monkeypatch.setenv("SLURM_JOB_ID", job)
+        in_a_job(monkeypatch, slurm, job)
         code = f"import os; from relay.chain.telling import tell; {code}; os.kill(os.getpid(), 9)"
         assert chain_command.main([sys.executable, "-c", code]) == 128 + 9
         return capfd.readouterr().err
@@ -635,6 +651,11 @@ def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
     assert Path("cancelled").read_text() == "17 --clusters=cluster\n"
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm) == {"job": "17;cluster", "after": None}
+
+
+def test_a_script_that_cannot_be_read_is_one_line() -> None:
+    with pytest.raises(ChainError, match=r"^/proc/self/mem: Input/output error$"):
+        sbatch.main(["/proc/self/mem"])
 
 
 @pytest.mark.parametrize(

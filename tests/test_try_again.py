@@ -108,17 +108,17 @@ def test_the_kernels_count(group: str, file: str, tmp_path: Path) -> None:
 
 
 class Killed:
-    """A gate's job that Slurm has killed for memory, as Snakemake asks about it."""
+    """A gate's job that Slurm has killed, by default for memory, as Snakemake asks about it."""
 
-    def __init__(self, folder: Path, asks: int | None) -> None:
-        self.asks = asks
+    def __init__(self, folder: Path, asks: int | None, why: str = "Exceeded job memory limit", said: str = "") -> None:
+        self.asks, self.why = asks, why
         self.log = folder / "gate.log"
-        self.retries = Retries(more_memory=lambda job, had_mb: self.asks)
+        self.retries = Retries({1: said}, more_memory=lambda job, had_mb: self.asks)
 
     def tried_again(self, attempt: int, had_mb: int) -> bool:
-        self.log.write_text("slurmstepd: error: Exceeded job memory limit\n")
+        self.log.write_text(f"slurmstepd: error: {self.why}\n")
         rule = SimpleNamespace(name="gate", restart_times=2)
-        resources = {"mem_mb": had_mb}
+        resources = {"mem_mb": had_mb, "runtime": 5}
         job = SimpleNamespace(jobid=1, attempt=attempt, log=[str(self.log)], rule=rule, resources=resources)
         job.message = "Gate: is it the same?"
         return self.retries.times(job) >= attempt
@@ -149,6 +149,11 @@ def test_where_no_node_has_more_it_is_given_up_at_once(tmp_path: Path, said: lis
     assert not Killed(tmp_path, asks=16000).tried_again(1, 16000)
     assert "given up  no node has more" in said[-1]
     assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
+
+
+def test_where_its_time_was_over_the_limit_is_named(tmp_path: Path, said: list[str]) -> None:
+    assert not Killed(tmp_path, None, "CANCELLED", "SLURM status is: 'TIMEOUT'. ").tried_again(3, 900)
+    assert "remedy    its time limit of 5 minutes was too short: raise runtime_minutes, then" in said[-1]
 
 
 # A job that Slurm itself starts again, as after a lost node, ends with the reason when it comes no further

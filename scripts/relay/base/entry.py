@@ -43,6 +43,17 @@ def run(main: Callable[[], int]) -> None:
     sys.exit(_status(main))
 
 
+def not_allowed(error: Exception) -> str:
+    """A line of a file or folder that this user may not read or change, as another user's results; '' of other errors.
+
+    In a job it is the program's own error, whose traceback helps.
+    """
+    if not (isinstance(error, PermissionError) and error.filename):
+        return ""
+    remedy = "ask its owner, or work in a folder of your own (snakemake --directory FOLDER)"
+    return f"{error.filename}: {error.strerror}; {remedy}"
+
+
 def print_anywhere() -> None:
     """Let a terminal or a log without Unicode show question marks. Without this, printing ends with a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -62,6 +73,8 @@ def _status(main: Callable[[], int]) -> int:
         if remedy := ending.remedy_of(error) if isinstance(error, OSError) else "":
             return ending.fault(f"error: {error}", remedy)
         if ending.LOG not in os.environ:
+            if line := not_allowed(error):
+                sys.exit(f"error: {line}")
             raise
         remedy = ending.remedy_of(error) or "the log has the traceback"
         ending.record(Ending(ending.FAULT, f"{type(error).__name__}: {error}", remedy))

@@ -63,11 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if following and _name(os.getppid()) != "slurmstepd":
         end_with_parent()  # `--signal=B:` ends the job's shell, and the job with it
     environment.pop(sbatch.CHAIN, None)
-    with Command(given.command, environment, following.meanwhile if following else None) as command:
-        status = command.run()
+    try:
+        with Command(given.command, environment, following.meanwhile if following else None) as command:
+            status = command.run()
+            if following:
+                following.end(status, gained=command.gained)
+            return status
+    except ChainError:  # the command could not be started, and the next job's could not either
         if following:
-            following.end(status, gained=command.gained)
-    return status
+            following.end(1, gained=None)
+        raise
 
 
 def _given(words: list[str]) -> argparse.Namespace:
@@ -98,8 +103,12 @@ class Command(Supervisor):
         self.words, self.environment, self._meanwhile = words, environment, meanwhile
         self._called = time.monotonic()
         self.gained: bool | None = None
-        self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
-        listen_for_steps(self._note)
+        try:
+            self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
+            listen_for_steps(self._note)
+        except OSError as error:  # none of the usual folders, or it was full just now
+            told = f"no folder for temporary files: {error.strerror}; make room there, or name another one in TMPDIR"
+            raise ChainError(told) from None
         environment[NOTE] = str(self._note)
         environment.pop(HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0

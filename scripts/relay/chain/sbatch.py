@@ -64,7 +64,11 @@ def main(words: Sequence[str]) -> int:
     if (at := _script_at(words)) is None:
         raise ChainError(f"sbatch {' '.join(words)}: it names no file; write: relay-chain sbatch [--jobs N] job.sh")
     script, own = Path(words[at]), words[:at]  # what follows is the script's
-    if "relay-chain" not in (text := script.read_text(encoding="utf-8", errors="replace")) and ".chain" not in text:
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ChainError(f"{script}: {error.strerror}") from None
+    if "relay-chain" not in text and ".chain" not in text:
         raise ChainError(f"{script} does not call relay-chain: write it before the command that trains")
     if refused := _exports(own, text):
         raise ChainError(

@@ -24,6 +24,8 @@ LOG_BYTES = 2**16  # at its end, that are searched for words of a kill for memor
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
 LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer processes on a node), or use larger nodes"
 LOOK_AT_LOG = "the log says more; the same call tries again"
+LONGER = "its time limit of {} minutes was too short: raise runtime_minutes, then start the same call again"
+PREFLIGHT = "preflight_job"  # the rule
 
 
 @dataclass
@@ -116,7 +118,10 @@ class Retries:
             return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
         said = self.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
-        return Ending(ending.INTERRUPTED, "\n".join([said, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
+        # A preflight has a limit of its own, within which a sound node has done all.
+        late = "'TIMEOUT'" in said and job.rule.name != PREFLIGHT
+        remedy = LONGER.format(job.resources.get("runtime")) if late else LOOK_AT_LOG
+        return Ending(ending.INTERRUPTED, "\n".join([said, *(f"| {line}" for line in lines)]), remedy)
 
     def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str]:
         """What is said of a job that was killed for memory and asks for more; and why that is in vain, or ''."""

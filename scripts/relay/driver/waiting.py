@@ -90,37 +90,36 @@ class News:
 
     def unanswered(self) -> None:
         """A look at the queue failed."""
-        lasted = self._outage.due(self.clock())
-        if lasted is not None:
-            self.logger.warning(
-                f"Slurm has not answered for {span(lasted)}: its controller is busy or down (`scontrol ping`). "
-                "Running jobs go on; the driver waits for an answer"
-            )
+        self._lasts(
+            self._outage,
+            "Slurm has not answered for {}: its controller is busy or down (`scontrol ping`). "
+            "Running jobs go on; the driver waits for an answer",
+        )
 
     def answered(self) -> None:
         """A look at the queue succeeded."""
-        if self._outage.said:
-            self.logger.warning("Slurm answers again")
-        self._outage.over()
+        self._over(self._outage, "Slurm answers again")
 
     def forgotten(self, id: str) -> None:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
-    def unsubmitted(self) -> None:
-        """A job could not be submitted, because no controller was reached."""
-        lasted = self._unsubmitted.due(self.clock())
-        if lasted is not None:
-            self.logger.warning(
-                f"Slurm has taken no job for {span(lasted)}: its controller is busy or down (`scontrol ping`). The "
-                "driver tries again until it does"
-            )
+    def unsubmitted(self, why: str) -> None:
+        """A job could not be submitted yet."""
+        self._lasts(self._unsubmitted, f"Slurm has taken no job for {{}}: {why}. The driver tries again until it does")
 
     def submitted(self) -> None:
         """A job was submitted, or refused."""
-        if self._unsubmitted.said:
-            self.logger.warning("Slurm takes jobs again")
-        self._unsubmitted.over()
+        self._over(self._unsubmitted, "Slurm takes jobs again")
+
+    def _lasts(self, reminder: Reminder, text: str) -> None:
+        if (lasted := reminder.due(self.clock())) is not None:
+            self.logger.warning(text.format(span(lasted)))
+
+    def _over(self, reminder: Reminder, text: str) -> None:
+        if reminder.said:
+            self.logger.warning(text)
+        reminder.over()
 
     def waiting(self, jobs: Sequence[ListedJob]) -> None:
         """These jobs of the driver have not started; none, where all have."""

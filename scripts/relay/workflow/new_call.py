@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import lifeline
+from relay.base.entry import not_allowed
 from relay.base.errors import UserError
 from relay.card import looks
 from relay.config import reading, shrink
@@ -79,8 +80,8 @@ def _in_a_line() -> Iterator[None]:
     except looks.NotKnown as error:  # no mistake: something is to be done first
         print(error, file=sys.stderr)
         sys.exit(0)
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    except (UserError, PermissionError) as error:
+        sys.exit(f"error: {not_allowed(error) or error}")
     except KeyboardInterrupt:
         sys.exit("error: interrupted")
 

@@ -28,11 +28,16 @@ __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
 BEAT_SECONDS = 0.25  # how soon a driver that sleeps sees that it is to end
 LONGER_SECONDS = 10  # each interval between two looks, while no job ends
-SUBMISSION_PAUSE_SECONDS = 5.0
-#: What sbatch says where it reached no controller, so that nothing was submitted.
-_UNREACHED = re.compile(
-    "unable to contact slurm controller|connection refused|temporarily unable to accept|no route to host", re.I
-)
+SUBMISSION_PAUSE_SECONDS = 5.0  # the first between two tries of a submission; each is twice as long
+LONGEST_PAUSE_SECONDS = 60.0
+#: What sbatch says where it has submitted nothing, and may do so later, and what that means.
+_LATER = {
+    "(?i)unable to contact slurm controller|connection refused|temporarily unable to accept|no route to host": (
+        "its controller is busy or down (`scontrol ping`)"
+    ),
+    # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
+    "SubmitJob": "you may have no more jobs in its queue (`sacctmgr show assoc` and `show qos`)",
+}
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Executor(slurm.Executor):
         self._queue = Queue(self.run_uuid, self._news, {state for state, by_slurm in restarted.items() if by_slurm})
         self._longest_seconds = longest_poll()
         self._ending = threading.Event()
-        self._unreached: list[Any] | None = None  # while a job is submitted: that no controller was reached
+        self._later: list[Any] | None = None  # while a job is submitted: that it can be submitted later, and why
 
     def get_snakefile(self) -> str:
         """Of the copy that the driver has made of the workflow: the checkout may be edited while jobs wait."""
@@ -84,25 +89,30 @@ class Executor(slurm.Executor):
         return str(copy) if copy.exists() else str(super().get_snakefile())
 
     def run_job(self, job: Any) -> None:
-        """A job whose sbatch reached no controller is submitted again, until Slurm answers or the driver ends.
+        """A job that Slurm takes later is submitted again, until it does or the driver ends.
 
-        The plugin reports it as failed, so that half a minute uses up all attempts of every job that is just to be
-        submitted (https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/313). Where the answer was lost,
-        it still fails: Slurm may have the job. On Ctrl-C, what is not submitted yet is left out.
+        So it is where sbatch reached no controller, and where the user may have no more jobs in the queue. The plugin
+        reports it as failed, so that half a minute uses up all attempts of every job that is just to be submitted
+        (https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/313). Where the answer was lost, it still
+        fails: Slurm may have the job. On Ctrl-C, what is not submitted yet is left out.
         """
+        pause = SUBMISSION_PAUSE_SECONDS
         while True:
-            self._unreached = []
+            self._later = []
             super().run_job(job)
-            unreached, self._unreached = self._unreached, None
-            if not unreached:
+            later, self._later = self._later, None
+            if not later:
                 return self._news.submitted()
-            self._news.unsubmitted()
-            if self._ending.wait(SUBMISSION_PAUSE_SECONDS):
-                return self._report_job_error_threadsafe(*unreached[0])
+            job_info, message, why = later[0]
+            self._news.unsubmitted(why)
+            if self._ending.wait(pause):
+                return self._report_job_error_threadsafe(job_info, message)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        if self._unreached is not None and _UNREACHED.search(msg):
-            self._unreached.append((job_info, msg))
+        why = next((why for said, why in _LATER.items() if re.search(said, msg)), None)
+        if self._later is not None and why:
+            self._later.append((job_info, msg, why))
         else:
             super()._report_job_error_threadsafe(job_info, msg)
 
