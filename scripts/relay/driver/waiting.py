@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relay.base.clock import duration
 from relay.slurm.commands import ListedJob
 
 FIRST_SECONDS = 30.0
@@ -37,13 +38,6 @@ _REMEDIES = [
 def remedy(reason: str) -> str | None:
     """What to do about a reason for which Slurm does not start a job; None where time alone helps."""
     return next((text for pattern, text in _REMEDIES if re.search(pattern, reason)), None)
-
-
-def span(seconds: float) -> str:
-    """A duration in words: 45 s, 12 min, 2.5 h."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass
@@ -90,37 +84,33 @@ class News:
 
     def unanswered(self) -> None:
         """A look at the queue failed."""
-        lasted = self._outage.due(self.clock())
-        if lasted is not None:
-            self.logger.warning(
-                f"Slurm has not answered for {span(lasted)}: its controller is busy or down (`scontrol ping`). "
-                "Running jobs go on; the driver waits for an answer"
-            )
+        self._lasts(self._outage, "not answered", "Running jobs go on; the driver waits for an answer")
 
     def answered(self) -> None:
         """A look at the queue succeeded."""
-        if self._outage.said:
-            self.logger.warning("Slurm answers again")
-        self._outage.over()
+        self._is_over(self._outage, "answers again")
+
+    def unsubmitted(self) -> None:
+        """A job could not be submitted, because no controller was reached."""
+        self._lasts(self._unsubmitted, "taken no job", "The driver tries again until it does")
+
+    def submitted(self) -> None:
+        """A job was submitted, or refused."""
+        self._is_over(self._unsubmitted, "takes jobs again")
+
+    def _lasts(self, outage: Reminder, what: str, then: str) -> None:
+        if (lasted := outage.due(self.clock())) is not None:
+            cause = "its controller is busy or down (`scontrol ping`)"
+            self.logger.warning(f"Slurm has {what} for {duration(round(lasted))}: {cause}. {then}")
+
+    def _is_over(self, outage: Reminder, what: str) -> None:
+        if outage.said:
+            self.logger.warning(f"Slurm {what}")
+        outage.over()
 
     def forgotten(self, id: str) -> None:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
-
-    def unsubmitted(self) -> None:
-        """A job could not be submitted, because no controller was reached."""
-        lasted = self._unsubmitted.due(self.clock())
-        if lasted is not None:
-            self.logger.warning(
-                f"Slurm has taken no job for {span(lasted)}: its controller is busy or down (`scontrol ping`). The "
-                "driver tries again until it does"
-            )
-
-    def submitted(self) -> None:
-        """A job was submitted, or refused."""
-        if self._unsubmitted.said:
-            self.logger.warning("Slurm takes jobs again")
-        self._unsubmitted.over()
 
     def waiting(self, jobs: Sequence[ListedJob]) -> None:
         """These jobs of the driver have not started; none, where all have."""
@@ -138,7 +128,7 @@ class News:
         lasted = self._waiting.due(self.clock())
         if lasted is not None:
             counts = ", ".join(f"{len(some)} {some[0].state} ({reason})" for reason, some in sorted(by_reason.items()))
-            self.logger.info(f"Waiting for Slurm to start jobs, for {span(lasted)} now: {counts}")
+            self.logger.info(f"Waiting for Slurm to start jobs, for {duration(round(lasted))} now: {counts}")
             for reason in sorted(self._mentioned):
                 self.logger.warning(_advice(reason, by_reason[reason]))
 

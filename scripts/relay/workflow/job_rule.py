@@ -19,7 +19,7 @@ from typing import Any
 
 from relay.environments import login_node
 from relay.slurm import shapes
-from relay.spec import user_limits
+from relay.spec import site_blocks
 from relay.spec.run import Specification
 from relay.workflow.asked import OfJob, asked, with_signature
 from relay.workflow.call import Call
@@ -73,7 +73,7 @@ class JobRule:
         own = {"attempt": lambda wildcards, attempt: attempt, "measured": measured, **self.turns}
         if self.call.site is None:
             return _with_signatures({"runtime": self.call.config.runtime_minutes, **self.call.temporary, **own})
-        names = [*shapes.RESOURCES, *user_limits.all_counters(self.call.site)]
+        names = [*shapes.RESOURCES, *site_blocks.all_counters(self.call.site)]
         return _with_signatures({name: self._resource(name) for name in names} | own)
 
     @asked
