@@ -143,6 +143,6 @@ def test_steps_in_so_many_minutes() -> None:
     assert steps(Segment(minutes=10), seconds_per_step=0.5) == 840  # 600 s less a fifth, less 60 s to start
     assert steps(Segment(minutes=2), seconds_per_step=36) == 1
     with pytest.raises(
-        UserError, match=r"segment.minutes: 1 leaves no time for a step of 70 seconds; allowed: at least 2\.8"
+        UserError, match=r"segment.minutes: 1 .*60 seconds to start and a step of 70 seconds.*at least 2\.8"
     ):
         steps(Segment(minutes=1), seconds_per_step=70)

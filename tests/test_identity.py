@@ -135,7 +135,7 @@ def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, no
 
 
 @pytest.mark.parametrize("noted", [None, "cut off"])
-def test_todays_results_whose_note_is_lost_are_known_and_noted_again(tmp_path: Path, noted: str | None) -> None:
+def test_todays_results_are_known_without_their_note_but_not_beside_another(tmp_path: Path, noted: str | None) -> None:
     results, run = tmp_path / "results", only(CPU)
     run.write(results / "runs" / run.id / "run.json")
     old = results / "runs" / "cpu-0123456789ab" / "run.json"
@@ -146,3 +146,7 @@ def test_todays_results_whose_note_is_lost_are_known_and_noted_again(tmp_path: P
     assert not refuse_other(results)
     check_layout(results)
     assert json.loads((results / "layout.json").read_text()) == {"layout": LAYOUT}
+    for foreign in ("{}", '{"version": 6}', "[6]"):
+        (results / "layout.json").write_text(foreign)
+        with pytest.raises(UserError, match=r"layout\.json: has no key 'layout'; allowed: .*Remove the file"):
+            check_layout(results)

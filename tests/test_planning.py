@@ -9,7 +9,7 @@ import pytest
 
 from plans import CPU, DDP, plan, planned, reasons, strategy_folder
 from relay.base.errors import UserError
-from relay.config import expansion
+from relay.config import comparisons
 from relay.config.config import load
 from relay.planning import costs, planner
 from short_tasks import shipped
@@ -36,14 +36,8 @@ def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
 
 
 def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
-    found = planned(
-        DDP
-        | {
-            "devices_per_node": [2, 8],
-            "batch_per_device": 32,
-            "learning_rate_scaling": ["none", "linear", "square_root"],
-        }
-    )
+    scalings = ["none", "linear", "square_root"]
+    found = planned(DDP | {"devices_per_node": [2, 8], "batch_per_device": 32, "learning_rate_scaling": scalings})
     rates = {(r.shape.devices, r.batch.learning_rate_scaling): r.task.learning_rate for r in found.runs}
     assert {run.batch.global_batch_size for run in found.runs} == {64, 256}
     own = shipped("lenet-digits").task.learning_rate  # which goes with a global batch of 64
@@ -57,13 +51,9 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
 
 def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> None:
     folder = strategy_folder(tmp_path, "one_process", "processes='one', devices=('cuda',), divides=('samples',)")
-    comparisons = [
-        CPU,
-        {"strategy": "single_gpu", "devices_per_node": [1, 2]},
-        DDP | {"devices_per_node": [2, 4]},
-    ]
-    comparisons.append({"strategy": "one_process", "devices_per_node": 2})
-    found = planned(*comparisons, gpus=2, strategy_folders=[folder])
+    one, several = {"strategy": "single_gpu", "devices_per_node": [1, 2]}, DDP | {"devices_per_node": [2, 4]}
+    of_one_process = {"strategy": "one_process", "devices_per_node": 2}
+    found = planned(CPU, one, several, of_one_process, gpus=2, strategy_folders=[folder])
     shapes = {
         (r.strategy.name, r.shape.device, r.shape.backend, r.shape.launcher, r.shape.devices, r.shape.world_size)
         for r in found.runs
@@ -162,15 +152,15 @@ def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.
     def expand(*_: object) -> None:
         raise AssertionError("expanded")
 
-    monkeypatch.setattr(expansion, "expand", expand)
+    monkeypatch.setattr(comparisons, "expand", expand)
     monkeypatch.setattr(planner, "expand", expand)
-    comparison = {"strategy": "cpu", "cpus_per_task": MANY, "threads": MANY, "loader": ["resident", "dataloader"]}
+    comparison = {"strategy": "cpu", "cpus_per_task": MANY, "task_options": {"side": MANY}, "threads": [1, 2]}
     config = load({"repeats": 3, "comparisons": [{"strategy": "cpu"}, comparison]})
     with pytest.raises(UserError) as caught:
         plan(config)
     assert str(caught.value) == (
         "config: comparisons: 6,000,003 runs are not allowed; allowed: at most 10,000 (most_jobs); the most are of "
-        "comparisons[1], cpu: 1,000 cpus_per_task × 1,000 threads × 2 loader × 3 repeats = 6,000,000; "
+        "comparisons[1], cpu: 1,000 cpus_per_task × 2 threads × 1,000 task_options.side × 3 repeats = 6,000,000; "
         "give fewer values, or raise most_jobs"
     )
 

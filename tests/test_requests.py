@@ -18,18 +18,14 @@ from relay.planning.plan import Plan
 from relay.slurm import allocation, shapes
 from relay.spec.job import Job
 from relay.spec.site import load_site
-from relay.spec.user_limits import all_counters
+from relay.spec.site_blocks import all_counters
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
 GPU_NODES |= {"cpus_per_node": 48, "memory_mb_per_node": 500_000, "max_nodes": 8, "max_minutes": 600}
 SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verified": "in a test"}
-SITE |= {
-    "partitions": [CPU_NODES, GPU_NODES],
-    "cpus_per_gpu": 12,
-    "memory_mb_per_gpu": 32_000,
-    "memory_mb_per_cpu": 1500,
-}
+SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12}
+SITE |= {"memory_mb_per_gpu": 32_000, "memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 CPU: dict[str, Any] = {"strategy": "cpu"}
 

@@ -17,6 +17,9 @@ REFUSED = {
     b"a: b: c": "x: line 1, column 5: is no YAML: mapping values are not allowed here",
     b"a: !!python/object:os.system 1": "x: line 1, column 4: is no YAML: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/object:os.system'",
+    b"a: 1\nb: &b {c: *b}\n": "x: line 2: an alias (*name) stands within what it names; write it out",
+    b"a: 1\n? [b, c]\n: 2\n": "x: line 2: a list or a block is not allowed as a key; allowed: text",
+    b'{"a": "\\ud800"}': "x: a control character ('\\ud800') stands in a text; a terminal would obey it: remove it",
 }
 
 
@@ -47,10 +50,13 @@ def test_what_a_terminal_would_obey_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_numbers_are_decimal_as_they_are_written(tmp_path: Path) -> None:
-    """PyYAML alone reads 7200, 8, 31 and 1000 in the first four."""
-    text = "[2:00:00, 010, 0x1f, 1_000, 0, -3, 2.5, 1.5e3, -.5, .inf, 1e-3]"
-    (tmp_path / "x").write_text(text)
-    assert read(tmp_path / "x", "x") == [
-        *("2:00:00", "010", "0x1f", "1_000"),
+    """PyYAML alone reads 7200, 8, 31, 1000 and a date in the first five, and fails on the next two, as JSON does."""
+    long, file = "9" * 5000, tmp_path / "x"
+    file.write_text(f'{{"a": {long}}}')
+    assert read(file, "x") == {"a": long}
+    text = f"[2:00:00, 010, 0x1f, 1_000, 2020-01-01, 2020-13-45, {long}, 0, -3, 2.5, 1.5e3, -.5, .inf, 1e-3]"
+    file.write_text(text)
+    assert read(file, "x") == [
+        *("2:00:00", "010", "0x1f", "1_000", "2020-01-01", "2020-13-45", long),
         *(0, -3, 2.5, 1500.0, -0.5, float("inf"), "1e-3"),
     ]

@@ -17,7 +17,7 @@ from relay.datasets import arrays
 from relay.datasets.generate import write_synthetic
 from relay.datasets.prepare import prepare
 from relay.datasets.public import SOURCES
-from relay.spec.option_values import typed
+from relay.spec.strategy_files import typed
 from relay.spec.tasks import BUILT_IN, DatasetSpec, Looked, TaskSpec
 from relay.task.bound import BoundTask
 from relay.task.load import task_of

@@ -13,9 +13,9 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.spec import identity
-from relay.spec.literals import unfit
 from relay.spec.messages import near, show
-from relay.spec.option_values import allowed, fits
+from relay.spec.requirements import unfit
+from relay.spec.strategy_files import allowed, fits
 from relay.task.places import mistake
 from relay.task.user import DESCRIBING, Task, options_of
 

@@ -16,7 +16,7 @@ from relay.card import channels_last, data, declared, divided, learning, model, 
 from relay.card.draft import Draft
 from relay.datasets.manifest import MANIFEST
 from relay.process.devices import gpu
-from relay.spec.option_values import check_task_options, typed
+from relay.spec.strategy_files import checked_options
 from relay.spec.tasks import Card, DatasetSpec, Looked, TaskSpec
 from relay.task import batches
 from relay.task.bound import BoundTask
@@ -101,8 +101,7 @@ def _own(name: str, file: str, options: Mapping[str, Any]) -> Task:
     kind = task_class(TaskSpec(name=name, file=file, global_batch_size=1, learning_rate=1.0))
     with calling(kind, "__init__"):
         own = kind()
-    check_task_options(options, options_of(own), name)
-    for option, value in typed(options, options_of(own)).items():
+    for option, value in checked_options(options, options_of(own), name).items():
         setattr(own, option, value)
     return own
 

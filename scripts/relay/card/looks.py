@@ -17,17 +17,18 @@ from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
-from relay.config import expansion
+from relay.config.comparisons import options_key, task_options
 from relay.config.config import Config
 from relay.environments import login_node, task_python
 from relay.environments.locks import lock_of, names_and_versions
 from relay.environments.overlay import DRIVERS
-from relay.spec import identity, option_values
+from relay.spec import identity
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.messages import show
 from relay.spec.run import TaskLook
 from relay.spec.setting import Device, Shape
 from relay.spec.site import Site
+from relay.spec.strategy_files import checked_options
 from relay.spec.tasks import NO_GPU, NO_PACKAGE, UNPREPARED, Looked
 
 SECONDS = 600  # a look that takes longer has gone wrong: a download in `datasets`, a model made on the CPU
@@ -82,8 +83,7 @@ class Looks:
         name, file = self.task
         if not file:
             shipped = Looked.read(self.root / f"scripts/relay/tasks/cards/{name}.json")
-            option_values.check_task_options(options, shipped.task.options, name)
-            options = option_values.typed(options, shipped.task.options)
+            options = checked_options(options, shipped.task.options, name)
             if options == shipped.task.options:
                 return shipped
         kept = self.place(options)
@@ -100,9 +100,9 @@ class Looks:
     def by_options(self) -> tuple[dict[str, Looked], list[ByJob]]:
         """The task with each combination of its options; and what a job has to look at."""
         by_key, by_job = {}, []
-        for options in expansion.task_options(self.config):
+        for options in task_options(self.config):
             try:
-                by_key[expansion.options_key(options)] = self.looked(options)
+                by_key[options_key(options)] = self.looked(options)
             except ByJob as missing:
                 by_job.append(missing)
         return by_key, by_job

@@ -31,7 +31,7 @@ from relay.driver.first_look import parsed
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
-from relay.spec.user_limits import DRIVER_JOB
+from relay.spec.site_blocks import DRIVER_JOB
 
 DRIVE = (sys.executable, str(ROOT / MAIN), "drive")
 USUAL_MINUTES = 1440

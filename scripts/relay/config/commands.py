@@ -61,8 +61,11 @@ def command_of(comparison: Comparison, index: int) -> Command:
     try:
         words = shlex.split(comparison.command or "")
         placeholders(words)
-    except (ValueError, UserError) as error:
+    except UserError as error:
         raise UserError(f"{place}{error}") from None
+    except ValueError as error:  # of shlex
+        why = str(error)[:1].lower() + str(error)[1:]
+        raise UserError(f"{place}{show(comparison.command)} has {why}; allowed: words as in a shell") from None
     if not words:
         raise UserError(f"{place}is empty; allowed: a program and its arguments")
     if shell := next((word for word in words if SHELL.search(word)), None):

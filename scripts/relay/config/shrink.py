@@ -10,7 +10,6 @@ from relay.base.errors import UserError
 from relay.config.comparisons import AXES, Comparison
 from relay.config.config import Config, load
 from relay.spec import strategy_files
-from relay.spec.requirements import Requirements
 
 REPEATS, EPOCHS, GATE_STEPS = 2, 1.0, 40
 # Of one machine. Four processes on two cores are slow, but they are what some strategies need at least.
@@ -73,17 +72,12 @@ def _comparison(given: Comparison, strategy_paths: Mapping[str, Path], epochs: f
     update |= {"nodes": [1], "devices_per_node": _distinct(min(size, MOST["devices_per_node"]) for size in sizes)}
     if given.repeats:
         update["repeats"] = min(given.repeats, REPEATS)
-    if twin := _twin(given.strategy, strategy_paths):
+    needs = strategy_files.read(strategy_paths[given.strategy]) if given.strategy in strategy_paths else None
+    if needs and "cpu" not in needs.devices and (twin := needs.twin):  # one that needs GPUs
         options = strategy_files.read(strategy_paths[twin]).options
         update["strategy"] = twin
         update["options"] = {name: values for name, values in given.options.items() if name in options}
     return given.model_copy(update=update)
-
-
-def _twin(strategy: str, strategy_paths: Mapping[str, Path]) -> str | None:
-    """The strategy that stands for one that needs GPUs; None for others."""
-    needs: Requirements | None = strategy_files.read(strategy_paths[strategy]) if strategy in strategy_paths else None
-    return needs.twin if needs and "cpu" not in needs.devices else None
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.spec import option_values, strategy_files
-from relay.spec.messages import near, show, unknown
+from relay.spec import strategy_files
+from relay.spec.messages import show, unknown
 from relay.spec.requirements import Need, Requirements
 from relay.spec.run import Setting
 
@@ -62,7 +61,7 @@ def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:
     _end(
         f"config: comparisons[{i}].options.{line}"
         for i, each in named
-        for line in _wrong_options(each, files[each.strategy].requirements)
+        for line in strategy_files.wrong_options(each.options, files[each.strategy].requirements, each.strategy)
     )
     return files
 
@@ -70,22 +69,6 @@ def strategies_of(config: Config, *, reading: bool) -> dict[str, StrategyFile]:
 def _end(wrong: Iterator[str]) -> None:
     if lines := [*wrong]:
         raise UserError("\n".join(lines))
-
-
-def _wrong_options(comparison: Comparison, needs: Requirements) -> Iterator[str]:
-    defaults = needs.options
-    for name, values in comparison.options.items():
-        if name not in defaults:
-            text = f"{name}: {show(values[0])} is not allowed, {comparison.strategy} has no such option"
-            yield unknown(text, name, defaults)
-            continue
-        choices, least = needs.allowed(name), needs.least.get(name)
-        allowed = f"{option_values.allowed(defaults[name], least)}, such as {show(defaults[name])}"
-        if choices:
-            allowed = ", ".join(map(str, choices))
-        for value in values:
-            if not (value in choices if choices else option_values.fits(value, defaults[name], least)):
-                yield f"{name}: {show(value)} is not allowed; {near(value, choices or ())}allowed: {allowed}"
 
 
 def slices(setting: Setting, needs: Requirements) -> int:

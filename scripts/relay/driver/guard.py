@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snakemake.settings.enums import RerunTrigger
+from snakemake.settings.enums import Quietness, RerunTrigger
 
 from relay.base import lifeline
 from relay.base.entry import SAFE_PATH
@@ -130,6 +130,7 @@ class _Guarded:
             if not settings.dryrun_exec:
                 self._first()
         elif settings.dryrun_exec:
+            self._leave_unformatted()
             self.run()
             self._show(targets & set(self.shows.dry))
             _say_all(*wants.notes(), *warnings)  # at the end, where they are seen
@@ -139,6 +140,17 @@ class _Guarded:
             _say_all(*warnings)
         else:
             self._drive(targets or {"all"})
+
+    def _leave_unformatted(self) -> None:
+        """In a dry run, Snakemake formats each job's message and twice its command, also where nobody is shown them."""
+        chosen = self.workflow.output_settings
+        if chosen.verbose or self.terminal.only_hears:  # all is shown, or another logger may show it
+            return
+        for rule in self.workflow.rules:
+            if rule.shellcmd and not chosen.printshellcmds:
+                rule.shellcmd = ""
+            if {Quietness.RULES, Quietness.ALL} & {*(chosen.quiet or ())}:
+                rule.message = None
 
     def _first(self) -> None:
         """Make the files `first`, and begin this call anew, which finds them."""

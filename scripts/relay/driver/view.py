@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.segment import SegmentLines
@@ -18,6 +17,7 @@ from relay.run_folder.places import Places
 from relay.spec.run import Run
 from relay.status import page, runs
 from relay.status.runs import Standing, State
+from relay.status.watch import Watch
 
 RESULTS = Path("results")
 STYLES: dict[State, str] = {"running": "green", "queued": "yellow", "begun": "cyan", "failed": "bold red"}
@@ -25,14 +25,6 @@ STYLES: dict[State, str] = {"running": "green", "queued": "yellow", "begun": "cy
 # What a terminal of at least so many columns shows of a run, beside its name: that needs room as well.
 COLUMNS = ((72, page.LIVE), (44, ("state", "step")), (0, ("state",)))
 MOST_REASONS = 3
-
-
-class Watched(Protocol):
-    """How the runs stand; `news` is a line on Slurm's queue."""
-
-    news: str
-
-    def look(self) -> Sequence[Standing]: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class Job:
 class View:
     """Makes the lines. `proofs` are the ids of what proves the runs, by the folder of their verdicts."""
 
-    watch: Watched
+    watch: Watch
     proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     results: Path = RESULTS
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relay.base.clock import duration
 from relay.slurm.commands import ListedJob
 
 FIRST_SECONDS = 30.0
@@ -37,13 +38,6 @@ _REMEDIES = [
 def remedy(reason: str) -> str | None:
     """What to do about a reason for which Slurm does not start a job; None where time alone helps."""
     return next((text for pattern, text in _REMEDIES if re.search(pattern, reason)), None)
-
-
-def span(seconds: float) -> str:
-    """A duration in words: 45 s, 12 min, 2.5 h."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass
@@ -114,7 +108,7 @@ class News:
 
     def _lasts(self, reminder: Reminder, text: str) -> None:
         if (lasted := reminder.due(self.clock())) is not None:
-            self.logger.warning(text.format(span(lasted)))
+            self.logger.warning(text.format(duration(round(lasted))))
 
     def _over(self, reminder: Reminder, text: str) -> None:
         if reminder.said:
@@ -137,7 +131,7 @@ class News:
         lasted = self._waiting.due(self.clock())
         if lasted is not None:
             counts = ", ".join(f"{len(some)} {some[0].state} ({reason})" for reason, some in sorted(by_reason.items()))
-            self.logger.info(f"Waiting for Slurm to start jobs, for {span(lasted)} now: {counts}")
+            self.logger.info(f"Waiting for Slurm to start jobs, for {duration(round(lasted))} now: {counts}")
             for reason in sorted(self._mentioned):
                 self.logger.warning(_advice(reason, by_reason[reason]))
 

@@ -10,7 +10,7 @@ from relay.base.errors import UserError
 from relay.environments import login_node, wheelhouse
 from relay.environments.locks import base, is_recorded, pinned, read
 from relay.spec import cuda
-from relay.spec.gpu_types import without_tensor_cores
+from relay.spec.arithmetic import without_tensor_cores
 from relay.spec.requirements import Requirements
 from relay.spec.setting import TF32
 from relay.spec.site import Site

@@ -12,12 +12,12 @@ from relay.planning.inputs import Here
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.segments import STARTUP_SECONDS
 from relay.slurm import shapes
-from relay.spec.gpu_types import without_tensor_cores
+from relay.spec.arithmetic import without_tensor_cores
 from relay.spec.labels import counted
 from relay.spec.run import Setting
 from relay.spec.setting import Shape
 from relay.spec.site import Site
-from relay.spec.user_limits import all_counters
+from relay.spec.site_blocks import Partition, all_counters
 
 STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axes
 
@@ -25,10 +25,12 @@ STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axe
 def of_setting(planned: PlannedSetting, plan: Plan, here: Here) -> Iterator[str]:
     """Warnings about a setting, each a text that follows the setting's name. `plan` need not have it yet."""
     shape, config = planned.setting.shape, plan.config
-    yield from (*_short_jobs(planned, plan), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
-    yield from _never_stepped(planned, config)
-    yield from _more_than_the_set(planned, config)
-    yield from (*_under_min_minutes(planned, plan), *_of_the_partition(planned.setting, config, here))
+    partition = shapes.partition_for(shape, here.site, config)[0] if here.site else None
+    yield from (*_short_jobs(planned, plan), *_crowd(shape, here), *_idle(shape), *_spread(shape, partition))
+    yield from (*_never_stepped(planned, config), *_more_than_the_set(planned, config))
+    yield from _under_min_minutes(planned, plan)
+    if here.site and partition:
+        yield from _of_the_partition(planned.setting, config, here.site, partition)
     if here.site and shape.device == "cuda":
         yield from software.other_cuda(here.site, planned.setting.strategy.stack)
 
@@ -77,14 +79,9 @@ def _under_min_minutes(planned: PlannedSetting, plan: Plan) -> Iterator[str]:
         )
 
 
-def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[str]:
+def _of_the_partition(setting: Setting, config: Config, site: Site, partition: Partition) -> Iterator[str]:
     """Warn of nodes that a job does not fill and has alone, memory not asked for, doubtful limits, slow precisions."""
-    if here.site is None:
-        return
     shape = setting.shape
-    partition, _ = shapes.partition_for(shape, here.site, config)
-    if partition is None:
-        return
     if config.memory_mb_per_node and not partition.asks_memory:
         yield (
             f"gets what memory {partition.shown} gives: memory_mb_per_node {config.memory_mb_per_node} is not asked "
@@ -94,10 +91,10 @@ def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[
     if shape.device == "cuda" and capability and (slow := without_tensor_cores(precision, capability)):
         yield f"is for {partition.shown}, where {slow}"
     taken = partition.taken(shape.nodes, shape.gpus_per_node, shape.cpus_per_node)
-    for limits, where in ((here.site.limits, "the cluster"), (partition.limits, partition.shown)):
+    for limits, where in ((site.limits, "the cluster"), (partition.limits, partition.shown)):
         if not limits.confirmed and (over := limits.exceeded(taken)):
             yield (
-                f"takes {', '.join(over)} in {where}, as is said of it ({here.site.file}, limits): Slurm may never "
+                f"takes {', '.join(over)} in {where}, as is said of it ({site.file}, limits): Slurm may never "
                 "start it; ask your centre, then correct the limits, or set confirmed: true to have such jobs skipped"
             )
     used = {"GPUs": (shape.gpus_per_node, partition.gpus_per_node)}
@@ -134,12 +131,9 @@ def _idle(shape: Shape) -> Iterator[str]:
         )
 
 
-def _spread(shape: Shape, config: Config, here: Here) -> Iterator[str]:
+def _spread(shape: Shape, partition: Partition | None) -> Iterator[str]:
     """Warn of several partly used nodes: they cost network traffic and time in the queue (document 003)."""
-    if here.site is None or shape.nodes == 1 or shape.device != "cuda":
-        return
-    partition, _ = shapes.partition_for(shape, here.site, config)
-    if partition and shape.devices_per_node < partition.gpus_per_node:
+    if partition and shape.nodes > 1 and shape.device == "cuda" and shape.devices_per_node < partition.gpus_per_node:
         yield (
             f"takes {shape.nodes} nodes with {shape.devices_per_node} GPUs each; "
             f"{partition.shown} has {partition.gpus_per_node}: fill a node first"

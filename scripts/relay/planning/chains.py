@@ -19,6 +19,7 @@ from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.run_folder.places import Places
 from relay.spec.labels import counted
+from relay.spec.script import Script
 from relay.spec.setting import Shape
 
 CHAIN = "chain"  # `snakemake chain`: one training alone, which goes on as jobs until it has ended
@@ -52,16 +53,15 @@ def limits(plan: Plan, shape: Shape) -> list[float]:
     return sorted({float(minutes) for minutes in (plan.config.runtime_minutes, *of_site)})
 
 
-def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | None:
+def _of_command(plan: Plan, planned: PlannedSetting, script: Script) -> tuple[JobTimes, str, int] | None:
     """The same as `_times` for a command, which is known once it has ended.
 
     Where its jobs cannot go on from each other, all of it is one step.
     """
-    script = planned.setting.strategy.script
-    ended = [each for each in trained_before(plan, planned) if each.summary] if script else []
+    ended = [each for each in trained_before(plan, planned) if each.summary]
     summaries = [each.summary for each in ended if each.summary]
     times = [each for run in ended for each in run.times]
-    if not script or not summaries or not times:
+    if not times:
         return None
     source = counted(len(times), "job")
     steps = max(each.steps_reached or 0 for each in summaries)
@@ -74,8 +74,8 @@ def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int
 
 def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | None:
     """What to expect of a setting's jobs, where that is from, and its steps; None where nothing was measured."""
-    if planned.setting.strategy.script:
-        return None
+    if script := planned.setting.strategy.script:
+        return _of_command(plan, planned, script)
     total = planned.setting.length.total_steps
     trained = trained_before(plan, planned)
     times = [each for run in trained for each in run.times]
@@ -94,7 +94,7 @@ def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
     any_shown = False
     for planned in plan.settings:
-        if not (known := _of_command(plan, planned) or _times(plan, planned)):
+        if not (known := _times(plan, planned)):
             continue
         (times, source, total), script, any_shown = known, planned.setting.strategy.script, True
         chains = _chains(plan, planned.setting.shape, times, total)

@@ -10,10 +10,10 @@ from typing import Literal
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.card.looks import Looks
-from relay.config import expansion, shrink
+from relay.config import shrink
 from relay.config.commands import commands_of
+from relay.config.comparisons import Combination, check_runs, expand, options_key
 from relay.config.config import Config
-from relay.config.expansion import Combination, expand, options_key
 from relay.config.strategies import strategies_of
 from relay.environments import login_node, software, stacks
 from relay.environments.locks import lock_of
@@ -47,7 +47,7 @@ def make_plan(config: Config, here: Here, *, root: Path = ROOT, results: Path = 
     # Read and validated: what the config and the site say alone
     reading, for_jobs = may == "read", may != "nothing"
     commands, strategies = commands_of(config), strategies_of(config, reading=reading)
-    expansion.check_runs(config)
+    check_runs(config)
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     plan = Plan(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from relay.base.grouped import grouped
-from relay.config.expansion import options_key
+from relay.config.comparisons import options_key
 from relay.config.strategies import StrategyFile, unit
 from relay.environments import overlay
 from relay.environments.locks import base

@@ -14,9 +14,8 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.config.commands import BATCHES, Command, named_files
-from relay.config.comparisons import Comparison
+from relay.config.comparisons import Combination, Comparison
 from relay.config.config import Config
-from relay.config.expansion import Combination
 from relay.planning import settings, skips
 from relay.planning.inputs import Here
 from relay.spec.identity import source_digest

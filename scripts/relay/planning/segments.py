@@ -75,8 +75,9 @@ def steps_in_a_job(segment: Segment | None, length: Length, seconds_per_step: fl
     steps = steps_in(times, segment.minutes)
     if steps < 1:
         raise UserError(
-            f"segment.minutes: {segment.minutes:g} leaves no time for a step of {seconds_per_step:g} seconds; "
-            f"allowed: at least {math.ceil(10 * least_minutes(times)) / 10:g}"
+            f"config: segment.minutes: {segment.minutes:g} is too short for one step. A job's minutes have to hold "
+            f"{STARTUP_SECONDS:g} seconds to start and a step of {seconds_per_step:.3g} seconds, and a fifth of them "
+            f"stays free; allowed: at least {math.ceil(10 * least_minutes(times)) / 10:g}"
         )
     return steps
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from relay.config.comparisons import Combination
 from relay.config.config import Config
-from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile
 from relay.planning.inputs import Here
-from relay.spec import option_values, versions
+from relay.spec import strategy_files, versions
 from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
 from relay.spec.requirements import SCHEDULES, Requirements
 from relay.spec.run import Setting
@@ -51,7 +51,7 @@ def resolve(
         batch = min(axes["batch_per_device"], max(1, dataset.train_count // shape.devices)) * shape.devices
     batch = batch or config.global_batch_size or task.global_batch_size
     scaling = axes["learning_rate_scaling"] or config.learning_rate_scaling
-    options = option_values.typed(combination.options, needs.options)
+    options = strategy_files.typed(combination.options, needs.options)
     trained = trained_as(scaled(task, scaling, batch), axes)
     loader = axes["loader"] or default_loader(task.card, dataset)
     return Setting(

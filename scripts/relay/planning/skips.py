@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from relay.config.comparisons import Combination
 from relay.config.config import Config
-from relay.config.expansion import Combination
 from relay.config.strategies import StrategyFile, slices
 from relay.environments.built import has_header
 from relay.planning.inputs import Here

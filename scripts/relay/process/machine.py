@@ -16,7 +16,7 @@ from relay.base.errors import UserError
 from relay.process import cpus, gpus, one_gpu, system
 from relay.process.devices import gpu, is_gpu
 from relay.process.ranks import Ranks
-from relay.spec.gpu_types import without_tensor_cores
+from relay.spec.arithmetic import without_tensor_cores
 from relay.spec.job import Job
 from relay.spec.run import Specification
 from relay.spec.setting import TF32

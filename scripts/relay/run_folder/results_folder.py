@@ -39,10 +39,15 @@ def refuse_other(results: Path) -> bool:
     Raises UserError for one of another layout, and where something else is in the place of a folder.
     """
     _check_folders(results)
-    note = read_json_or(results / FILE, None) if (results / FILE).exists() else {}
-    layout = note.get("layout", "unknown" if note else None) if isinstance(note, dict) else "unknown"
-    if layout in (None, "unknown") and any((results / name).exists() for name in OF_A_LAYOUT):
-        layout = LAYOUT if _has_todays(results) else layout or 1
+    note = read_json_or(results / FILE, None)  # None, too, where it was cut off
+    if note is not None and not (isinstance(note, dict) and "layout" in note):
+        raise UserError(
+            f"{results / FILE}: has no key 'layout'; allowed: {{\"layout\": {LAYOUT}}}. Remove the file: results of "
+            "this version are known without it, and it is written again"
+        )
+    layout = note["layout"] if note else None
+    if layout is None and any((results / name).exists() for name in OF_A_LAYOUT):
+        layout = LAYOUT if _has_todays(results) else 1
         if layout == LAYOUT:  # the note was lost: it is written again
             return False
     if layout not in (None, LAYOUT):

@@ -20,8 +20,8 @@ from relay.base.files import read_json_or, remove, write_json
 from relay.chain.files import sync
 from relay.chain.writers import keep_to_owner, make_own, unsafe_within
 from relay.spec.identity import beside, data_beside
-from relay.spec.literals import declared_files
 from relay.spec.messages import show
+from relay.spec.requirements import declared_files
 from relay.spec.run import Specification
 from relay.spec.script import Script
 

@@ -11,8 +11,7 @@ from relay.slurm.batch_script import asked
 from relay.spec.job import Job
 from relay.spec.setting import Shape
 from relay.spec.site import Site
-from relay.spec.site_blocks import Partition
-from relay.spec.user_limits import counters
+from relay.spec.site_blocks import Partition, counters
 
 # All keys that `resources` may return, besides the counters of a user's limits.
 RESOURCES = (
@@ -113,29 +112,24 @@ def _excluded(nodes: Collection[str]) -> list[str]:
     return [f"--exclude={','.join(nodes)}"] if nodes else []
 
 
-def taken(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:
-    """What a job of this shape occupies: `jobs`, `nodes`, `gpus`, `cpus`. A node that it has alone counts in full."""
-    nodes, gpus, cpus = shape.nodes, shape.gpus_per_node, shape.cpus_per_node
-    partition = partition_for(shape, site, config)[0] if site else None
-    if partition:
-        return partition.taken(nodes, gpus, cpus)
-    return {"jobs": 1, "nodes": nodes, "gpus": nodes * gpus, "cpus": nodes * cpus}
-
-
 def charged(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:
-    """The CPUs and GPUs that a job of this shape is charged for: more memory than its share counts as that of CPUs."""
-    counts = taken(shape, site, config)
+    """The CPUs and GPUs that a job of this shape is charged for: more memory than its share counts as that of CPUs.
+
+    A node that it has alone counts in full.
+    """
     partition = partition_for(shape, site, config)[0] if site else None
-    whole = partition.memory_mb_per_node if partition and partition.asks_memory else None
-    if partition and whole and config.memory_mb_per_node:
+    if partition is None:
+        return {"cpus": shape.nodes * shape.cpus_per_node, "gpus": shape.nodes * shape.gpus_per_node}
+    taken = partition.taken(shape.nodes, shape.gpus_per_node, shape.cpus_per_node)
+    whole, by_memory = partition.memory_mb_per_node if partition.asks_memory else None, 0
+    if whole and config.memory_mb_per_node:
         by_memory = shape.nodes * math.ceil(config.memory_mb_per_node * partition.cpus_per_node / whole)
-        counts["cpus"] = max(counts["cpus"], by_memory)
-    return {"cpus": counts["cpus"], "gpus": counts["gpus"]}
+    return {"cpus": max(taken["cpus"], by_memory), "gpus": taken["gpus"]}
 
 
 def counted(shape: Shape, site: Site, config: Config) -> dict[str, int]:
     """What a job of this shape adds to the counters of a user's limits."""
     partition, reason = partition_for(shape, site, config)
     assert partition is not None, reason
-    adds = taken(shape, site, config)
+    adds = partition.taken(shape.nodes, shape.gpus_per_node, shape.cpus_per_node)
     return {name: adds[counter.what] for name, counter in counters(site, partition).items()}

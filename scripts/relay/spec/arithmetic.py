@@ -1,18 +1,23 @@
-"""What changes the arithmetic of a process from outside: environment variables, and the version of torch.
+"""What changes the arithmetic of a process from outside: environment variables, the version of torch, the GPU.
 
-Both belong to the identity of runs, gates and references. Two runs whose arithmetic differs are two runs, and a gate
-proves nothing for a run that computes otherwise. Needs no torch: the planner asks, too.
+The first two belong to the identity of runs, gates and references. Two runs whose arithmetic differs are two runs, and
+a gate proves nothing for a run that computes otherwise. Needs no torch: the planner asks, too.
+
+Sources for GPUs: https://developer.nvidia.com/cuda/gpus, and https://developer.nvidia.com/cuda/gpus/legacy for older
+ones; https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities for what tensor cores compute in.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from relay.base.errors import UserError
+from relay.spec.setting import TF32
 from relay.spec.versions import installed
 
 if TYPE_CHECKING:
@@ -33,6 +38,23 @@ VARIABLES = (
 # Every variable with such a beginning, but for those that only say where files go, what is printed, and who compiles.
 PREFIXES = ("TORCHINDUCTOR_", "CUBLAS_EMULAT", "PYTORCH_TUNABLEOP_")
 HARMLESS = ("CACHE", "DEBUG", "PROFILE", "LOG", "REDIS", "COMPILE_THREADS", "WORKER", "FILENAME", "TIMEOUT", "VERBOSE")
+# In the names that clusters give to GPUs: a100, nvidia_h100_80gb_hbm3, h100_1g.10gb.
+COMPUTE_CAPABILITY: dict[str, tuple[int, int]] = {
+    "p100": (6, 0),
+    **dict.fromkeys(("p40", "p4", "titanxp", "gtx1080ti"), (6, 1)),
+    **dict.fromkeys(("v100", "v100s", "v100l"), (7, 0)),
+    **dict.fromkeys(("t4", "rtx6000", "rtx8000", "rtx2080ti"), (7, 5)),
+    **dict.fromkeys(("a100", "a100l", "a30"), (8, 0)),
+    **dict.fromkeys(("a40", "a16", "a10", "a2", "a6000", "a5000", "rtx3090"), (8, 6)),
+    **dict.fromkeys(("l4", "l40", "l40s", "rtx4090"), (8, 9)),
+    **dict.fromkeys(("h100", "h200", "gh200"), (9, 0)),
+    # The 300s have 10.3. Code for 10.0 runs there, and the nvcc of CUDA 12.8 knows no 10.3.
+    **dict.fromkeys(("b100", "b200", "gb200", "b300", "gb300"), (10, 0)),
+    "rtx5090": (12, 0),
+}
+# From which compute capability on tensor cores compute in a precision. Below, TF32 is silently fp32, bf16 is emulated,
+# and fp16 has no tensor cores; the latter two give the right results.
+TENSOR_CORES: dict[str, tuple[int, int]] = {**dict.fromkeys(TF32, (8, 0)), "bf16": (8, 0), "fp16": (7, 0)}
 
 
 @dataclass(frozen=True)
@@ -93,3 +115,19 @@ def _first_difference(here: str, planned: str) -> tuple[str, str, str]:
 
 def _parts(text: str) -> list[tuple[str, str, str]]:
     return [each.partition("=") for each in text.split("; ") if each]
+
+
+def without_tensor_cores(precision: str, capability: tuple[int, int]) -> str | None:
+    """What a precision is on GPUs whose tensor cores do not have it; None where they do, or it needs none."""
+    least = TENSOR_CORES.get(precision)
+    if least is None or capability >= least:
+        return None
+    how = {"bf16": "is emulated, slowly, and not for every operation", "fp16": "is computed without tensor cores"}
+    has, wants = (".".join(map(str, each)) for each in (capability, least))
+    return f"precision {precision} {how.get(precision, 'would be fp32')} (compute capability {has}, it needs {wants})"
+
+
+def compute_capability(gpu_name: str | None) -> tuple[int, int] | None:
+    """The compute capability, (major, minor), of a GPU by its name on a cluster; None where the name does not tell."""
+    words = re.findall(r"[a-z0-9]+", (gpu_name or "").lower())
+    return next((COMPUTE_CAPABILITY[word] for word in words if word in COMPUTE_CAPABILITY), None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from relay.spec.gpu_types import COMPUTE_CAPABILITY, compute_capability
+from relay.spec.arithmetic import COMPUTE_CAPABILITY, compute_capability
 from relay.spec.versions import release
 
 Generation = Literal["pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"]

@@ -17,8 +17,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.spec.declare import bearing
-from relay.spec.literals import declared_files, texts, unfit
-from relay.spec.requirements import BUILT_IN
+from relay.spec.requirements import BUILT_IN, declared_files, texts, unfit
 from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -233,13 +232,19 @@ def plain_tree(node: Any) -> Any:
         return [plain_tree(item) for item in node]
     if not isinstance(node, ast.AST):
         return repr(node)
-    members = {name: getattr(node, name, None) for name in _members_of(node._fields)}
+    kind: Any = type(node)
+    present: dict[str, Any] = {}
+    for name in _members_of(kind):
+        value = getattr(node, name, None)
+        if value is not None and value != []:
+            present[name] = plain_tree(value)
     if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-        members["body"] = node.body[1:]
-    present = {name: plain_tree(value) for name, value in members.items() if value is not None and value != []}
-    return [type(node).__name__, present]
+        present["body"] = present["body"][1:]
+        if not present["body"]:
+            del present["body"]
+    return [kind.__name__, present]
 
 
 @cache
-def _members_of(fields: tuple[str, ...]) -> list[str]:
-    return sorted({*fields} - {"kind", "type_comment"})
+def _members_of(kind: Any) -> list[str]:
+    return sorted({*kind._fields} - {"kind", "type_comment"})

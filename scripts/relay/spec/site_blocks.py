@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from relay.spec.arithmetic import compute_capability
 from relay.spec.cuda import CAPABILITY, Generation, generation_of
-from relay.spec.gpu_types import compute_capability
 from relay.spec.job import FLAG
 from relay.spec.setting import Device
 from relay.spec.versions import VERSION
 from relay.spec.yaml_file import Block, Natural, Text, Whole, fits
+
+if TYPE_CHECKING:
+    from relay.spec.site import Site
 
 # Texts that become part of commands.
 Name = Annotated[Text, fits(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "letters, digits and . _ + -")]
@@ -27,6 +31,8 @@ Flag = Annotated[Text, fits(FLAG[1], FLAG[0])]
 
 #: What limits count, in words.
 COUNTED = {"jobs": "jobs", "nodes": "nodes", "gpus": "GPUs", "cpus": "CPUs"}
+DRIVER_JOB = "TORCH_RELAY_DRIVER_IS_A_JOB"  # set in the environment of such a driver, and of its jobs
+DRIVER = {"jobs": 1, "nodes": 1, "gpus": 0, "cpus": 1}  # what a driver takes that is a job itself
 
 
 class Limits(Block):
@@ -122,6 +128,55 @@ class Partition(Block):
         over = [f"{wanted} {unit} of {has}" for unit, wanted, has in compared if has is not None and wanted > has]
         taken = self.taken(nodes, gpus_per_node, cpus_per_node)
         return [*over, *(self.limits.exceeded(taken) if self.limits.confirmed else ())]
+
+
+@dataclass(frozen=True)
+class Counter:
+    """What is counted (`jobs`, `nodes`, `gpus` or `cpus`), where, and the most that one user may have.
+
+    It is a resource of Snakemake's. Each job adds to it, and none is started that would bring it over the most.
+    """
+
+    what: str
+    where: str
+    most: int
+
+    @property
+    def shown(self) -> str:
+        """What is counted, in words."""
+        return f"{COUNTED[self.what]}{self.where}"
+
+
+def counters(site: Site, partition: Partition) -> dict[str, Counter]:
+    """The counters that a job in the partition adds to, by name: those of the site and of the partition."""
+    same = [each.slurms for each in site.partitions].index(partition.slurms)
+    scopes = (("user", "", site.limits), (f"user_{same}", f" in {partition.shown}", partition.limits))
+    return {
+        f"{scope}_{w}": Counter(w, where, most)
+        for scope, where, of in scopes
+        if of.confirmed
+        for w, most in of.stated.items()
+    }
+
+
+def all_counters(site: Site) -> dict[str, Counter]:
+    """All counters of the site, by name."""
+    return {name: counter for partition in site.partitions for name, counter in counters(site, partition).items()}
+
+
+def beside_driver(site: Site) -> Site:
+    """The site with what is left of a user's limits while the driver is a job, too."""
+    own, _ = site.partition_for("cpu", 0, 1, 1)
+    taken = own.taken(1, 0, 1) if own else DRIVER
+
+    def left(limits: Limits) -> Limits:
+        return limits.model_copy(update={w: max(0, most - taken[w]) for w, most in limits.stated.items()})
+
+    partitions = [
+        each.model_copy(update={"limits": left(each.limits)}) if own and each.slurms == own.slurms else each
+        for each in site.partitions
+    ]
+    return site.model_copy(update={"limits": left(site.limits), "partitions": partitions})
 
 
 Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]

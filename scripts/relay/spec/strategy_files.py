@@ -1,19 +1,23 @@
-"""The files of strategies: where they are, and what they state that they need. Only the planner checks it."""
+"""The files of strategies: where they are, and what they state that they need. Only the planner checks it.
+
+Also which values options may have: a strategy's, by what its file states, and a task's.
+"""
 
 from __future__ import annotations
 import __future__
 
 import ast
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
-from relay.spec.literals import members, unfit
-from relay.spec.requirements import BUILT_IN, Need, Requirements
+from relay.spec.messages import near, requirement_lines, show, unknown
+from relay.spec.requirements import BUILT_IN, SCHEDULES, Need, Requirements, members, unfit
 from relay.spec.versions import PACKAGE, VERSION
 
 NEEDS = BUILT_IN / "_needs.py"
@@ -24,7 +28,7 @@ def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in (BUILT_IN, *folders):
         if not folder.is_dir():
-            raise UserError(f"strategy_folders: '{folder}' is not a folder")
+            raise UserError(f"config: strategy_folders: '{folder}' is no folder; allowed: a folder's path")
         for path in sorted(folder.glob("[a-z]*.py")):
             if path.stem == "base":
                 continue
@@ -64,8 +68,6 @@ def read(path: Path) -> Requirements:
 def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
     """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
     from pydantic import TypeAdapter, ValidationError  # the planner has it, a job's environment need not
-
-    from relay.spec.messages import requirement_lines
 
     try:
         _strict()(**given)
@@ -156,3 +158,59 @@ def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     except UserError:
         defaults = {}
     return {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
+
+
+# Options
+
+
+def wrong_options(given: Mapping[str, Sequence[Any]], stated: Requirements, owner: str) -> Iterator[str]:
+    """A line for each option that its owner does not have, and for each value that does not fit."""
+    for name, values in given.items():
+        if name not in stated.options:
+            text = f"{name}: {show(values[0])} is not allowed, {owner} has no such option"
+            yield unknown(text, name, stated.options)
+            continue
+        default, least = stated.options[name], stated.least.get(name)
+        choices = tuple(SCHEDULES) if stated.pipelined and name == "schedule" else stated.choices.get(name, ())
+        words = ", ".join(map(str, choices)) or f"{allowed(default, least)}, such as {show(default)}"
+        for value in values:
+            if not (value in choices if choices else fits(value, default, least)):
+                yield f"{name}: {show(value)} is not allowed; {near(value, choices)}allowed: {words}"
+
+
+def checked_options(given: Mapping[str, Any], defaults: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """All of a task's options, as `typed` has them. Raises UserError with a line for each that is wrong."""
+    wrong = wrong_options({name: [value] for name, value in given.items()}, Requirements(options=defaults), task)
+    if lines := [f"config: task_options.{line}" for line in wrong]:
+        raise UserError("\n".join(lines))
+    return typed(given, defaults)
+
+
+def allowed(default: Any, least: float | None = None) -> str:
+    """In words, the values that may stand in the default's place; numbers are at least `least`."""
+    if type(default) is int:
+        return f"a whole number of at least {_least(default, least):g}"
+    number = "a number" if least is None else f"a number of at least {least:g}"
+    kinds = {bool: "true or false", float: number, str: "text"}
+    return kinds.get(type(default), "a single value")
+
+
+def fits(value: Any, default: Any, least: float | None = None) -> bool:
+    """Whether a value may stand in the default's place."""
+    if default is None:
+        return True
+    if isinstance(default, float):
+        return type(value) in (int, float) and math.isfinite(value) and (least is None or value >= least)
+    if type(default) is int:
+        return type(value) is int and value >= _least(default, least)
+    return type(value) is type(default)
+
+
+def _least(default: int, least: float | None) -> float:
+    return min(1, default) if least is None else least
+
+
+def typed(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All options, with the given values in their defaults' places; a whole number for a float becomes one."""
+    fitted = {k: float(v) if isinstance(defaults[k], float) else v for k, v in given.items()}
+    return {**defaults, **fitted}

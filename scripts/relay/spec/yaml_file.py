@@ -20,7 +20,8 @@ MOST = 1_000_000  # bytes of a file, or characters with its aliases written out
 MOST_NODES = 20_000  # values and keys of a YAML file; more take seconds to read
 LONGEST = 10_000  # characters of a text
 TEXT = re.compile(rf'"((?:[^"\\]|\\.){{{LONGEST + 1},}})"')  # in JSON
-CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # in JSON
+CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # in JSON
+MOST_DIGITS = 300  # of a whole number: longer ones are text
 
 
 Natural = Annotated[int, Field(ge=1)]
@@ -52,10 +53,10 @@ def fits(pattern: str, allowed: str) -> AfterValidator:
 
 
 class Strict(yaml.SafeLoader):
-    """YAML with decimal numbers only, and each key of a block once.
+    """YAML with decimal numbers only, no dates, and each key of a block once, which is a text or a number.
 
     PyYAML follows YAML 1.1, where 2:00:00 is 7,200 (base 60), 010 is 8 (octal) and the last of two equal keys wins.
-    Here the first two are text, which the typed models refuse where they expect a number.
+    Here the first two are text, as are dates, which the typed models refuse where they expect a number.
     """
 
     nodes = 0
@@ -75,8 +76,10 @@ class Strict(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         first: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                line = key.start_mark.line + 1
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused(f"line {line}: a list or a block is not allowed as a key; allowed: text")
+            if key.tag != "tag:yaml.org,2002:merge":
                 if (before := first.get((key.tag, key.value))) is not None:
                     raise _Refused(f"line {line}: the key {show(key.value)} stands here and in line {before}; keep one")
                 first[key.tag, key.value] = line
@@ -84,11 +87,11 @@ class Strict(yaml.SafeLoader):
 
 
 Strict.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in pairs if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
+    first: [(tag, pattern) for tag, pattern in pairs if tag.rpartition(":")[2] not in ("int", "float", "timestamp")]
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _pattern in (
-    ("int", r"[-+]?(0|[1-9][0-9]*)$"),
+    ("int", rf"[-+]?(0|[1-9][0-9]{{0,{MOST_DIGITS - 1}}})$"),
     ("float", r"[-+]?([0-9]*\.[0-9]+([eE][-+]?[0-9]+)?|\.inf)$"),
 ):
     Strict.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
@@ -107,7 +110,7 @@ def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
         parts = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
         sizes[id(node)] = 1 + sum(_written_out(each, sizes) for each in parts)
     elif not sizes[id(node)]:
-        raise ValueError("Circular reference detected")
+        raise _Refused(f"line {node.start_mark.line + 1}: an alias (*name) stands within what it names; write it out")
     return sizes[id(node)]
 
 
@@ -142,7 +145,7 @@ def read(file: Path, shown: str) -> Any:
         raise UserError(f"{shown}: {error}") from None
     except yaml.MarkedYAMLError as error:
         raise UserError(f"{shown}: {_place(error.problem_mark)}is no YAML: {_problem(error)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2020-13-45, an alias of itself
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
 
 
@@ -158,9 +161,15 @@ def number(text: str) -> int | float | None:
 def _parsed(text: str) -> Any:
     """JSON first, as Snakemake does: its 1e-3 is a number, which it is not to PyYAML."""
     try:
-        return json.loads(text, object_pairs_hook=_each_once)
+        return json.loads(
+            text, object_pairs_hook=_each_once, parse_int=lambda n: int(n) if len(n) <= MOST_DIGITS else n
+        )
     except json.JSONDecodeError:
         return yaml.load(text, Loader=Strict)
+
+
+def _whole(digits: str) -> int | str:
+    return int(digits) if len(digits) <= MOST_DIGITS else digits
 
 
 def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from relay.environments import login_node
 from relay.slurm import shapes
-from relay.spec import user_limits
+from relay.spec import site_blocks
 from relay.spec.run import Specification
 from relay.workflow.asked import OfJob, asked, with_signature
 from relay.workflow.call import Call
@@ -55,14 +55,14 @@ class JobRule:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Snakemake asks each function for each job, also in a dry run of thousands: a text where one is enough."""
+        """Snakemake asks each function for each job, also in a dry run of thousands: texts, where these are enough."""
         site, beside = self.call.site, self.beside
         params: dict[str, Any] = {
-            "before": self._before if site or self.writes else "",
-            "program": self._program,
-            "words": self.words,
-            "beside": (lambda wildcards: Late(lambda: shlex.join(beside(wildcards)))) if beside else "",
-            **({"memory": lambda wildcards: Late(lambda: self._memory(wildcards))} if site else {}),
+            "before": _late(self._before) if site or self.writes else "",
+            "program": lambda wildcards, output: Late(lambda: self._program(wildcards, output)),
+            "words": _late(self.words),
+            "beside": _late(lambda wildcards: shlex.join(beside(wildcards))) if beside else "",
+            **({"memory": _late(self._memory)} if site else {}),
         }
         return _with_signatures(params)
 
@@ -73,7 +73,7 @@ class JobRule:
         own = {"attempt": lambda wildcards, attempt: attempt, "measured": measured, **self.turns}
         if self.call.site is None:
             return _with_signatures({"runtime": self.call.config.runtime_minutes, **self.call.temporary, **own})
-        names = [*shapes.RESOURCES, *user_limits.all_counters(self.call.site)]
+        names = [*shapes.RESOURCES, *site_blocks.all_counters(self.call.site)]
         return _with_signatures({name: self._resource(name) for name in names} | own)
 
     @asked
@@ -131,3 +131,7 @@ class Late:
 
     def __str__(self) -> str:
         return self.make()
+
+
+def _late(part: OfJob) -> OfJob:
+    return lambda wildcards: Late(lambda: part(wildcards))

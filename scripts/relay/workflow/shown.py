@@ -13,7 +13,7 @@ from relay.base import entry
 from relay.base.files import read_json
 from relay.card.looks import Looks
 from relay.card.words import all_in_words
-from relay.config.expansion import task_options
+from relay.config.comparisons import task_options
 from relay.driver import claim, end_jobs, guard, refused
 from relay.driver.view import View
 from relay.libtorch import record
