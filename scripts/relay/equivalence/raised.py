@@ -23,6 +23,17 @@ HELPS = (
         "false`, because a sharded parameter is freed after the forward pass",
     ),
     (
+        r"meta tensor",
+        "a stage reads a parameter that another process holds, as a loss does that reads parameters: take a strategy "
+        "in which each process has the model, such as ddp or fsdp",
+    ),
+    (
+        r"mixed torch\.Tensor and DTensor",
+        "a divided parameter, which is a DTensor, meets an ordinary tensor: where a loss reads parameters, let it make "
+        "a number of each one first, as `each.square().sum()` does, or take a strategy that keeps them whole, such as "
+        "ddp",
+    ),
+    (
         r"DTensor|sharding strategy",
         "divided parameters are DTensors, which lack this operation: take an optimiser and layers of torch's, or a "
         "strategy that keeps parameters whole, such as ddp",

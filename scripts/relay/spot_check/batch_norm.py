@@ -1,37 +1,13 @@
-"""BatchNorm's statistics of every replica, as a run's ranks have saved them: each saves its own."""
+"""How far BatchNorm's statistics of a run's replicas are from those of one process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
 
 from relay.equivalence.figures import distance, share
 from relay.equivalence.plain import Statistics, floating
-
-
-def saved(
-    state: Path, model: nn.Module, ranks_of: Sequence[Sequence[int]], world_size: int, group: dist.ProcessGroup
-) -> list[Statistics]:
-    """Each replica's buffers, as its ranks have saved them with a state; `model` has those of the first one."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    if not buffers:
-        return [{} for _ in ranks_of]
-    place = state / "strategy"
-    there = dcp.FileSystemReader(place).read_metadata().state_dict_metadata
-    statistics_of_replicas = []
-    for ranks in ranks_of:
-        own_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        for folder in (f"buffers-{rank}-of-{world_size}" for rank in ranks):
-            wanted = {name: own_buffers[name] for name in buffers if f"{folder}.{name}" in there}
-            if wanted:
-                dcp.load({folder: wanted}, checkpoint_id=place, process_group=group)
-        statistics_of_replicas.append(own_buffers)
-    return statistics_of_replicas
 
 
 def unlike(one: Statistics, other: Statistics) -> bool:

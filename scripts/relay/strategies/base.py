@@ -99,10 +99,14 @@ class Strategy(Checkpoints):
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step; the mean loss over the replica's slice, a scalar on the device, not synchronised."""
         self.optimizer.zero_grad()  # at the start, so that gradients can still be measured between steps
-        loss = self.task.loss(self.forward(batch), batch)
+        loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
         return loss.detach()
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        """The mean loss of a batch, of which these are the outputs."""
+        return self.task.loss(outputs, batch)
 
     def in_parts(
         self, batch: Batch, parts: int, before_the_last: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -115,7 +119,7 @@ class Strategy(Checkpoints):
         chunks = batches.chunks(batch, parts)
         for number, part in enumerate(chunks, 1):
             with before_the_last() if number < len(chunks) else nullcontext():
-                loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
+                loss = self.loss(self.forward(part), part) * (batches.count(part) / samples)
                 self.backward(loss)
             losses.append(loss.detach())
         return torch.stack(losses).sum()

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._sharded import kept_whole, refuse_hooks, sum_and_divide, weights_stay
+from relay.strategies._sharded import WholeNumbers, kept_whole, refuse_hooks, sum_and_divide, weights_stay
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings
@@ -66,6 +66,10 @@ class FSDP(Strategy):
         if replicas == 1:
             return self.ranks.mesh(ranks)
         return self.ranks.mesh(replicas, ranks // replicas, names=("replicate", "shard"))
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        with WholeNumbers():
+            return super().loss(outputs, batch)
 
     def predict(self, batch: Batch) -> Any:
         outputs = super().predict(batch)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
 from relay.strategies._clipping import local
-from relay.strategies._sharded import refuse_hooks
+from relay.strategies._sharded import WholeNumbers, refuse_hooks
 from relay.strategies._tensor_plan import STYLES, plan_of
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
@@ -56,6 +56,10 @@ class TensorParallel(Strategy):
         with sharded_loss() if self.loss_parallel else nullcontext():
             loss: torch.Tensor = whole(super().train_step(batch))
         return loss
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        with nullcontext() if self.loss_parallel else WholeNumbers():
+            return super().loss(outputs, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 
@@ -42,13 +42,13 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], Statistic
 
 
 class StatisticsKept:
-    """A context for computing a module in which BatchNorm does not update its running statistics.
+    """A context for computing a module in which BatchNorm and InstanceNorm do not update their running statistics.
 
     It can be entered several times: schedules that separate the gradients of inputs and weights compute layers twice.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        self.norms = [m for m in module.modules() if isinstance(m, _NormBase) and m.track_running_stats]
         self.kept: list[dict[str, torch.Tensor]] = []
 
     def __enter__(self) -> None:
