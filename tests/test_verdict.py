@@ -47,12 +47,9 @@ def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_f
     assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
 
 
-def test_complex_outputs_are_compared() -> None:
+def test_complex_outputs_are_compared_and_something_is_infinitely_more_than_nothing() -> None:
     one, other = (leaves_of({"spectrum": torch.tensor([[1 + 1j], [imaginary]])}, {}) for imaginary in (2j, 2.5j))
     assert apart(one, other) == 0.5 / 2.5
-
-
-def test_something_is_infinitely_more_than_nothing() -> None:
     assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
 
 
@@ -111,10 +108,7 @@ def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], p
 @pytest.mark.parametrize(
     ("said", "helps"),
     [
-        (
-            "aten.mul.Tensor: in-place operations that require placement changes are not supported. " + "DTensor " * 99,
-            "take an optimiser and layers of torch's, or a strategy that keeps parameters whole",
-        ),
+        ("aten.mul.Tensor: in-place operations " + "DTensor " * 99, "take an optimiser and layers of torch's, or a "),
         ("your module has parameters that were not used in producing loss.", "find_unused_parameters: true"),
         ("aten.mm.default got mixed torch.Tensor and DTensor", "a divided parameter, which is a DTensor, meets an"),
         ("Cannot copy out of meta tensor; no data!", "a stage reads a parameter that another process holds"),
@@ -123,6 +117,6 @@ def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], p
 def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes(said: str, helps: str) -> None:
     error = f"RuntimeError: {said}"
     told = cannot_run(Fault(error=error, rank=0, kind="RuntimeError", mistake=False, time=0.0), "")
-    assert told.startswith(f"it cannot run this training: {error[:90]}")
+    assert told.startswith(f"it cannot run this training: {error[:60]}")
     assert helps in told
     assert len(told) < 750

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves
 
 from relay.task import calls
 from relay.task.modes import FunctionMode, Operations, arguments_by_name, flops
@@ -101,7 +100,7 @@ class LossCalls(FunctionMode):
     def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a function, whose arguments are looked at."""
         result = func(*args, **kwargs)
-        shapes = [tuple(each.shape) for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
+        shapes = [tuple(each.shape) for each in calls.tensors_in((args, dict(kwargs)))]
         joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
         if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
             self.broadcast = max([self.broadcast, *joined])
@@ -111,5 +110,5 @@ class LossCalls(FunctionMode):
 
     def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
-        held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
+        held = {each.untyped_storage()._cdata for each in calls.tensors_in(outputs)}
         return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

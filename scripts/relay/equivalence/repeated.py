@@ -35,13 +35,7 @@ class Repeated:
     end: State
 
     def __init__(
-        self,
-        data: TrialData,
-        task: AsTrained,
-        replicas: int,
-        requirements: Requirements,
-        *,
-        alike: bool = False,
+        self, data: TrialData, task: AsTrained, replicas: int, requirements: Requirements, *, alike: bool = False
     ) -> None:
         self.data, self.task, self.replicas = data, task, replicas
         self.requirements = requirements

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from relay.equivalence.plain import Plain
 from relay.process import machine
-from relay.process.ranks import Ranks
 from relay.spec.setting import TF32
-from relay.spot_check import batch_norm
 from relay.spot_check.loop import Loop
-from relay.spot_check.stretch import Figure
+from relay.spot_check.stretch import Figure, unlike
 from relay.strategies.base import Replica
-from relay.task.batches import Batch
-from relay.task.bound import BoundTask
 from relay.task.data import Mapped
 from relay.training import evaluation
 from relay.training.summary import counted_of
@@ -29,25 +27,8 @@ TEST_LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, **dict.fromkeys(TF32, 5e-4), "bf
 METRIC_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, **dict.fromkeys(TF32, 1e-2), "bf16": 2e-2, "fp16": 1e-2}
 
 
-class Evaluated(NamedTuple):
-    """What an evaluation finds: the mean loss on the test set, and the task's metrics by name."""
-
-    loss: float
-    metrics: Mapping[str, float]
-
-
-@dataclass
-class _Replica:
-    """One replica of a plain training, as an evaluation sees a strategy."""
-
-    plain: Plain
-    task: BoundTask
-    replica: Replica
-    ranks: Ranks
-
-    def predict(self, batch: Batch) -> Any:
-        """Outputs by the replica's statistics."""
-        return self.plain.predict(batch, self.replica.index)
+# The mean loss on the test set, and the task's metrics by name.
+Evaluated = tuple[float, Mapping[str, float]]
 
 
 def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Figure]:
@@ -60,18 +41,22 @@ def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Fi
     feeder = Mapped(loop.task.split("test"), loop.ranks.device)
     own_of = loop.statistics(step, whole)
     ways = [own_of]
-    if any(batch_norm.unlike(own_of[0], own) for own in own_of):
+    if any(unlike(own_of[0], own) for own in own_of):
         ways.append(own_of[:1] * len(own_of))
     limit = max(METRIC_LIMITS[loop.computed_in], 2 / len(feeder.split))
-    tried = []
+    (its_loss, its_metrics), tried = recorded, []
     for statistics in ways:
         plain, size = replace(whole, statistics=statistics), loop.run.batch.global_batch_size
-        every = (_Replica(plain, loop.task, Replica(each, len(own_of)), loop.ranks) for each in range(len(own_of)))
-        totals = [evaluation.Evaluation(feeder, each, size).totals() for each in every]
+        totals = []
+        for each in range(len(own_of)):
+            # One replica of the plain training, as an evaluation sees a strategy.
+            replica: Any = SimpleNamespace(task=loop.task, ranks=loop.ranks, replica=Replica(each, len(own_of)))
+            replica.predict = partial(plain.predict, replica=each)
+            totals.append(evaluation.Evaluation(feeder, replica, size).totals())
         loss, metrics = evaluation.averaged(loop.task, totals)
-        figures_of_way = [Figure("test loss", _off(recorded.loss, loss), TEST_LOSS_LIMITS[loop.computed_in], 0.0)]
-        for name in recorded.metrics.keys() & metrics.keys():
-            figures_of_way.append(Figure(f"test {name}", _off(recorded.metrics[name], metrics[name]), limit, 0.0))
+        figures_of_way = [Figure("test loss", _off(its_loss, loss), TEST_LOSS_LIMITS[loop.computed_in], 0.0)]
+        for name in its_metrics.keys() & metrics.keys():
+            figures_of_way.append(Figure(f"test {name}", _off(its_metrics[name], metrics[name]), limit, 0.0))
         tried.append(figures_of_way)
     return min(tried, key=lambda of_way: max(figure.figure / figure.limit for figure in of_way))
 
@@ -83,4 +68,4 @@ def _off(recorded: float, plain: float) -> float:
 def last_recorded(work: Path, step: int) -> Evaluated | None:
     """The evaluation after a step that the run has recorded last."""
     evaluations = [each for attempt in counted_of(work) for each in attempt.evaluations if each["step"] == step]
-    return Evaluated(evaluations[-1]["test_loss"], evaluations[-1]["test_metrics"]) if evaluations else None
+    return (evaluations[-1]["test_loss"], evaluations[-1]["test_metrics"]) if evaluations else None

@@ -28,18 +28,9 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sound_checkpoints import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run
-from relay.spot_check import batch_norm, evaluated
+from relay.spot_check import evaluated, stretch
 from relay.spot_check.loop import Computed, Loop, Recorded
 from relay.spot_check.streams import Streams
-from relay.spot_check.stretch import (
-    DRAWS,
-    Figure,
-    Findings,
-    difference,
-    judged,
-    judged_following,
-    judged_of_draws,
-)
 from relay.task.bound import AUTOCAST
 from relay.training.summary import kept_losses
 
@@ -66,10 +57,10 @@ class Check:
         self.places, self.ranks = places, ranks
         self.run = Run.read(places.run / "run.json")
         self.folder, self.dataset = states_folder(places.work), dataset_folder(places.results, self.run.dataset)
-        self.findings = Findings(self.run.id)
+        self.findings = stretch.Findings(self.run.id)
         self.overflown_alone = 0  # stretches
 
-    def findings_of(self) -> Findings:
+    def findings_of(self) -> stretch.Findings:
         """Check all that the run has kept. Raises UserError where the dataset is missing."""
         began = time.monotonic()
         if self.run.shape.device == "cpu":
@@ -106,8 +97,8 @@ class Check:
     def _spot(self, spot: Spot, losses: dict[int, float], loop: Loop) -> None:
         """Check one spot."""
         findings, where = self.findings, f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
-        figures: list[Figure] = []
-        of_evaluation: list[Figure] = []
+        figures: list[stretch.Figure] = []
+        of_evaluation: list[stretch.Figure] = []
         try:
             for step in (spot.first, spot.last):
                 if problem := damage(loop.state(step), generation=findings.generation):
@@ -146,7 +137,7 @@ class Check:
 
     def _figures(
         self, spot: Spot, where: str, loop: Loop, recorded: Recorded, following: list[float]
-    ) -> tuple[list[Figure], list[str]]:
+    ) -> tuple[list[stretch.Figure], list[str]]:
         """The figures of a spot, and notes. Raises Unchecked."""
         declared, precision, world_size = self.run.computation.precision, loop.computed_in, self.run.shape.world_size
         saved = Streams.saved(self.run, loop.state(spot.first), world_size)
@@ -167,23 +158,25 @@ class Check:
                 "how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
             )
         if plain.masks == "others":
-            draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(DRAWS)]
-            figures, notes = judged_of_draws(recorded, draws, precision)
-            note = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
+            draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(stretch.DRAWS)]
+            figures, notes = stretch.judged_of_draws(recorded, draws, precision)
+            note = (
+                f"its masks of dropout cannot be drawn again in one process: held against {stretch.DRAWS} other draws"
+            )
             return figures, [note, *notes]
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
-        apart, differing = difference(recorded, plain, losses_of=1 if lossy else None)
+        apart, differing = stretch.difference(recorded, plain, losses_of=1 if lossy else None)
         replicas = self._replicas(plain, loop, spot.last) if normalised else None
 
-        def judged_with(other: Computed) -> tuple[list[Figure], list[str]]:
+        def judged_with(other: Computed) -> tuple[list[stretch.Figure], list[str]]:
             """Judge, where rounding moves the plain loop to `other`."""
-            rounding, _ = difference(other, plain, other.before)
-            figures, notes = judged(precision, apart, differing, rounding, lossy)
+            rounding, _ = stretch.difference(other, plain, other.before)
+            figures, notes = stretch.judged(precision, apart, differing, rounding, lossy)
             limit = next((figure.limit for figure in figures if figure.name == "buffers"), None)
             if replicas is not None and limit is not None:
-                figures.append(Figure("statistics of replicas", replicas, limit, 0.0))
-            return [*figures, *judged_following(following, plain, other, precision)], notes
+                figures.append(stretch.Figure("statistics of replicas", replicas, limit, 0.0))
+            return [*figures, *stretch.judged_following(following, plain, other, precision)], notes
 
         figures, notes = judged_with(plain)
         if all(figure.passed for figure in figures):
@@ -192,18 +185,17 @@ class Check:
         # In fp32 masks might be drawn in another order.
         if declared not in NOISE and plain.masks == "none":
             return judged_with(again(precision="fp32"))
-        noise = NOISE.get(declared, NOISE["fp32"])
-        if precision != declared:  # the task's own code rounds, whatever the run's precision is
-            noise = torch.finfo(AUTOCAST[precision]).eps / 2
+        own = precision != declared  # the task's own code rounds, whatever the run's precision is
+        noise = torch.finfo(AUTOCAST[precision]).eps / 2 if own else NOISE.get(declared, NOISE["fp32"])
         return judged_with(again(noise=noise))
 
     def _replicas(self, plain: Computed, loop: Loop, step: int) -> float | None:
         """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
         recorded = loop.statistics(step, loop.read(step))
         figures = [
-            batch_norm.difference(mine, candidates, before)
+            stretch.statistics_apart(mine, candidates, before)
             for mine, (before, candidates) in zip(recorded, plain.replicas, strict=False)
-            if batch_norm.unlike(mine, recorded[0])  # some have the first one's after each step
+            if stretch.unlike(mine, recorded[0])  # some have the first one's after each step
         ]
         return most(figures) if figures else None
 
@@ -221,7 +213,7 @@ class Check:
                 f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
             )
 
-    def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[Figure]:
+    def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[stretch.Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
         if (last := evaluated.last_recorded(self.places.work, spot.last)) is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")

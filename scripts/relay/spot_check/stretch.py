@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from relay.equivalence.figures import by_kind, distance, most, norm, share
-from relay.equivalence.plain import State, Tensors
+from relay.equivalence.plain import State, Statistics, Tensors, floating
 from relay.equivalence.trials import EXACT, GRADIENT_LIMITS, LOSS_LIMITS
 from relay.equivalence.verdict import Limited
 from relay.spot_check.loop import Computed, Recorded
@@ -124,6 +124,20 @@ def _optimizer(mine: Tensors, plain: Tensors) -> float:
         share(distance([(mine[name], plain[name]) for name in names]), norm(plain[name] for name in names))
         for names in by_kind(plain).values()
     )
+
+
+def unlike(one: Statistics, other: Statistics) -> bool:
+    """Whether any buffer differs."""
+    return any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def statistics_apart(recorded: Statistics, candidates: Sequence[Statistics], before: Statistics) -> float:
+    """How far a replica's statistics are from the nearest candidate, relative to how far that has moved; L2 norms."""
+    figures = []
+    for candidate in candidates:
+        off, moved = (distance([(one[n], candidate[n]) for n in floating(candidate)]) for one in (recorded, before))
+        figures.append(share(off, moved))
+    return min(figures)
 
 
 def judged(

@@ -158,13 +158,6 @@ def _within(engine: Any, context: Callable[[], AbstractContextManager[Any]], *me
         setattr(engine, name, within(getattr(engine, name)))
 
 
-def _configures_masters() -> bool:
-    """Whether this version has one place where the type of what is optimised is chosen (it came after 0.18.0)."""
-    from deepspeed.runtime.base_optimizer import ZeROOptimizer
-
-    return hasattr(ZeROOptimizer, "_configure_master_weights")
-
-
 @contextmanager
 def _floats_kept() -> Iterator[None]:
     """Within, `.float()` and DeepSpeed's FloatTensor leave float64 as it is: of norms, and up to 0.18.0 of all else."""
@@ -189,7 +182,7 @@ def _masters_in_float64() -> AbstractContextManager[Any]:
     """A context in which an engine keeps what it optimises in float64."""
     from deepspeed.runtime.base_optimizer import ZeROOptimizer
 
-    if not _configures_masters():
+    if not hasattr(ZeROOptimizer, "_configure_master_weights"):  # one place for the type, which came after 0.18.0
         return _floats_kept()
     configure = ZeROOptimizer._configure_master_weights
 

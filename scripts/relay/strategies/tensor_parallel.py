@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -41,9 +41,12 @@ class TensorParallel(Strategy):
         options={"loss_parallel": False},
     )
     loss_parallel = False
+    around_loss: type[AbstractContextManager[Any]] = WholeNumbers
 
     def build(self, loss_parallel: bool) -> None:
         self.loss_parallel = loss_parallel
+        if loss_parallel:  # the loss is that of outputs alone, and stays divided
+            self.around_loss = nullcontext
         self.tensor = self.ranks.mesh(self.ranks.world_size)
         self.model = self.task.model()
         split(self.task, self.model, self.tensor, classes_sharded=loss_parallel)
@@ -56,10 +59,6 @@ class TensorParallel(Strategy):
         with sharded_loss() if self.loss_parallel else nullcontext():
             loss: torch.Tensor = whole(super().train_step(batch))
         return loss
-
-    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
-        with nullcontext() if self.loss_parallel else WholeNumbers():
-            return super().loss(outputs, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)

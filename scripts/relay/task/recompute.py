@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -30,15 +30,12 @@ def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
             return once(*arguments, **keywords)
         if torch.compiler.is_compiling():  # the compiler updates statistics once
             return checkpoint(once, *arguments, use_reentrant=False, **keywords)
-        return checkpoint(once, *arguments, use_reentrant=False, context_fn=partial(_contexts, self), **keywords)
+        # The contexts of the first and of the second time.
+        contexts = lambda: (nullcontext(), StatisticsKept(self))  # noqa: E731
+        return checkpoint(once, *arguments, use_reentrant=False, context_fn=contexts, **keywords)
 
     described = {"forward": forward, "recomputed": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), described)
-
-
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], StatisticsKept]:
-    """Those of the first and of the second time that a block is computed."""
-    return nullcontext(), StatisticsKept(block)
 
 
 class StatisticsKept:
