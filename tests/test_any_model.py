@@ -32,7 +32,7 @@ class Task(relay.Task):
 # As in Hugging Face's models: a norm that computes in float32, a matrix that takes it, and a loss of float32.
 LOWERED = """
     def datasets(self, folder):
-        return [TensorDataset(numbers(n, 8), torch.arange(n) % 3) for n in (64, 16)]
+        return [TensorDataset(numbers(n, 8), torch.arange(n) % 3) for n in (128, 16)]
 
     def model(self):
         class Block(nn.Module):
@@ -49,6 +49,24 @@ LOWERED = """
 
     def loss(self, outputs, batch):
         return F.cross_entropy(outputs.float(), batch[1])
+"""
+# It autocasts by itself, and its loss reads the parameters, of which a process may have parts.
+AUTOCASTING = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 24), torch.arange(n) % 5) for n in (128, 16)]
+
+    def model(self):
+        class Net(nn.Sequential):
+            def forward(self, x):
+                with torch.autocast(x.device.type, torch.bfloat16):
+                    return super().forward(x)
+
+        self.net = Net(nn.Linear(24, 96), nn.ReLU(), nn.Linear(96, 96), nn.LayerNorm(96), nn.Linear(96, 5))
+        return self.net
+
+    def loss(self, outputs, batch):
+        penalty = sum(each.pow(2).sum() + each.norm() for each in self.net.parameters())
+        return F.cross_entropy(outputs, batch[1]) + 0.01 * penalty
 """
 SEGMENTATION = """
     def datasets(self, folder):
@@ -70,14 +88,33 @@ def written(folder: Path, text: str) -> Any:
     return spec_of(file.stem, str(file))
 
 
+AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those of it"
+
+
 @pytest.mark.slow
-def test_a_right_training_is_proven_whose_model_computes_in_float32_by_itself(tmp_path: Path) -> None:
-    run = gate_of(written(tmp_path, LOWERED), tmp_path / "data", "fsdp", 2, batch=8)
+@pytest.mark.parametrize(
+    ("text", "strategy", "note"),
+    [
+        pytest.param(LOWERED, "fsdp", KEPT, id="computes in float32 by itself"),
+        pytest.param(AUTOCASTING, "tensor_parallel", AUTOCASTS, id="autocasts by itself, with a penalty on weights"),
+        pytest.param(AUTOCASTING, "fsdp", AUTOCASTS, id="the same, sharded"),
+    ],
+)
+def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, text), tmp_path / "data", strategy, 2, batch=8, own_batches=[64])
     verdict = verdict_of(run, tmp_path / "data", tmp_path)
-    assert verdict["problems"] == []
+    assert (verdict["problems"], verdict["own_batches"][0]["problems"]) == ([], [])
     assert verdict["equivalent"] is True
     assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
-    assert KEPT in verdict["notes"]
+    assert note in verdict["notes"]
+
+
+@pytest.mark.slow
+def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, AUTOCASTING), tmp_path / "data", "wrong_beyond_eight", 2, batch=8, own_batches=[64])
+    (own,) = verdict_of(run, tmp_path / "data", tmp_path)["own_batches"]
+    failed = {part["name"] for part in own["parts"] if not part["passed"]}
+    assert {"algorithm: losses", "own precision: losses", "gradient: parameters"} <= failed
 
 
 @pytest.mark.slow

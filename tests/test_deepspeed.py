@@ -48,8 +48,21 @@ def test_it_trains_what_the_reference_trains_and_divides_its_part(verdicts: dict
 # A training under DeepSpeed goes on at another number of processes, and under another of its strategies.
 
 
+class Counting(torch.optim.SGD):
+    """Its rate follows from its steps, which it counts in its groups."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+            group["lr"] = 0.1 / group["steps"]
+        return super().step(closure)
+
+
 def _train(ranks: Ranks, strategy: str, place: Path, *, resumes: bool) -> None:
     task = of_task("gpt-tiny", place / "text", "fp64")
+    task.own.optimizer = lambda parameters: Counting(  # type: ignore[method-assign]
+        [{"params": [each for each in parameters if (each.dim() > 1) is matrix]} for matrix in (True, False)], lr=0.1
+    )
     trained = built(strategy, ranks, task)
     if resumes:
         trained.load(place / "middle")

@@ -14,13 +14,6 @@ from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.strategy_files import find
 
 
-def test_one_reference_serves_all_strategies_of_a_task() -> None:
-    references = {planned(strategy, devices)[1].id for strategy, devices in (("cpu", 1), ("ddp", 2), ("ddp", 4))}
-    assert len(references) == 1
-    assert references != {planned("cpu", precision="fp64")[1].id}
-    assert references == {planned("cpu", global_batch_size=32)[1].id}  # proven at the same small batch
-
-
 @pytest.mark.slow
 def test_a_right_strategy_passes(gates: Gates) -> None:
     verdict = gates.verdict("ddp", 2, start=launch)

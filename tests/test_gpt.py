@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay.task.bound import BoundTask
 from relay.tasks._gpt import MoE
 from short_tasks import task
 
@@ -21,17 +20,12 @@ def _fixed() -> Iterator[None]:
         yield
 
 
-def trained_by(name: str, precision: str = "fp64") -> BoundTask:
-    """A task in its own width."""
-    return task(name, precision, options={"width": 64})
-
-
 # What it computes
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
 def test_no_token_sees_a_later_one(name: str) -> None:
-    model = trained_by(name).model()
+    model = task(name, "fp64", options={"width": 64}).model()
     tokens = torch.randint(256, (2, 64))
     changed = tokens.clone()
     changed[:, 40] = (changed[:, 40] + 1) % 256

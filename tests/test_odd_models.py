@@ -222,15 +222,12 @@ class Seen(ABC, nn.Module):  # as torch's FakeQuantize
         return x + self.seen
 
 
-def test_a_buffer_that_a_module_changes_is_frozen() -> None:
+def test_a_buffer_that_a_module_changes_is_frozen_or_where_no_checkpoint_holds_it_the_reason() -> None:
     model, batch = nn.Sequential(Seen()), torch.ones(3, 2)
     stilled = still(model, lambda whole: whole(batch))
     assert (stilled.buffers, stilled.moving) == (("0.seen",), ())
     assert torch.equal(model(batch), model(batch))
-
-
-def test_a_buffer_that_no_checkpoint_holds_is_the_reason() -> None:
-    model, batch = nn.Sequential(Seen(persistent=False)), torch.ones(3, 2)
+    model = nn.Sequential(Seen(persistent=False))
     assert still(model, lambda whole: whole(batch)).unrepeatable.startswith(
         "the forward pass changes buffers that no checkpoint holds (0.seen), so that each job would begin with others"
     )

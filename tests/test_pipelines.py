@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from gate_runs import Gates, planned
+from gate_runs import Gates
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec.requirements import SCHEDULES
 from relay.spec.tasks import TaskSpec
+from relay.strategies._clipping import local
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
@@ -103,11 +103,6 @@ def train_split(case: Case, ranks: Ranks, folder: Path) -> dict[str, Any] | None
     }
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This process's part of it."""
-    return tensor.to_local() if isinstance(tensor, dist.tensor.DTensor) else tensor
-
-
 def _train_all(ranks: Ranks, folder: Path, cases: list[Case]) -> None:
     for number, case in enumerate(cases):
         found = train_split(case, ranks, folder / str(number))
@@ -178,8 +173,3 @@ def test_the_gate_fails_stages_whose_static_graph_averages_too_early(gates: Gate
     assert verdict["equivalent"] is False
     failed = {part["name"] for part in verdict["parts"] if not part["passed"]}
     assert {"algorithm: losses", "algorithm: parameters"} <= failed
-
-
-def test_several_gpus_in_one_process_are_for_gpus() -> None:
-    with pytest.raises(AssertionError, match="in_process needs a GPU, device is cpu; use model_parallel"):
-        planned("model_parallel_in_process", 2)

@@ -54,6 +54,7 @@ def test_settings_that_differ_in_their_batch_share_a_gate_that_trains_at_each() 
     assert one.id != gate.id
     assert one.own_batches == gate.own_batches[:1]
     assert set(planned(DDP | {"global_batch_size": 64}).references) == set(found.references)
+    assert set(planned(DDP | {"precision": "fp64"}).references) != set(found.references)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.spec.tasks import TaskSpec
 from relay.strategies import _sharded
+from relay.strategies._clipping import local
 from relay.strategies.base import Strategy
 from relay.strategies.tensor_parallel import whole
 from relay.task import batches
@@ -61,13 +62,12 @@ def _drifting(ranks: Ranks, folder: Path) -> None:
         backward(self, loss)
         for parameter in self.model.parameters():
             assert parameter.grad is not None
-            gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+            gradient = local(parameter.grad)
             gradient += 1e-3 * (ranks.rank % 2)
 
     Strategy.backward = uneven  # type: ignore[method-assign]
     strategy.train_step(batch(task, strategy))
-    gradients = {n: p.grad for n, p in strategy.model.named_parameters() if n in (whole, split)}
-    gradients = {n: g.to_local() if isinstance(g, DTensor) else g for n, g in gradients.items()}
+    gradients = {n: local(p.grad) for n, p in strategy.model.named_parameters() if n in (whole, split)}
     one, other, *_ = ranks.gather(gradients)
     assert torch.equal(one[whole], other[whole])
     assert one[whole].abs().max() > 0

@@ -75,23 +75,13 @@ def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() 
 
 
 @pytest.mark.slow
-def test_runs_of_other_settings_are_checked_along_and_found_by_their_own_job(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = bench.chain("results", **OF_SIX).train(forked=True)
-    other = first.planned("other", setting_id="another").train(forked=True)
-    found = verdict(first, beside=[other])
-    assert [each["run"] for each in found] == [first.run.id]
-    assert states(other.work) == []
-    monkeypatch.setattr(spot_checked.preloaded, "start", lambda *_: pytest.fail("a process was started"))
-    assert [(each["run"], each["status"]) for each in verdict(other)] == [("other", "passed")]
-
-
-@pytest.mark.slow
-def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_checked_is_not_checked_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither with a further repeat nor, where another setting's job has checked it along, by its own job."""
     first, second = trained(bench, 2)
-    before = verdict(first)
-    assert (before[0]["status"], before[0]["generation"], states(first.work)) == ("passed", "first", [])
+    other = first.planned("other", setting_id="another").train(forked=True)
+    before = verdict(first, beside=[other])
+    assert [(each["run"], each["status"], each["generation"]) for each in before] == [(first.run.id, "passed", "first")]
+    assert states(first.work) == states(other.work) == []
     checked: list[str] = []
     start = spot_checked.preloaded.start
 
@@ -101,9 +91,9 @@ def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(spot_checked.preloaded, "start", noted)
     found = verdict(first, second)
+    assert (found[0], found[1]["status"]) == (before[0], "passed")
+    assert [(each["run"], each["status"]) for each in verdict(other)] == [("other", "passed")]
     assert checked == [second.run.id]
-    assert found[0] == before[0]
-    assert found[1]["status"] == "passed"
 
 
 @pytest.mark.slow

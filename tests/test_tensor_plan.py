@@ -83,6 +83,12 @@ def test_tied_weights_stay_whole_and_together() -> None:
     assert not {"token", "head"} & set(units), "no unit but the model has both"
 
 
+def test_a_matrix_that_is_not_trained_is_no_share_of_the_training() -> None:
+    """Of its gradients and of the optimiser's state, each process would have nearly all."""
+    model = nn.Sequential(nn.Linear(8, 64).requires_grad_(False), nn.LayerNorm(64), nn.Linear(64, 1))
+    assert plan_of(model, (torch.zeros(2, 8),), {}, 2).share == 0
+
+
 class Between(nn.Module):
     """Two matrices with something between them."""
 

@@ -14,19 +14,19 @@ from relay.equivalence.figures import largest, scaled
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial, at_own_batch, trials
-from relay.spec.run import Gate, OwnBatch, Reference, Training, changed
+from relay.spec.run import Gate, OwnBatch, Training, changed
 
 CPU = torch.device("cpu")
 
 
-def trial(run: Training, name: str) -> Trial:
-    """The trial of that name."""
-    return {t.name: t for t in trials(run)}[name]
+def asked(run: Training, name: str, **changes: Any) -> Trial:
+    """The run's trial of that name."""
+    return replace({trial.name: trial for trial in trials(run)}[name], **changes)
 
 
 def in_trial(data: TrialData, name: str) -> TrialTask:
     """The task in that trial."""
-    return data.task(trial(data.run, name))
+    return data.task(asked(data.run, name))
 
 
 def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:
@@ -65,7 +65,7 @@ def test_a_limit_follows_rounding_as_long_as_faults_are_larger(
 ) -> None:
     """Gradients in fp16 move one step by 3e-4."""
     run, _ = planned("cpu")
-    twin = trial(run, "smooth twin")
+    twin = asked(run, "smooth twin")
     known = {"steps": 1, "slowdown": 1, "scale": 1.0, "ended": "", "rounding": {"parameters": moved}}
     found = twin.as_far_as(known).limit_of("parameters")
     assert found == (limit and pytest.approx(limit))
@@ -76,11 +76,6 @@ def test_a_limit_follows_rounding_as_long_as_faults_are_larger(
 
 
 # How far a reference goes: rounding, measured on itself, bounds the steps; what is not finite is no verdict
-
-
-def asked(run: Reference, name: str, **changes: Any) -> Trial:
-    """The run's trial of that name."""
-    return replace({trial.name: trial for trial in trials(run)}[name], **changes)
 
 
 def in_parts(trial: Trial, data: TrialData, parts: int) -> dict[str, Any]:

@@ -23,21 +23,15 @@ from relay.run_folder.faults import Fault
 from relay.strategies.base import Replica
 
 
-@pytest.mark.parametrize(("figure", "passes"), [(0.0, True), (1e-9, True), (1.1e-9, False), (math.inf, False)])
+@pytest.mark.parametrize(("figure", "passes"), [(1e-9, True), (1.1e-9, False), (math.inf, False), (math.nan, False)])
 def test_a_part_passes_up_to_its_limit(figure: float, passes: bool) -> None:
     verdict = Verdict("a-gate")
     verdict.add(Part("algorithm", "losses", "largest loss difference", figure, 1e-9))
     told = verdict.as_dict()
     assert told["equivalent"] is passes
     assert told["parts"][0]["passed"] is passes
-    assert told["max_loss_difference"] == figure
+    assert told["max_loss_difference"] is figure
     assert bool(told["problems"]) is not passes
-
-
-def test_what_is_no_number_never_passes() -> None:
-    verdict = Verdict("a-gate")
-    verdict.add(Part("algorithm", "losses", "largest loss difference", math.nan, 1e-9))
-    assert verdict.problems == ["algorithm: losses: largest loss difference: nan, allowed is 1e-09"]
 
 
 def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
@@ -53,12 +47,9 @@ def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_f
     assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
 
 
-def test_complex_outputs_are_compared() -> None:
+def test_complex_outputs_are_compared_and_something_is_infinitely_more_than_nothing() -> None:
     one, other = (leaves_of({"spectrum": torch.tensor([[1 + 1j], [imaginary]])}, {}) for imaginary in (2j, 2.5j))
     assert apart(one, other) == 0.5 / 2.5
-
-
-def test_something_is_infinitely_more_than_nothing() -> None:
     assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
 
 
@@ -114,13 +105,18 @@ def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], p
     assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
 
 
-def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes() -> None:
-    said = "RuntimeError: aten.mul.Tensor: in-place operations that require placement changes are not supported. "
-    fault = Fault(error=f"{said}{'DTensorSpec ' * 100}", rank=0, kind="RuntimeError", mistake=False, time=0.0)
-    told = cannot_run(fault, "")
-    assert told.startswith(f"it cannot run this training: {said}")
-    assert "take an optimiser and layers of torch's, or a strategy that keeps parameters whole" in told
-    assert len(told) < 700
-    said = "RuntimeError: your module has parameters that were not used in producing loss."
-    fault = Fault(error=said, rank=0, kind="RuntimeError", mistake=False, time=0.0)
-    assert "find_unused_parameters: true" in cannot_run(fault, "")
+@pytest.mark.parametrize(
+    ("said", "helps"),
+    [
+        ("aten.mul.Tensor: in-place operations " + "DTensor " * 99, "take an optimiser and layers of torch's, or a "),
+        ("your module has parameters that were not used in producing loss.", "find_unused_parameters: true"),
+        ("aten.mm.default got mixed torch.Tensor and DTensor", "a divided parameter, which is a DTensor, meets an"),
+        ("Cannot copy out of meta tensor; no data!", "a stage reads a parameter that another process holds"),
+    ],
+)
+def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes(said: str, helps: str) -> None:
+    error = f"RuntimeError: {said}"
+    told = cannot_run(Fault(error=error, rank=0, kind="RuntimeError", mistake=False, time=0.0), "")
+    assert told.startswith(f"it cannot run this training: {error[:60]}")
+    assert helps in told
+    assert len(told) < 750

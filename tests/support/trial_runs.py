@@ -13,7 +13,6 @@ from preloaded import spawned
 from relay.equivalence import gate, reference
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
-from relay.equivalence.trials import trials
 from relay.process.ranks import Ranks
 from relay.spec.recipe import Batch, Length
 from relay.spec.run import Gate, OwnBatch
@@ -78,13 +77,8 @@ def gate_of(
 def reference_of(run: Gate, folder: Path, place: Path) -> Path:
     """The file of a gate's reference, trained here."""
     deterministic()
-    data, file = TrialData(run, folder, CPU), place / "reference.pt"
-    trained: dict[str, Any] = {"made_with": reference.made_with(folder, CPU)}
-    if reason := reference.unprovable(data):
-        trained["unprovable"] = reason
-    else:
-        trained |= {trial.name: reference.train(trial, data) for trial in trials(run, lossy=True)}
-    reference.write(file, trained)
+    file = place / "reference.pt"
+    reference.write(file, reference.of_all_trials(TrialData(run, folder, CPU)))
     return file
 
 

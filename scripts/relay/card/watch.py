@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves
 
 from relay.task import calls
-from relay.task.modes import FunctionMode, OperationMode, arguments_by_name, flops
+from relay.task.modes import FunctionMode, Operations, arguments_by_name, flops
 
 NORMS = ("batch_norm",)
 # Cross entropy without these is what strategies can divide by classes.
@@ -42,7 +41,7 @@ class CardObserver(calls.PassObserver):
     def watching(self) -> Iterator[None]:
         """Watch what is computed within."""
         fused_off = sdpa_kernel(SDPBackend.MATH)  # fused kernels draw where nobody sees it
-        with super().watching(), fused_off, _Operations(self):
+        with super().watching(), fused_off, Operations(self._operation):
             yield
 
     def called(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -69,6 +68,16 @@ class CardObserver(calls.PassObserver):
         parts = [*self.running[-1:], *(name for name, _ in self.functions[:1] if not own)]
         return ": ".join(filter(None, parts)) or "model"
 
+    def _operation(self, func: Any, _: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Count an operation, and note whether it draws: most that torch marks draw where a probability is above 0."""
+        name = func._overloadpacket.__name__
+        self.uncounted |= "rnn" in name
+        if torch.Tag.nondeterministic_seeded in func.tags and torch._C._current_graph_task_id() == -1:
+            named = arguments_by_name(func, args, kwargs)
+            if not any(named.get(chance) == 0 for chance in ("dropout_p", "dropout", "drop_p")):
+                self.drawn(name)
+        self.counted += flops(func, args, kwargs, result)
+
     def drawn(self, operation: str) -> None:
         """An operation has drawn random numbers."""
         held = vars(self.module) if self.module is not None else {}
@@ -78,26 +87,6 @@ class CardObserver(calls.PassObserver):
         names = [type(self.module).__name__.lower(), operation, *(name for name, _ in self.functions)]
         is_dropout = any(chance > 0 for chance in chances) or any("drop" in name for name in names)
         (self.dropout if is_dropout else self.draws).setdefault(self.here)
-
-
-class _Operations(OperationMode):
-    """Which operations draw: torch marks them, and most of those with a probability draw only where it is above 0."""
-
-    def __init__(self, watch: CardObserver) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of an operation, which is counted."""
-        name = func._overloadpacket.__name__
-        self.watch.uncounted |= "rnn" in name
-        if torch.Tag.nondeterministic_seeded in func.tags and torch._C._current_graph_task_id() == -1:
-            named = arguments_by_name(func, args, kwargs)
-            if not any(named.get(chance) == 0 for chance in ("dropout_p", "dropout", "drop_p")):
-                self.watch.drawn(name)
-        result = func(*args, **kwargs)
-        self.watch.counted += flops(func, args, kwargs, result)
-        return result
 
 
 class LossCalls(FunctionMode):
@@ -111,7 +100,7 @@ class LossCalls(FunctionMode):
     def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a function, whose arguments are looked at."""
         result = func(*args, **kwargs)
-        shapes = [tuple(each.shape) for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)]
+        shapes = [tuple(each.shape) for each in calls.tensors_in((args, dict(kwargs)))]
         joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
         if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
             self.broadcast = max([self.broadcast, *joined])
@@ -121,5 +110,5 @@ class LossCalls(FunctionMode):
 
     def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
-        held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
+        held = {each.untyped_storage()._cdata for each in calls.tensors_in(outputs)}
         return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

@@ -85,10 +85,10 @@ def unjudged(
     if attempt > 1:
         return {}
     open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
-    known = {spec: file for spec, file in open_.items() if file == own_reference or file.is_file()}
-    datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in known}
+    with_reference = {spec: file for spec, file in open_.items() if file == own_reference or file.is_file()}
+    datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in with_reference}
     whole = {folder for folder in {*datasets.values()} if _is_whole(folder)}
-    return {spec: file for spec, file in known.items() if datasets[spec] in whole}
+    return {spec: file for spec, file in with_reference.items() if datasets[spec] in whole}
 
 
 def _is_whole(dataset: Path) -> bool:

@@ -24,7 +24,8 @@ from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws
-from relay.task.modes import Work, optimizers_outside
+from relay.task.modes import Work
+from relay.task.still import Stilled
 
 
 class EndedEarlyError(Exception):
@@ -33,20 +34,18 @@ class EndedEarlyError(Exception):
 
 @dataclass
 class AsTrained(TrialTask):
-    """The task as a run trains it, dropout and BatchNorm included; not compiled, so that its operations are seen."""
+    """The task as a run trains it, dropout and BatchNorm included; not compiled, so that its operations are seen.
+
+    Random numbers are noted, and those of every sample made alike.
+    """
 
     draws: Draws = field(default_factory=lambda: Draws(told_apart=True))
+    stilled: Stilled = field(default_factory=lambda: Stilled(draws=True))
 
     def built(self) -> nn.Module:
         """The model as the user's file builds it."""
         self.compiled = False
         return self.as_written()
-
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Random numbers are noted, and those of every sample made alike."""
-        with self.in_float64(), self.draws.fixed(), optimizers_outside():
-            yield
 
 
 @dataclass

@@ -61,13 +61,16 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
     the end. A strategy that fails at one batch, for lack of memory perhaps, has shown what it does at smaller ones.
     """
     verify_on_further_nodes(dataset, run.shape.nodes, ranks)
-    known, here = reference.read(trained), reference.made_with(dataset, ranks.device)
-    reference.check_made_with(known, here, trained)
-    verdict = Verdict(run.id, figures=here, unprovable=known.get("unprovable"))
+    results, here = reference.read(trained), reference.made_with(dataset, ranks.device)
+    reference.check_made_with(results, here, trained)
+    verdict = Verdict(run.id, figures=here, unprovable=results.get("unprovable"))
     if verdict.unprovable:
         return verdict
     data = TrialData(run, dataset, ranks.device)
-    _at_proof_batch(verdict, run, data, known, folder / CHECKPOINTS, ranks)
+    data.computed_in = results.get("computed_in", run.computation.precision)
+    if data.computed_in != run.computation.precision:
+        verdict.notes.append(f"the model or the loss computes in {data.computed_in} by itself: limits are those of it")
+    _at_proof_batch(verdict, run, data, results, folder / CHECKPOINTS, ranks)
     for own in run.own_batches:
         if ranks.rank == 0:
             write_json(folder / UNFINISHED, verdict.as_dict() | {"at": asdict(own)})
@@ -80,20 +83,20 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
 
 
 def _at_proof_batch(
-    verdict: Verdict, run: Gate, data: TrialData, known: dict[str, Any], checkpoints: Path, ranks: Ranks
+    verdict: Verdict, run: Gate, data: TrialData, results: dict[str, Any], checkpoints: Path, ranks: Ranks
 ) -> None:
     """Every trial that the reference knows, the training between its steps, and where the first failed one parts."""
     _use_threads(run)
-    run_trials = trials(run, lossy=bool(run.strategy.lossy))
+    run_trials = trials(run, data.computed_in, lossy=bool(run.strategy.lossy))
     for trial in run_trials:
-        changes = judged.judge(verdict, trial, data, known[trial.name], ranks)
+        changes = judged.judge(verdict, trial, data, results[trial.name], ranks)
         verdict.notes += changes if trial.name == "algorithm" else []
     captures = strategies.load(run.strategy.name).capture_after
-    if run.computation.cuda_graph and captures and "own precision" in known:
-        judged.judge_replayed(verdict, run_trials, data, known["own precision"], ranks)
-    slowdown = known.get("own precision", {}).get("slowdown", 1)
+    if run.computation.cuda_graph and captures and "own precision" in results:
+        judged.judge_replayed(verdict, run_trials, data, results["own precision"], ranks)
+    slowdown = results.get("own precision", {}).get("slowdown", 1)
     between.judge(verdict, data, checkpoints, ranks, slowdown=slowdown)
-    judged.find_parting(verdict, [trial.as_far_as(known[trial.name]) for trial in run_trials], data, ranks)
+    judged.find_parting(verdict, [trial.as_far_as(results[trial.name]) for trial in run_trials], data, ranks)
 
 
 def _at_own_batch(verdict: Verdict, gate: Gate, own: OwnBatch, data: TrialData, ranks: Ranks) -> None:
@@ -101,7 +104,7 @@ def _at_own_batch(verdict: Verdict, gate: Gate, own: OwnBatch, data: TrialData, 
     run = at_own_batch(gate, own)
     _use_threads(run)
     its_data, its_trials = data.of(run), []
-    for trial in own_batch_trials(run):
+    for trial in own_batch_trials(run, data.computed_in):
         plain = reference.of_own_batch(trial, its_data, ranks)
         counted = trial.name == "algorithm" and not run.computation.compile
         per_sample = ranks.gather(verdict.per_sample)[0] if counted else ()

@@ -53,7 +53,7 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
     elif ranks.rank == 0:
         reporting = [objects for objects in observed if objects[0].replica.reports]
         reporting.sort(key=lambda objects: objects[0].replica.index)
-        _resumed(verdict, precision, journey, [figure for _, figure in lost_of_ranks], reporting)
+        _resumed(verdict, data, journey, [figure for _, figure in lost_of_ranks], reporting)
         outputs = batches.joined([first_seen.outputs[BEFORE] for first_seen, _ in reporting])
         _predicted(verdict, data, task, expected, outputs)
     ranks.wait_for_files()
@@ -74,12 +74,13 @@ def _lost(saved: Held, loaded: Held) -> tuple[bool, float]:
 
 def _resumed(
     verdict: Verdict,
-    precision: str,
+    data: TrialData,
     journey: Journey,
     lost_of_ranks: Sequence[float],
     reporting: Sequence[tuple[Observed, Observed]],
 ) -> None:
     """Compare the object that has loaded the checkpoint with the one that has saved it."""
+    precision = data.run.computation.precision
     saved, loaded = journey.saved.model, journey.loaded.model
     if saved.keys() != loaded.keys():
         verdict.problems.append(f"between steps: a checkpoint's model has other names, in {precision}")
@@ -90,7 +91,7 @@ def _resumed(
     curves = [(first.losses[BEFORE:], second.losses) for first, second in reporting]
     unbroken, resumed = torch.tensor(curves, dtype=torch.float64).mean(0)
     what = f"largest loss difference between going on and loading a checkpoint, in {precision}"
-    verdict.add(Part("own precision", "resumed", what, scaled(resumed, unbroken), LOSS_LIMITS[precision]))
+    verdict.add(Part("own precision", "resumed", what, scaled(resumed, unbroken), LOSS_LIMITS[data.computed_in]))
 
 
 def _predicted(
@@ -104,7 +105,7 @@ def _predicted(
             f"low precision: in {precision} it predicts in {short(mine.dtype)}; expected is {short(its.dtype)}"
         )
     figure = _relative(outputs, expected)
-    limit = max(OUTPUT_LIMITS[precision], sum(lossy.values()))
+    limit = max(OUTPUT_LIMITS[data.computed_in], sum(lossy.values()))
     if not figure <= limit:  # measured only where it matters: trainings that are as right
         halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, moved=True)
         rounding = most((_relative(halves, expected), _relative(moved, expected)))

@@ -23,6 +23,17 @@ HELPS = (
         "false`, because a sharded parameter is freed after the forward pass",
     ),
     (
+        r"meta tensor",
+        "a stage reads a parameter that another process holds, as a loss does that reads parameters: take a strategy "
+        "in which each process has the model, such as ddp or fsdp",
+    ),
+    (
+        r"mixed torch\.Tensor and DTensor",
+        "a divided parameter, which is a DTensor, meets an ordinary tensor: where a loss reads parameters, let it make "
+        "a number of each one first, as `each.square().sum()` does, or take a strategy that keeps them whole, such as "
+        "ddp",
+    ),
+    (
         r"DTensor|sharding strategy",
         "divided parameters are DTensors, which lack this operation: take an optimiser and layers of torch's, or a "
         "strategy that keeps parameters whole, such as ddp",
@@ -42,7 +53,9 @@ def cannot_run(fault: Fault, task: str) -> str:
     that of torch's own where none did.
     """
     frames = list(FRAME.finditer(fault.traceback))
-    own = [frame for frame in frames if _beside(Path(frame["file"]), task)]
+    paths = [(frame, Path(frame["file"])) for frame in frames]
+    folder = Path(task).parent if task else None
+    own = [frame for frame, path in paths if OWN_TASK in path.parts or path.parent == folder]
     place = ""
     if last := (own or frames)[-1:]:
         place = f" {last[0]['file'] if own else Path(last[0]['file']).name}:{last[0]['line']}"
@@ -51,10 +64,6 @@ def cannot_run(fault: Fault, task: str) -> str:
     helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, fault.error)), "")
     said = fault.error if len(fault.error) <= MOST_LETTERS else f"{fault.error[:MOST_LETTERS].rstrip()} …"
     return f"{CANNOT_RUN}:{place} {said}{helps}"
-
-
-def _beside(file: Path, task: str) -> bool:
-    return OWN_TASK in file.parts or bool(task and file.parent == Path(task).parent)
 
 
 def refusing(problems: Sequence[str]) -> str:

@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -60,19 +59,28 @@ def main(arguments: list[str]) -> None:
     machine.set_precision(run.computation.precision)
     deterministic()
     data = TrialData(run, given.dataset, gpu(0) if run.shape.device == "cuda" else torch.device("cpu"))
-    here = {"made_with": made_with(given.dataset, data.device)}
-    if reason := unprovable(data):
-        write(given.output, {**here, "unprovable": reason})
+    write(given.output, whole := of_all_trials(data))
+    if reason := whole.get("unprovable"):
         print(f"reference {run.id}: {reason}", flush=True)
         return
-    check_float32(run.computation.precision, data.device)
-    trained: dict[str, dict[str, Any]] = {trial.name: train(trial, data) for trial in trials(run, lossy=True)}
-    write(given.output, {**trained, **here})
-    for name, result in trained.items():
+    for name, result in ((name, result) for name, result in whole.items() if "losses" in result):
         summary = f"{result['steps']} steps, last loss {result['losses'][-1]:.4f}, rounding {result['rounding']}"
         print(f"reference {run.id}: {name}: {summary}", flush=True)
     if given.beside:  # of strategies nothing is imported before
         imported("equivalence.gate").judge_beside(given.beside, given.dataset)
+
+
+def of_all_trials(data: TrialData) -> dict[str, Any]:
+    """What gates compare with: the result of each trial, by its name; or `unprovable`, why there is none.
+
+    Raises UserError as `unprovable`, `check_float32` and `train` do.
+    """
+    here = {"made_with": made_with(data.folder, data.device)}
+    if reason := unprovable(data):
+        return {**here, "unprovable": reason}
+    check_float32(data.run.computation.precision, data.device)
+    every = trials(data.run, data.computed_in, lossy=True)
+    return {**here, "computed_in": data.computed_in, **{trial.name: train(trial, data) for trial in every}}
 
 
 def unprovable(data: TrialData) -> str | None:
@@ -179,31 +187,30 @@ def _products(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
     return [*(result.detach() for result in results), *torch.autograd.grad(loss, given)]
 
 
-# Its file: torch's own reader takes changed bytes for numbers, so that there is a checksum
+# Its file: torch's own reader takes changed bytes for numbers, so that it begins with a checksum
+
+CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 def write(file: Path, trained: dict[str, Any]) -> None:
     """Write a reference, all of it or none. Raises OSError."""
     buffer = io.BytesIO()
     torch.save(trained, buffer)
-    content = buffer.getvalue()
-    checksum = hashlib.sha256(content).hexdigest()
     partial = file.with_suffix(".partial")
-    torch.save({"content": torch.frombuffer(bytearray(content), dtype=torch.uint8), "sha256": checksum}, partial)
+    partial.write_bytes(hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
     partial.rename(file)
 
 
 def read(file: Path) -> dict[str, Any]:
     """A reference. Raises UserError where its file is damaged: that says nothing of a strategy."""
     try:
-        whole: dict[str, Any] = torch.load(file, weights_only=True)
-        content = whole["content"].numpy().tobytes()
-        if hashlib.sha256(content).hexdigest() != whole["sha256"]:
+        whole = file.read_bytes()
+        checksum, content = whole[:CHECKSUM_BYTES], whole[CHECKSUM_BYTES:]
+        if hashlib.sha256(content).digest() != checksum:
             raise ValueError("its bytes were changed")
-        trained: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    except (OSError, EOFError, RuntimeError, UnpicklingError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:100] or type(error).__name__
-        raise UserError(f"{file}: is damaged ({reason}); remove it, and start the same call again") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: is damaged ({error}); remove it, and start the same call again") from None
+    trained: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
     return trained
 
 

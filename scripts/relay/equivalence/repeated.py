@@ -35,16 +35,9 @@ class Repeated:
     end: State
 
     def __init__(
-        self,
-        data: TrialData,
-        task: AsTrained,
-        replicas: int,
-        requirements: Requirements,
-        *,
-        alike: bool = False,
+        self, data: TrialData, task: AsTrained, replicas: int, requirements: Requirements, *, alike: bool = False
     ) -> None:
-        self.data, self.task, self.replicas = data, task, replicas
-        self.requirements = requirements
+        self.data, self.task, self.replicas, self.requirements = data, task, replicas, requirements
         self.parts = declared_parts(data.run, requirements)
         if requirements.copies_model:
             self.parts *= data.run.shape.devices_per_process

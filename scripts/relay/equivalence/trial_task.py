@@ -23,6 +23,7 @@ from relay.task.bound import BoundTask
 from relay.task.data import Mapped
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
+from relay.task.lowered import computed_in
 from relay.task.modes import everywhere, optimizers_outside, outside
 from relay.task.smooth import Smooth, all_experts
 from relay.task.split import chosen
@@ -195,6 +196,13 @@ class TrialData:
         with drawn_from(0), InFloat64() as mode:
             self._small.loss(self._small.outputs(model, self.first), self.first)
         return mode.seen
+
+    @cached_property
+    def computed_in(self) -> str:
+        """The precision whose rounding the run's own training has: the run's, or a lower one of the task's own."""
+        precision = self.run.computation.precision
+        own = Trial(name="own precision", precision=precision, steps=1)
+        return precision if precision == "fp64" else computed_in(self.task(own), self.device)
 
     @cached_property
     def clip_grad_norm(self) -> float | None:

@@ -101,10 +101,13 @@ class Trial:
         return notes
 
 
-def trials(run: Training, *, lossy: bool = False) -> list[Trial]:
-    """The trials for a run of this task and precision; with or without that of lossy options."""
+def trials(run: Training, computed_in: str = "", *, lossy: bool = False) -> list[Trial]:
+    """The trials for a run of this task and precision; with or without that of lossy options.
+
+    `computed_in` is the precision whose rounding the training has, where its own code turns to a lower one.
+    """
     bounded = [replace(_LOSSY, limit=sum(run.strategy.lossy.values()))] if lossy else []
-    return [*_algorithm(run), *_precision(run), *bounded]
+    return [*_algorithm(run), *_precision(run, computed_in or run.computation.precision), *bounded]
 
 
 _LOSSY = Trial(
@@ -148,7 +151,7 @@ def _algorithm(run: Training) -> list[Trial]:
     ]
 
 
-def _precision(run: Training) -> list[Trial]:
+def _precision(run: Training, computed_in: str) -> list[Trial]:
     """In the run's own precision; chaos lets these see less, the less the lower it is."""
     if run.computation.precision == "fp64":
         return []
@@ -157,16 +160,16 @@ def _precision(run: Training) -> list[Trial]:
         what=f"the task's own training in {run.computation.precision}",
         precision=run.computation.precision,
         steps=min(20, run.length.total_steps),
-        limit=LOSS_LIMITS[run.computation.precision],
+        limit=LOSS_LIMITS[computed_in],
         compares=("losses",),
         rounding_margin=10,
         most_rounding=MOST_ROUNDING["own"],
         least_steps=5,
     )
-    if run.computation.precision in GRADIENT_LIMITS:
+    if computed_in in GRADIENT_LIMITS:
         return [own, replace(SMOOTH, name="gradient", steps=1, precision=run.computation.precision,
-            what=f"one step of SGD in {run.computation.precision}, tanh and average pooling, relative to the update",
-            limit=GRADIENT_LIMITS[run.computation.precision], least_limit=None, most_rounding=None)]  # fmt: skip
+            what=f"one step of SGD in {computed_in}, tanh and average pooling, relative to the update",
+            limit=GRADIENT_LIMITS[computed_in], least_limit=None, most_rounding=None)]  # fmt: skip
     # The task's own optimizer in the twin, too: adaptive ones have a state that SGD has not.
     adaptive = [] if run.task.optimizer == "sgd" else [OWN_OPTIMIZER]
     # Few small steps: the rounding of sums moves a right strategy's parameters by 3e-5 of their way or less, fp16
@@ -244,7 +247,7 @@ def at_own_batch(run: Gate, own: OwnBatch) -> Training:
     return changed(run, task=task, global_batch_size=own.global_batch_size, **length)
 
 
-def own_batch_trials(run: Training) -> list[Trial]:
-    """The trials at an own batch. `run` is what `at_own_batch` returns."""
-    chosen = [trial for trial in trials(run) if trial.name not in LEFT_OUT]
+def own_batch_trials(run: Training, computed_in: str) -> list[Trial]:
+    """The trials at an own batch. `run` is what `at_own_batch` returns, `computed_in` as `trials` has it."""
+    chosen = [trial for trial in trials(run, computed_in) if trial.name not in LEFT_OUT]
     return [replace(trial, **OF_TWO_STEPS) if trial.name == "smooth twin" else trial for trial in chosen]

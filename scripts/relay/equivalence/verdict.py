@@ -71,11 +71,8 @@ class Part(Limited):
     @property
     def name(self) -> str:
         """What people read."""
-        return (
-            "evaluation"
-            if (self.trial, self.compared) == ("algorithm", "outputs")
-            else f"{self.trial}: {self.compared}"
-        )
+        name = f"{self.trial}: {self.compared}"
+        return "evaluation" if name == "algorithm: outputs" else name
 
     @property
     def problem(self) -> str:

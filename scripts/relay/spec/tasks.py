@@ -33,8 +33,9 @@ class Card:
     in memory, where they take `sample_bytes` each. `random_samples`: a sample differs from epoch to epoch.
 
     Model: `parameters` are counted. `cuts` are the names of modules at which a pipeline may cut it, `uncuttable` says
-    why there are none. `matrices` is the part of the parameters that tensor parallelism splits; each of `divisible`, by
-    name, is a number that its processes must divide. `experts` are those of a mixture. `tied` are names that share a
+    why there are none. `matrices` is the part of the parameters that tensor parallelism splits, or of those that are
+    trained, where it is less; each of `divisible`, by name, is a number that its processes must divide. `experts` are
+    those of a mixture. `tied` are names that share a
     parameter. `dropout` and `batch_norm` name modules or functions, `synced` those of SyncBatchNorm, `buffers` what a
     forward pass changes beside BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside
     torch's that they come from. `differentiates`: the forward pass takes gradients. `without_gradient` are parameters

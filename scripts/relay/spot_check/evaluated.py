@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from relay.equivalence.plain import Plain, Statistics
+from relay.equivalence.plain import Plain
 from relay.process import machine
-from relay.process.ranks import Ranks
 from relay.spec.setting import TF32
-from relay.spot_check import batch_norm
 from relay.spot_check.loop import Loop
-from relay.spot_check.stretch import Figure
+from relay.spot_check.stretch import Figure, unlike
 from relay.strategies.base import Replica
-from relay.task.batches import Batch
-from relay.task.bound import BoundTask
 from relay.task.data import Mapped
 from relay.training import evaluation
 from relay.training.summary import counted_of
@@ -29,65 +27,38 @@ TEST_LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, **dict.fromkeys(TF32, 5e-4), "bf
 METRIC_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, **dict.fromkeys(TF32, 1e-2), "bf16": 2e-2, "fp16": 1e-2}
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """What an evaluation finds: the mean loss on the test set, and the task's metrics by name."""
-
-    loss: float
-    metrics: Mapping[str, float]
+# The mean loss on the test set, and the task's metrics by name.
+Evaluated = tuple[float, Mapping[str, float]]
 
 
-@dataclass
-class _Replica:
-    """One replica of a plain training, as an evaluation sees a strategy."""
+def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Figure]:
+    """How far an evaluation that the run recorded after a step is from that of `whole`, read from its state.
 
-    plain: Plain
-    task: BoundTask
-    replica: Replica
-    ranks: Ranks
-
-    def predict(self, batch: Batch) -> Any:
-        """Outputs by the replica's statistics."""
-        return self.plain.predict(batch, self.replica.index)
-
-
-class Evaluation:
-    """Evaluates the state of a run after one step, in the batches and slices in which the run evaluates."""
-
-    def __init__(self, loop: Loop, step: int) -> None:
-        self.loop, self.step = loop, step
-        self.feeder = Mapped(loop.task.split("test"), loop.ranks.device)
-
-    def figures(self, recorded: Evaluated, whole: Plain) -> list[Figure]:
-        """How far an evaluation that the run recorded is from that of a model, which was read from this state."""
-        tried = [self._compared(recorded, each) for each in self._of(whole)]
-        return min(tried, key=lambda figures: max(figure.figure / figure.limit for figure in figures))
-
-    def _compared(self, recorded: Evaluated, plain: Evaluated) -> list[Figure]:
-        precision = self.loop.run.computation.precision
-        figures = [Figure("test loss", _off(recorded.loss, plain.loss), TEST_LOSS_LIMITS[precision], 0.0)]
-        limit = max(METRIC_LIMITS[precision], 2 / len(self.feeder.split))
-        for name in recorded.metrics.keys() & plain.metrics.keys():
-            off = _off(recorded.metrics[name], plain.metrics[name])
-            figures.append(Figure(f"test {name}", off, limit, 0.0))
-        return figures
-
-    def _of(self, whole: Plain) -> Iterator[Evaluated]:
-        """With each replica's own statistics and, where they are others, with the first one's for all slices."""
-        machine.set_precision(self.loop.task.precision)
-        own_of = self.loop.statistics(self.step, whole)
-        yield self._measured(whole, own_of)
-        if any(batch_norm.unlike(own_of[0], own) for own in own_of):
-            yield self._measured(whole, own_of[:1] * len(own_of))
-
-    def _measured(self, whole: Plain, own_of: list[Statistics]) -> Evaluated:
-        """The whole test set."""
-        plain = replace(whole, statistics=own_of)
-        every = (Replica(each, len(own_of)) for each in range(len(own_of)))
-        replicas = (_Replica(plain, self.loop.task, replica, self.loop.ranks) for replica in every)
-        size = self.loop.run.batch.global_batch_size
-        told = [evaluation.Evaluation(self.feeder, each, size).totals() for each in replicas]
-        return Evaluated(*evaluation.averaged(self.loop.task, told))
+    The plain process evaluates in the batches and slices of the run: with each replica's own statistics and, where they
+    are others, with the first one's for all slices. The nearer one counts.
+    """
+    machine.set_precision(loop.task.precision)
+    feeder = Mapped(loop.task.split("test"), loop.ranks.device)
+    own_of = loop.statistics(step, whole)
+    ways = [own_of]
+    if any(unlike(own_of[0], own) for own in own_of):
+        ways.append(own_of[:1] * len(own_of))
+    limit = max(METRIC_LIMITS[loop.computed_in], 2 / len(feeder.split))
+    (its_loss, its_metrics), tried = recorded, []
+    for statistics in ways:
+        plain, size = replace(whole, statistics=statistics), loop.run.batch.global_batch_size
+        totals = []
+        for each in range(len(own_of)):
+            # One replica of the plain training, as an evaluation sees a strategy.
+            replica: Any = SimpleNamespace(task=loop.task, ranks=loop.ranks, replica=Replica(each, len(own_of)))
+            replica.predict = partial(plain.predict, replica=each)
+            totals.append(evaluation.Evaluation(feeder, replica, size).totals())
+        loss, metrics = evaluation.averaged(loop.task, totals)
+        figures_of_way = [Figure("test loss", _off(its_loss, loss), TEST_LOSS_LIMITS[loop.computed_in], 0.0)]
+        for name in its_metrics.keys() & metrics.keys():
+            figures_of_way.append(Figure(f"test {name}", _off(its_metrics[name], metrics[name]), limit, 0.0))
+        tried.append(figures_of_way)
+    return min(tried, key=lambda of_way: max(figure.figure / figure.limit for figure in of_way))
 
 
 def _off(recorded: float, plain: float) -> float:
@@ -97,4 +68,4 @@ def _off(recorded: float, plain: float) -> float:
 def last_recorded(work: Path, step: int) -> Evaluated | None:
     """The evaluation after a step that the run has recorded last."""
     evaluations = [each for attempt in counted_of(work) for each in attempt.evaluations if each["step"] == step]
-    return Evaluated(evaluations[-1]["test_loss"], evaluations[-1]["test_metrics"]) if evaluations else None
+    return (evaluations[-1]["test_loss"], evaluations[-1]["test_metrics"]) if evaluations else None

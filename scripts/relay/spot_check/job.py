@@ -47,7 +47,7 @@ def run_spot_check(
         if not verdicts_file.is_file():
             return faults.concluded(output.parent, "spot check", status)
         for verdict in read_json(verdicts_file):
-            _keep(_with_edits(verdict, Places(results, verdict["run"])), Places(results, verdict["run"]))
+            _keep(verdict, Places(results, verdict["run"]))
     verdicts = [_kept_verdict(each) for each in places]
     setting = SpotCheck.read(spec).id
     write_json(output, {"setting": setting, "runs": verdicts})
@@ -62,17 +62,15 @@ def _waits(places: Places) -> bool:
 
 
 def _keep(verdict: dict[str, Any], places: Places) -> None:
-    """Keep what was found of a run: another repeat of its setting may be checked in another call."""
+    """Keep what was found of a run: another repeat of its setting may be checked in another call.
+
+    Where it was found wrong, what was edited meanwhile is told first.
+    """
+    if verdict["status"] == "failed" and (edited := edited_since(Run.read(places.run / "run.json"), places)):
+        verdict["problems"].insert(0, edited)
     write_json_over(places.work / FOLDER / KEPT_VERDICT, verdict)
     if verdict["status"] == "passed":
         tidy(states_folder(places.work), [])
-
-
-def _with_edits(verdict: dict[str, Any], places: Places) -> dict[str, Any]:
-    """A verdict that begins with what was edited meanwhile, where the run was found wrong."""
-    if verdict["status"] != "failed" or not (edited := edited_since(Run.read(places.run / "run.json"), places)):
-        return verdict
-    return verdict | {"problems": [edited, *verdict["problems"]]}
 
 
 def _kept_verdict(places: Places) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from relay.base.grouped import gathered
@@ -19,12 +21,12 @@ from relay.run_folder.spots import Spot, Spots
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
-from relay.spot_check import batch_norm
 from relay.spot_check.streams import WHOLE, Streams
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped
+from relay.task.lowered import computed_in
 from relay.task.split import chosen
 
 # Rounding can switch a unit on or off (ReLU, maximum), which moves all later losses by a jump: seldom, but the right
@@ -36,15 +38,21 @@ Masks = Literal["none", "the run's", "others"]
 
 
 @dataclass
-class Computed:
-    """A stretch of steps as the plain loop computed it: each step's loss, and the states before and after.
+class Recorded:
+    """What a run recorded of a stretch of steps: each step's loss, and the state after it."""
+
+    losses: list[float]
+    after: State
+
+
+@dataclass
+class Computed(Recorded):
+    """A stretch of steps as the plain loop computed it, with the state before.
 
     `masks`: whether random numbers were drawn, as dropout does, and whether they were those of the run.
     """
 
-    losses: list[float]
     before: State
-    after: State
     masks: Masks
     followed: list[float] = field(default_factory=list)  # losses of the steps that follow the stretch
     # Of each of several replicas its statistics before, and what they may be after.
@@ -127,6 +135,11 @@ class Loop:
         self.task = replace(BoundTask.of(run, dataset), compiled=False)  # compiling would take longer than the steps
         self.feeder = Mapped(self.task.split("train"), ranks.device)  # the same bits as both loaders
 
+    @cached_property
+    def computed_in(self) -> str:
+        """The precision whose rounding the run has: its own, or a lower one to which the task's code turns."""
+        return computed_in(self.task, self.ranks.device)
+
     def state(self, step: int) -> Path:
         """The folder of the state after a step."""
         return self.states / f"step-{step}"
@@ -137,9 +150,18 @@ class Loop:
         return Plain.read(task or self.task, self.ranks, self.run.batch.global_batch_size, state)
 
     def statistics(self, step: int, plain: Plain) -> list[Statistics]:
-        """Each replica's own, as saved with the state after that step, from which `plain` was read."""
-        ranks_of, world_size = self.division.ranks_of, self.run.shape.world_size
-        return batch_norm.saved(self.state(step), plain.model, ranks_of, world_size, self.ranks.saving)
+        """Each replica's own, as its ranks have saved them with the state after that step.
+
+        `plain` was read from that state: its model has those of the first one.
+        """
+        buffers = {name: buffer.clone() for name, buffer in plain.model.named_buffers()}
+        statistics, place = copies([buffers] * self.division.replicas), self.state(step) / "strategy"
+        there = dcp.FileSystemReader(place).read_metadata().state_dict_metadata if buffers else {}
+        for own, ranks in zip(statistics, self.division.ranks_of, strict=True):
+            for folder in (f"buffers-{rank}-of-{self.run.shape.world_size}" for rank in ranks):
+                if wanted := {name: own[name] for name in own if f"{folder}.{name}" in there}:
+                    dcp.load({folder: wanted}, checkpoint_id=place, process_group=self.ranks.saving)
+        return statistics
 
     def compute(
         self,
@@ -183,7 +205,7 @@ class Loop:
                 if noise:
                     _disturb(model, FOLLOWING_NOISE * noise)
         count, masks = spot.last - spot.first, self._masks(layers, streams)
-        return Computed(losses[:count], before, after, masks, losses[count:], replicas)
+        return Computed(losses[:count], after, before, masks, losses[count:], replicas)
 
     def _masks(self, layers: list[str], streams: Streams) -> Masks:
         if not streams.moved and not streams.strayed:

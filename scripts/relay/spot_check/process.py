@@ -28,20 +28,10 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sound_checkpoints import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run
-from relay.spot_check import batch_norm
-from relay.spot_check.evaluated import Evaluation, last_recorded
-from relay.spot_check.loop import Computed, Loop
+from relay.spot_check import evaluated, stretch
+from relay.spot_check.loop import Computed, Loop, Recorded
 from relay.spot_check.streams import Streams
-from relay.spot_check.stretch import (
-    DRAWS,
-    Figure,
-    Findings,
-    Recorded,
-    difference,
-    judged,
-    judged_following,
-    judged_of_draws,
-)
+from relay.task.bound import AUTOCAST
 from relay.training.summary import kept_losses
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
@@ -67,10 +57,10 @@ class Check:
         self.places, self.ranks = places, ranks
         self.run = Run.read(places.run / "run.json")
         self.folder, self.dataset = states_folder(places.work), dataset_folder(places.results, self.run.dataset)
-        self.findings = Findings(self.run.id)
+        self.findings = stretch.Findings(self.run.id)
         self.overflown_alone = 0  # stretches
 
-    def findings_of(self) -> Findings:
+    def findings_of(self) -> stretch.Findings:
         """Check all that the run has kept. Raises UserError where the dataset is missing."""
         began = time.monotonic()
         if self.run.shape.device == "cpu":
@@ -106,35 +96,35 @@ class Check:
 
     def _spot(self, spot: Spot, losses: dict[int, float], loop: Loop) -> None:
         """Check one spot."""
-        found, where = self.findings, f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
-        figures: list[Figure] = []
-        evaluated: list[Figure] = []
+        findings, where = self.findings, f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
+        figures: list[stretch.Figure] = []
+        of_evaluation: list[stretch.Figure] = []
         try:
             for step in (spot.first, spot.last):
-                if problem := damage(loop.state(step), generation=found.generation):
+                if problem := damage(loop.state(step), generation=findings.generation):
                     raise Unchecked(problem)
             wanted = range(spot.first + 1, spot.last + 1)
             if missing := [step for step in wanted if step not in losses]:
                 raise Unchecked(f"the loss of step {missing[0]} is not recorded")
             ended = loop.read(spot.last)
             recorded = Recorded([losses[step] for step in wanted], State.of(ended))
-            evaluated = self._evaluated(spot, loop, ended) if spot.kind == "end" else []
+            of_evaluation = self._evaluated(spot, loop, ended) if spot.kind == "end" else []
             del ended  # the steps need the room of a model of their own
             if strays := loop.division.strays(spot):
-                found.problems.append(f"{where}: {strays}")
+                findings.problems.append(f"{where}: {strays}")
             further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
             figures, notes = self._figures(spot, where, loop, recorded, [losses[step] for step in further])
-            found.notes += [f"{where}: {note}" for note in notes]
+            findings.notes += [f"{where}: {note}" for note in notes]
         except Unchecked as why:
-            found.unchecked.append(f"{where}: {why}")
+            findings.unchecked.append(f"{where}: {why}")
         except CheckpointException as error:
             reason = " ".join(str(error).split())[:300]
-            found.problems.append(f"{where}: what the run saved cannot be read by one process: {reason}")
+            findings.problems.append(f"{where}: what the run saved cannot be read by one process: {reason}")
             return
-        figures += evaluated
+        figures += of_evaluation
         if parts := [figure.as_dict() for figure in figures]:
-            found.spots.append({"kind": spot.kind, "first": spot.first, "last": spot.last, "parts": parts})
-        found.problems += [f"{where}: {figure.problem}" for figure in figures if not figure.passed]
+            findings.spots.append({"kind": spot.kind, "first": spot.first, "last": spot.last, "parts": parts})
+        findings.problems += [f"{where}: {figure.problem}" for figure in figures if not figure.passed]
 
     def _following(self, spot: Spot, losses: Mapping[int, float], *, normalised: bool) -> range:
         """The steps after a spot whose losses are compared, too."""
@@ -147,9 +137,9 @@ class Check:
 
     def _figures(
         self, spot: Spot, where: str, loop: Loop, recorded: Recorded, following: list[float]
-    ) -> tuple[list[Figure], list[str]]:
+    ) -> tuple[list[stretch.Figure], list[str]]:
         """The figures of a spot, and notes. Raises Unchecked."""
-        precision, world_size = self.run.computation.precision, self.run.shape.world_size
+        declared, precision, world_size = self.run.computation.precision, loop.computed_in, self.run.shape.world_size
         saved = Streams.saved(self.run, loop.state(spot.first), world_size)
         alikes = ways(self.run, loop.division.replicas)
         tried = {a: loop.compute(spot, saved.copy(), following=len(following), alike=a) for a in alikes}
@@ -168,39 +158,44 @@ class Check:
                 "how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
             )
         if plain.masks == "others":
-            draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(DRAWS)]
-            figures, notes = judged_of_draws(recorded, draws, precision)
-            note = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
+            draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(stretch.DRAWS)]
+            figures, notes = stretch.judged_of_draws(recorded, draws, precision)
+            note = (
+                f"its masks of dropout cannot be drawn again in one process: held against {stretch.DRAWS} other draws"
+            )
             return figures, [note, *notes]
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
-        apart = difference(recorded, plain, losses_of=1 if lossy else None)
+        apart, differing = stretch.difference(recorded, plain, losses_of=1 if lossy else None)
         replicas = self._replicas(plain, loop, spot.last) if normalised else None
 
-        def judged_with(other: Computed) -> tuple[list[Figure], list[str]]:
+        def judged_with(other: Computed) -> tuple[list[stretch.Figure], list[str]]:
             """Judge, where rounding moves the plain loop to `other`."""
-            rounding = difference(Recorded(other.losses, other.after), plain, other.before)
-            figures, notes = judged(precision, apart, rounding, lossy)
+            rounding, _ = stretch.difference(other, plain, other.before)
+            figures, notes = stretch.judged(precision, apart, differing, rounding, lossy)
             limit = next((figure.limit for figure in figures if figure.name == "buffers"), None)
             if replicas is not None and limit is not None:
-                figures.append(Figure("statistics of replicas", replicas, limit, 0.0))
-            return [*figures, *judged_following(following, plain, other, precision)], notes
+                figures.append(stretch.Figure("statistics of replicas", replicas, limit, 0.0))
+            return [*figures, *stretch.judged_following(following, plain, other, precision)], notes
 
         figures, notes = judged_with(plain)
         if all(figure.passed for figure in figures):
             return figures, notes  # within the limits even without rounding, so that it is not measured
         again = partial(loop.compute, spot, saved.copy(), following=len(following), alike=alike)
         # In fp32 masks might be drawn in another order.
-        low = precision not in NOISE and plain.masks == "none"
-        return judged_with(again(precision="fp32") if low else again(noise=NOISE.get(precision, NOISE["fp32"])))
+        if declared not in NOISE and plain.masks == "none":
+            return judged_with(again(precision="fp32"))
+        own = precision != declared  # the task's own code rounds, whatever the run's precision is
+        noise = torch.finfo(AUTOCAST[precision]).eps / 2 if own else NOISE.get(declared, NOISE["fp32"])
+        return judged_with(again(noise=noise))
 
     def _replicas(self, plain: Computed, loop: Loop, step: int) -> float | None:
         """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
         recorded = loop.statistics(step, loop.read(step))
         figures = [
-            batch_norm.difference(mine, candidates, before)
+            stretch.statistics_apart(mine, candidates, before)
             for mine, (before, candidates) in zip(recorded, plain.replicas, strict=False)
-            if batch_norm.unlike(mine, recorded[0])  # some have the first one's after each step
+            if stretch.unlike(mine, recorded[0])  # some have the first one's after each step
         ]
         return most(figures) if figures else None
 
@@ -218,12 +213,12 @@ class Check:
                 f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
             )
 
-    def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[Figure]:
+    def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[stretch.Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
-        if (last := last_recorded(self.places.work, spot.last)) is None:
+        if (last := evaluated.last_recorded(self.places.work, spot.last)) is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return Evaluation(loop, spot.last).figures(last, ended)
+        return evaluated.figures(last, loop, spot.last, ended)
 
     def _bytes(self, spots: Spots) -> None:
         """Hold the bytes sent in the spots' steps against those of the chain's first steps."""
@@ -244,7 +239,7 @@ class Check:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, check the runs, and write what was found."""
+    """Parse the command line, check the runs, and write what was findings."""
     parser = options.parser(__doc__, "spec", "output", "results", prog="spot_check.process")
     parser.add_argument("--runs", nargs="+", required=True, help="the runs' ids: folders below results/runs")
     given = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from relay.equivalence.figures import by_kind, distance, most, norm, share
-from relay.equivalence.plain import State, Tensors
+from relay.equivalence.plain import State, Statistics, Tensors, floating
 from relay.equivalence.trials import EXACT, GRADIENT_LIMITS, LOSS_LIMITS
 from relay.equivalence.verdict import Limited
-from relay.spot_check.loop import Computed
+from relay.spot_check.loop import Computed, Recorded
 
 # How much further than the plain loop's own rounding moves it a run may be from it.
 ROUNDING_MARGIN = 10
@@ -86,29 +86,10 @@ class Findings:
         return {**vars(self), "status": status}
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What the run recorded of a stretch: each step's loss, and the state after it."""
-
-    losses: list[float]
-    after: State
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far two trainings of the same steps are apart. `where` names the tensor that differs most."""
-
-    losses: float
-    update: float
-    buffers: float
-    optimizer: float
-    where: str
-
-
 def difference(
     recorded: Recorded, plain: Computed, before: State | None = None, *, losses_of: int | None = None
-) -> Difference:
-    """Compare a training with the plain loop's, which began with the same parameters.
+) -> tuple[dict[str, float], str]:
+    """How far a training is from the plain loop's, which began with the same parameters; and in which tensor most.
 
     `before`: the parameters that the other began with, where they are others. `losses_of`: how many losses count.
     Figures of states are L2 norms over all tensors, relative to what the plain loop has changed; of the optimizer
@@ -126,13 +107,13 @@ def difference(
     )
     scale = max(1.0, *map(abs, plain.losses))
     losses = [abs(mine - its) / scale for mine, its in zip(recorded.losses, plain.losses, strict=True)][:losses_of]
-    return Difference(
-        losses=most(losses),
-        update=share(math.hypot(*off.values()), distance([(after_of[name], p) for name, p in before_of.items()])),
-        buffers=share(strays, shifts),
-        optimizer=_optimizer(recorded.after.optimizer, plain.after.optimizer),
-        where=max(off, key=lambda name: off[name]) if off else "",
-    )
+    figures = {
+        "losses": most(losses),
+        "update": share(math.hypot(*off.values()), distance([(after_of[name], p) for name, p in before_of.items()])),
+        "buffers": share(strays, shifts),
+        "optimizer": _optimizer(recorded.after.optimizer, plain.after.optimizer),
+    }
+    return figures, max(off, key=lambda name: off[name], default="")
 
 
 def _optimizer(mine: Tensors, plain: Tensors) -> float:
@@ -145,13 +126,27 @@ def _optimizer(mine: Tensors, plain: Tensors) -> float:
     )
 
 
+def unlike(one: Statistics, other: Statistics) -> bool:
+    """Whether any buffer differs."""
+    return any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def statistics_apart(recorded: Statistics, candidates: Sequence[Statistics], before: Statistics) -> float:
+    """How far a replica's statistics are from the nearest candidate, relative to how far that has moved; L2 norms."""
+    figures = []
+    for candidate in candidates:
+        off, moved = (distance([(one[n], candidate[n]) for n in floating(candidate)]) for one in (recorded, before))
+        figures.append(share(off, moved))
+    return min(figures)
+
+
 def judged(
-    precision: str, apart: Difference, rounding: Difference, lossy: Mapping[str, float]
+    precision: str, apart: Mapping[str, float], where: str, rounding: Mapping[str, float], lossy: Mapping[str, float]
 ) -> tuple[list[Figure], list[str]]:
     """The figures of a spot with their limits, and notes on what cannot be compared.
 
-    `rounding` is how far rounding alone moves the plain loop. `lossy` are the declared options that round what is
-    sent, with the relative error that each may cause in an update.
+    `apart` and `where` are what `difference` gives; `rounding` is how far rounding alone moves the plain loop. `lossy`
+    are the declared options that round what is sent, with the relative error that each may cause in an update.
     """
     figures, notes = [], []
     for name, floor, ceiling in (
@@ -160,7 +155,7 @@ def judged(
         ("buffers", STATE_LIMITS[precision], MOST_STATE),
         ("optimizer", STATE_LIMITS[precision], MOST_STATE),
     ):
-        figure, own = getattr(apart, name), getattr(rounding, name)
+        own = rounding[name]
         if name in ("update", "optimizer"):
             declared = min(LOSSY_MARGIN * sum(lossy.values()), MOST_OF_ALL)
             floor, ceiling = max(floor, declared), max(ceiling, declared)
@@ -168,7 +163,7 @@ def judged(
             notes.append(f"{name}: rounding alone moves the plain loop by {own:.0e}, so that nothing would be seen")
             continue
         limit = min(max(floor, ROUNDING_MARGIN * own), ceiling)
-        figures.append(Figure(name, figure, limit, own, apart.where if name == "update" else ""))
+        figures.append(Figure(name, apart[name], limit, own, where if name == "update" else ""))
     return figures, notes
 
 

@@ -22,6 +22,8 @@ from relay.task.learning_rate import FACTOR
 
 # Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+# Where a checkpoint has what the optimizer has added to a group, by the names of the group's parameters.
+NUMBERS = "optimizer.param_groups"
 # With one alone torch writes by way of a CUDA stream, although all is in host memory by then: in a thread, which would
 # take the first GPU for its own and make a context there, whichever is this rank's.
 WRITERS = 2
@@ -47,22 +49,29 @@ class Checkpoints:
         """
         numbers = added(self.optimizer)
         model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
-        # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
-        tensors: dict[str, Any] = {name: value for name, value in optimizer.items() if name.startswith("state.")}
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         for group, its in zip(self.optimizer.param_groups, numbers, strict=True):
             group |= its  # that step has counted, too, where there never is a state
-            for parameter in group["params"] if its else ():
-                place = f"param_groups.{names[id(parameter)]}"
-                tensors |= {f"{place}.{key}": _exact(value) for key, value in its.items()}
+        # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
+        tensors: dict[str, Any] = {name: value for name, value in optimizer.items() if name.startswith("state.")}
         return self.write(directory, model, tensors)
 
     def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
-        """Begin to write a checkpoint of these tensors, under the reference's names. Ranks may each have a part."""
+        """Begin to write a checkpoint of these tensors, under the reference's names. Ranks may each have a part.
+
+        What the optimizer counts in its groups stands beside its state, once for each parameter of a group.
+        """
         own = self._own_buffers()
+        groups = zip(self.names_of_groups(), added(self.optimizer), strict=True)
+        numbers = {
+            f"{name}.{key}": torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+            for names, of_group in groups
+            for key, value in of_group.items()
+            for name in names
+        }
         if self.replica.index > 0:  # what others load has one replica's statistics, not some of each
             model = {name: tensor for name, tensor in model.items() if name not in own}
-        state = {"model": model, "optimizer": optimizer, "scaler": self._scaler_state(), **self.further_state()}
+        state = {"model": model, "optimizer": optimizer, NUMBERS: numbers, "scaler": self._scaler_state()}
+        state |= self.further_state()
         state |= {self._buffers_place: own} if own else {}
         state = state if COPIES_HOST_TENSORS else copied(state)
         writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
@@ -81,10 +90,14 @@ class Checkpoints:
                 for key, about in saved.items()
                 if key.startswith(f"{place}.") and isinstance(about, TensorStorageMetadata)
             }
-            for place in ("scaler", self._buffers_place, *self.further_state())
+            for place in (NUMBERS, "scaler", self._buffers_place, *self.further_state())
         }
         dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
-        scaler, buffers, own = parts.pop("scaler"), parts.pop(self._buffers_place), self._own_buffers()
+        numbers, scaler, buffers = (parts.pop(place) for place in (NUMBERS, "scaler", self._buffers_place))
+        for group, names in zip(self.optimizer.param_groups, self.names_of_groups(), strict=True):
+            of_group = tuple(f"{name}." for name in names)
+            group |= {key.rpartition(".")[2]: its.item() for key, its in numbers.items() if key.startswith(of_group)}
+        own = self._own_buffers()
         for name, buffer in own.items() if own.keys() <= buffers.keys() else ():
             if buffer.shape != buffers[name].shape:
                 raise CheckpointException(f"buffer {name} is saved with another shape: {[*buffers[name].shape]}", {})
@@ -105,22 +118,18 @@ class Checkpoints:
         }
         unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
         tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
-        numbers = {
-            key.removeprefix("optimizer."): torch.empty(about.size, dtype=about.properties.dtype)
-            for key, about in saved.items()
-            if key.startswith("optimizer.param_groups.")
-        }
-        parts = {"model": model, "optimizer": tensors | numbers}
+        parts = {"model": model, "optimizer": tensors}
         dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
         set_state_dict(
             self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
         )
         for parameter in stateless.values():
             self.optimizer.state.pop(parameter, None)
+
+    def names_of_groups(self) -> list[list[str]]:
+        """The names of the parameters in each of the optimizer's groups."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        for group in self.optimizer.param_groups if numbers else ():
-            places = tuple(f"param_groups.{names[id(parameter)]}." for parameter in group["params"])
-            group |= {key.rpartition(".")[2]: its.item() for key, its in numbers.items() if key.startswith(places)}
+        return [[names[id(parameter)] for parameter in group["params"]] for group in self.optimizer.param_groups]
 
     def further_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """What else a checkpoint holds: tensors by name, under places of the strategy's own."""
@@ -160,10 +169,6 @@ def added(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         {key: value for key, value in group.items() if key not in declared and isinstance(value, (bool, int, float))}
         for group in optimizer.param_groups
     ]
-
-
-def _exact(number: float) -> torch.Tensor:
-    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:

@@ -61,10 +61,12 @@ class ZeRO(Strategy):
             self.engine = self.engine_of(deepspeed, model, optimizer, config)
         if self.stage == 3:
             library.keep_no_weights(self.engine)
+            library.count_once(self.engine.optimizer)
         if self.task.dtype == torch.float64:
             library.keep_float64(self.engine)
         _set_pg_timeout(TIMEOUT, self.engine.seq_data_parallel_group)
-        self.model, self.zero, self.optimizer = model, self.engine.optimizer, optimizer
+        self.model, self.zero = model, self.engine.optimizer
+        self.optimizer = self.zero.optimizer  # another Adagrad than the one that DeepSpeed was given
         self.module = self.engine
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
         self.parts = Parts(model, self.zero, updated, self.stage, self.ranks)
@@ -159,6 +161,12 @@ class ZeRO(Strategy):
         """Begin to write the checkpoint that every strategy can load: each rank has a share of the whole tensors."""
         model, optimizer = self.parts.collect()
         return self.write(directory, {**model, **self._own_buffers()}, optimizer)
+
+    def names_of_groups(self) -> list[list[str]]:
+        names: list[list[str]] = [[] for _ in self.optimizer.param_groups]
+        for piece, of_piece in self.parts.by_piece():
+            names[self.zero.sub_group_to_group_id[piece] if self.stage == 3 else piece] += of_piece
+        return names
 
     def load_training(self, directory: Path, saved: Mapping[str, Any]) -> None:
         """Read what any strategy has saved, at any number of processes. Collective."""

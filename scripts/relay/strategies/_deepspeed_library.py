@@ -16,6 +16,7 @@ import torch
 from relay.base.errors import UserError
 from relay.spec.versions import lacking, release
 from relay.strategies import _deepspeed_operations as operations
+from relay.strategies._checkpoints import added
 from relay.task.bound import BoundTask
 from relay.task.learning_rate import FACTOR
 
@@ -75,8 +76,8 @@ def with_adam(name: str, task: BoundTask, optimizer: torch.optim.Optimizer) -> t
 
     mode = "adam_w_mode" if name == "FusedAdam" else "adamw_mode"
     groups = [{key: group[key] for key in group if key in TAKEN} for group in optimizer.param_groups]
-    made: torch.optim.Optimizer = getattr(adam, name)(groups, **{mode: isinstance(optimizer, torch.optim.AdamW)})
-    return made
+    its_adam: torch.optim.Optimizer = getattr(adam, name)(groups, **{mode: isinstance(optimizer, torch.optim.AdamW)})
+    return its_adam
 
 
 def go_on_from(optimizer: Any, states: list[dict[str, Any]]) -> None:
@@ -111,6 +112,33 @@ def keep_no_weights(engine: Any) -> None:
     _within(engine, lambda: mock.patch.object(torch.nn.functional, "linear", zero3_linear_wrap), "forward", "backward")
 
 
+def count_once(zero: Any) -> None:
+    """Let what an optimiser counts in a group, such as its steps, advance once in a step of stage 3.
+
+    DeepSpeed updates one sub-group after the other, each by a step of the optimiser, which counts in every group.
+    """
+    groups, group_of, step = zero.optimizer.param_groups, zero.sub_group_to_group_id, zero._optimizer_step
+    before: dict[int, dict[str, Any]] = {}  # by group: its numbers before the step
+
+    def counted(sub_group: int) -> None:
+        numbers, own = added(zero.optimizer), group_of[sub_group]
+        if group_of.get(sub_group - 1) != own:  # those of a group follow each other
+            before[own] = numbers[own]
+        _count_as(groups[own], numbers[own], before[own])
+        step(sub_group)
+        for place, now in enumerate(added(zero.optimizer)):
+            if place != own:
+                _count_as(groups[place], now, numbers[place])
+
+    zero._optimizer_step = counted
+
+
+def _count_as(group: dict[str, Any], now: dict[str, Any], then: dict[str, Any]) -> None:
+    for name in now.keys() - then.keys():
+        del group[name]
+    group |= then
+
+
 def keep_float64(engine: Any) -> None:
     """Let an engine leave gradients, and the norm by which it clips them, in float64: it makes them `.float()`."""
     _within(engine, _floats_kept, "backward", "step")
@@ -128,13 +156,6 @@ def _within(engine: Any, context: Callable[[], AbstractContextManager[Any]], *me
 
     for name in methods:
         setattr(engine, name, within(getattr(engine, name)))
-
-
-def _configures_masters() -> bool:
-    """Whether this version has one place where the type of what is optimised is chosen (it came after 0.18.0)."""
-    from deepspeed.runtime.base_optimizer import ZeROOptimizer
-
-    return hasattr(ZeROOptimizer, "_configure_master_weights")
 
 
 @contextmanager
@@ -161,7 +182,7 @@ def _masters_in_float64() -> AbstractContextManager[Any]:
     """A context in which an engine keeps what it optimises in float64."""
     from deepspeed.runtime.base_optimizer import ZeROOptimizer
 
-    if not _configures_masters():
+    if not hasattr(ZeROOptimizer, "_configure_master_weights"):  # one place for the type, which came after 0.18.0
         return _floats_kept()
     configure = ZeROOptimizer._configure_master_weights
 

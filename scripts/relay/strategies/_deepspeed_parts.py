@@ -87,7 +87,7 @@ class Parts:
             return list(self.zero.fp32_partitioned_groups_flat)
         return list(self.zero.single_partition_of_fp32_groups)
 
-    def _by_piece(self) -> Iterator[tuple[int, list[str]]]:
+    def by_piece(self) -> Iterator[tuple[int, list[str]]]:
         """The parameters' names by piece, in the same order on all ranks."""
         piece = {name: max(parts[name].piece for parts in self.everywhere) for name in self.own}
         for number, names in groupby(sorted(self.own, key=piece.__getitem__), key=piece.__getitem__):
@@ -136,7 +136,7 @@ class Parts:
             owners = _shared_out({name: shape.numel() for name, shape in self.shapes.items()}, self.ranks.world_size)
         else:
             owners = dict.fromkeys(self.own, parameters_to)
-        for number, names in self._by_piece():
+        for number, names in self.by_piece():
             with self._in_memory(number) as piece:
                 state = self._state(piece) if parameters_to is None else {}
                 for name in names:
@@ -173,7 +173,7 @@ class Parts:
             if key.startswith(STATE) and isinstance(about, TensorStorageMetadata)
         )
         states: list[dict[str, Any]] = []
-        for number, names in self._by_piece():
+        for number, names in self.by_piece():
             with self._in_memory(number, changed=True) as piece:
                 state: dict[str, Any] = {}
                 for portion in self._portions(names):

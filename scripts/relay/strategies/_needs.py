@@ -87,8 +87,8 @@ def matrices(setting: Setting, group: int, stages: int) -> str | None:
     if share is None or share >= 0.1:
         return None
     return (
-        f"{setting.strategy.name} divides matrices, which have {share:.1%} of the parameters of {setting.task.name}; "
-        "at least 10% is needed"
+        f"{setting.strategy.name} divides matrices, which have {share:.1%} of the parameters of {setting.task.name}, "
+        "or of those that are trained; at least 10% is needed"
     )
 
 

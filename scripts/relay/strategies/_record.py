@@ -13,6 +13,7 @@ from torch.autograd import Function
 from torch.utils import _pytree as pytree
 
 from relay.base.errors import UserError
+from relay.task.calls import tensors_in
 from relay.task.modes import OperationMode
 
 PLAIN = (int, float, complex, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout,
@@ -103,12 +104,6 @@ def after(value: torch.Tensor, _: Any) -> torch.Tensor:
 def held_by(module: nn.Module) -> list[torch.Tensor]:
     """A module's parameters and buffers."""
     return [*module.parameters(), *module.buffers()]
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves(value, is_leaf=lambda each: isinstance(each, slice))
-    parts = [part for leaf in leaves if isinstance(leaf, slice) for part in (leaf.start, leaf.stop, leaf.step)]
-    return [leaf for leaf in [*leaves, *parts] if isinstance(leaf, torch.Tensor)]
 
 
 def versions(*values: Any) -> list[tuple[torch.Tensor, int]]:

@@ -1,8 +1,9 @@
 """What FSDP lacks: averages over MPI, over gloo on older versions of torch, and of scalars; weights that stay where it
-puts them; replicas with any number of backward passes in a step."""
+puts them; replicas with any number of backward passes in a step; losses that read parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,8 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from relay.spec.versions import release
+from relay.task.modes import FunctionMode
 
 try:
     from torch.distributed._composable.replicate_with_fsdp import replicate
@@ -44,6 +47,15 @@ def refuse_hooks(module: nn.Module) -> None:
                 f"{name} has a hook for its gradient, which is lost where parameters are sharded; train it with ddp, "
                 "or change the gradients in step() of an optimiser of your own"
             )
+
+
+class WholeNumbers(FunctionMode):
+    """For a loss that reads divided parameters, as one with a penalty on weights: each number made of one is whole."""
+
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What a function gives; a single number as the sum over the ranks' parts."""
+        result = func(*args, **kwargs)
+        return result.full_tensor() if isinstance(result, DTensor) and not result.dim() else result
 
 
 def weights_stay(module: nn.Module) -> None:

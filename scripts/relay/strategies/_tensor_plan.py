@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
@@ -75,7 +74,8 @@ class Unseen(UserError):
 class TensorPlan:
     """The style of each module that is split, by its name.
 
-    `share` is the part of the parameters that are split. Ranks must divide each number of `divisible`, by its name.
+    `share` is the part of the parameters that are split, as `_share` has it. Ranks must divide each number of
+    `divisible`, by its name.
     """
 
     styles: Mapping[str, str]
@@ -213,12 +213,14 @@ def _divisible(model: nn.Module, stated: Mapping[str, str]) -> tuple[tuple[str, 
 
 
 def _share(model: nn.Module, styles: Mapping[str, str]) -> float:
-    """The part of the model's parameters that are split."""
-    split: dict[int, torch.Tensor] = {}
+    """The part of the model's parameters that are split: of all, or of those that are trained, where that is less."""
+    split = set[int]()
     for name, style in styles.items():
-        module = model.get_submodule(name)
         kept = ("bias",) if style.startswith("row") else ()
-        for own, parameter in module.named_parameters(recurse=style != "experts"):
-            if own not in kept:
-                split[id(parameter)] = parameter
-    return sum(p.nbytes for p in split.values()) / max(1, sum(p.nbytes for p in model.parameters()))
+        own = model.get_submodule(name).named_parameters(recurse=style != "experts")
+        split |= {id(parameter) for each, parameter in own if each not in kept}
+    shares = []
+    for every in ([*model.parameters()], [each for each in model.parameters() if each.requires_grad]):
+        divided = sum(each.nbytes for each in every if id(each) in split)
+        shares += [divided / sum(each.nbytes for each in every)] if every else []
+    return min(shares, default=0.0)

@@ -36,12 +36,12 @@ from relay.strategies._record import (
     printable,
     set_item,
     storage_of,
-    tensors_in,
     transformed,
     under,
     versions,
 )
 from relay.task.batches import opened
+from relay.task.calls import tensors_in
 
 CONSTANTS = count()
 

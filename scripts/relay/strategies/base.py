@@ -44,6 +44,7 @@ class Strategy(Checkpoints):
     # Whether it is the training of one process as `Strategy` has it: what a gate compares all others with.
     plain: ClassVar[bool] = False
     module: nn.Module | None = None
+    around_loss: type[AbstractContextManager[Any]] = nullcontext  # for a loss that reads parameters by itself
     rates: Sequence[Any] = ()  # the learning rates of the last step, by groups
 
     def __init_subclass__(cls) -> None:
@@ -60,7 +61,11 @@ class Strategy(Checkpoints):
     ) -> None:
         self.task, self.ranks, self.global_batch_size = task, ranks, global_batch_size
         self.measured = dict(measured or {})
-        self.scaler = loss_scaler(ranks.device) if task.precision == "fp16" else None
+        self.scaler = None
+        if task.precision == "fp16":  # so that small gradients do not vanish; an overflow on any rank is one on all
+            from relay.strategies._scaler import LossScaler
+
+            self.scaler = LossScaler(ranks.device.type, init_scale=FIRST_SCALE)
         if self.capture_after and task.captured and is_gpu(ranks.device):
             use_own_stream(ranks.device)
         self.build(**{**self.requirements.options, **options})
@@ -99,10 +104,15 @@ class Strategy(Checkpoints):
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step; the mean loss over the replica's slice, a scalar on the device, not synchronised."""
         self.optimizer.zero_grad()  # at the start, so that gradients can still be measured between steps
-        loss = self.task.loss(self.forward(batch), batch)
+        loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
         return loss.detach()
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        """The mean loss of a batch, of which these are the outputs."""
+        with self.around_loss():
+            return self.task.loss(outputs, batch)
 
     def in_parts(
         self, batch: Batch, parts: int, before_the_last: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -115,7 +125,7 @@ class Strategy(Checkpoints):
         chunks = batches.chunks(batch, parts)
         for number, part in enumerate(chunks, 1):
             with before_the_last() if number < len(chunks) else nullcontext():
-                loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
+                loss = self.loss(self.forward(part), part) * (batches.count(part) / samples)
                 self.backward(loss)
             losses.append(loss.detach())
         return torch.stack(losses).sum()
@@ -218,13 +228,6 @@ def regroup(optimizer: torch.optim.Optimizer, kind: Callable[[nn.Parameter], Has
     for group in optimizer.param_groups:
         divided += [{**group, "params": held} for held in grouped(group["params"], kind).values()]
     optimizer.param_groups[:] = divided
-
-
-def loss_scaler(device: torch.device) -> torch.amp.GradScaler:
-    """Scales fp16's loss, so that small gradients do not vanish; an overflow on any rank is one on all."""
-    from relay.strategies._scaler import LossScaler
-
-    return LossScaler(device.type, init_scale=FIRST_SCALE)
 
 
 def _local_bytes(tensors: Iterable[torch.Tensor]) -> int:

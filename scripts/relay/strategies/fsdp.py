@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._sharded import kept_whole, refuse_hooks, sum_and_divide, weights_stay
+from relay.strategies._sharded import WholeNumbers, kept_whole, refuse_hooks, sum_and_divide, weights_stay
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings
@@ -41,17 +41,18 @@ class FSDP(Strategy):
         divisors=("replicas",),
         needs=("first_derivatives",),
     )
+    around_loss = WholeNumbers
 
     def build(self, reshard_after_forward: bool, mixed_precision: bool, offload: bool, replicas: int) -> None:
         self.reshard_after_forward = reshard_after_forward
         self.model = self.task.model()  # on the CPU, because fully_shard moves one unit after the other to the device
-        on_gpu = is_gpu(self.ranks.device)
+        on_gpu, low = is_gpu(self.ranks.device), self.task.autocast if mixed_precision else None
         shard_units(
             self.model,
             units_of(self.task, self.model),
             self._mesh(replicas),
             reshard_after_forward=reshard_after_forward,
-            mp_policy=in_few_bits(self.task.autocast) if mixed_precision else MixedPrecisionPolicy(),
+            mp_policy=MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32 if low else None),
             offload_policy=CPUOffloadPolicy(pin_memory=on_gpu) if offload else OffloadPolicy(),
         )
         if mixed_precision:  # the shards' policy takes the place of autocast
@@ -74,11 +75,6 @@ class FSDP(Strategy):
                 if isinstance(module, FSDPModule):
                     module.reshard()
         return outputs
-
-
-def in_few_bits(dtype: torch.dtype | None) -> MixedPrecisionPolicy:
-    """A policy of shards in place of autocast to this type; it is empty where there is no autocast."""
-    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
 
 
 def units_of(task: BoundTask, model: nn.Module) -> list[nn.Module]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
 from relay.strategies._clipping import local
-from relay.strategies._sharded import refuse_hooks
+from relay.strategies._sharded import WholeNumbers, refuse_hooks
 from relay.strategies._tensor_plan import STYLES, plan_of
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
@@ -41,9 +41,12 @@ class TensorParallel(Strategy):
         options={"loss_parallel": False},
     )
     loss_parallel = False
+    around_loss: type[AbstractContextManager[Any]] = WholeNumbers
 
     def build(self, loss_parallel: bool) -> None:
         self.loss_parallel = loss_parallel
+        if loss_parallel:  # the loss is that of outputs alone, and stays divided
+            self.around_loss = nullcontext
         self.tensor = self.ranks.mesh(self.ranks.world_size)
         self.model = self.task.model()
         split(self.task, self.model, self.tensor, classes_sharded=loss_parallel)

@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -94,8 +95,8 @@ class PassObserver(FunctionMode):
         """Watch what is computed within."""
         with ExitStack() as stack:
             for name, module in self.modules.items():
-                stack.callback(module.register_forward_pre_hook(self._begin(name), with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(self._end(name), always_call=True).remove)
+                stack.callback(module.register_forward_pre_hook(partial(self._begin, name), with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(partial(self._end, name), always_call=True).remove)
             stack.enter_context(self)
             yield
 
@@ -117,19 +118,13 @@ class PassObserver(FunctionMode):
     def returned(self, outputs: Any) -> None:
         """The model has returned its outputs."""
 
-    def _begin(self, name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: Sequence[Any], __: Mapping[str, Any]) -> None:
-            self.begun(name, args)
-            self.running.append(name)
+    def _begin(self, name: str, _: nn.Module, args: Sequence[Any], __: Mapping[str, Any]) -> None:
+        self.begun(name, args)
+        self.running.append(name)
 
-        return hook
-
-    def _end(self, name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, outputs: Any) -> None:
-            self.running.pop()
-            self.ended(name, outputs)
-
-        return hook
+    def _end(self, name: str, _: nn.Module, __: Any, outputs: Any) -> None:
+        self.running.pop()
+        self.ended(name, outputs)
 
 
 class Readings(PassObserver):
@@ -164,8 +159,10 @@ def names_of(model: nn.Module) -> dict[int, list[str]]:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors of any structure that torch can open."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """The tensors of any structure that torch can open, also those of slices."""
+    leaves = tree_leaves(tree)
+    bounds = [part for leaf in leaves if isinstance(leaf, slice) for part in (leaf.start, leaf.stop, leaf.step)]
+    return [leaf for leaf in [*leaves, *bounds] if isinstance(leaf, torch.Tensor)]
 
 
 def _on_meta(model: nn.Module, given: Any) -> tuple[nn.Module, Any]:

@@ -91,9 +91,8 @@ class _Fixed(OperationMode):
         if torch._C._current_graph_task_id() == -1:  # not computed again in the backward pass
             digested = self.draws.told_apart and named.get("generator") is None
             # An argument with its default value is not handed over.
-            chance = (
-                1 - named["p"] if name == "native_dropout" else named.get("p", 0.5 if name == "bernoulli_" else None)
-            )
+            usual = 0.5 if name == "bernoulli_" else None
+            chance = 1 - named["p"] if name == "native_dropout" else named.get("p", usual)
             kept = chance if isinstance(chance, float) else None
             self.draws.drawn.append(Drawn(name, kept, _digest(values) if digested else None))
         if values.numel():

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from relay.task.calls import tensors_in
 from relay.task.modes import FunctionMode
 
 # Of the types with fewer bits, the one of as many as float64 has; of complex numbers, each part has so many.
@@ -79,11 +80,10 @@ def _high(argument: Any) -> Any:
 
 def _of_both(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether tensors of both types meet."""
-    types = {each.dtype for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)}
+    types = {each.dtype for each in tensors_in((args, dict(kwargs)))}
     return not types.isdisjoint(HIGH.values()) and not types.isdisjoint(HIGH)
 
 
 def _raised(argument: Any) -> Any:
-    return (
-        argument.to(HIGH[argument.dtype]) if isinstance(argument, torch.Tensor) and argument.dtype in HIGH else argument
-    )
+    is_low = isinstance(argument, torch.Tensor) and argument.dtype in HIGH
+    return argument.to(HIGH[argument.dtype]) if is_low else argument

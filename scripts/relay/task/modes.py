@@ -65,6 +65,20 @@ class OperationMode(TorchDispatchMode):
         return self.called(func, types, args, kwargs or {})
 
 
+class Operations(OperationMode):
+    """Tells of every operation once it is computed: `told` gets it with the kinds, arguments and result of a call."""
+
+    def __init__(self, told: Callable[[Any, Sequence[type], tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
+        super().__init__()
+        self.told = told
+
+    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation."""
+        result = func(*args, **kwargs)
+        self.told(func, types, args, kwargs, result)
+        return result
+
+
 def arguments_by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of an operation, without those that have their default value."""
     return dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(kwargs)
@@ -134,12 +148,14 @@ class Work:
     forward: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, operations: int) -> None:
-        """Count operations of this thread."""
-        backward = torch._C._current_graph_task_id() != -1
+    def _add(self, func: Any, types: Sequence[type], args: Any, kwargs: Any, result: Any) -> None:
+        """Count an operation of this thread, but for those on tensors without data, by which DTensor finds shapes."""
+        operations = flops(func, args, kwargs, result)
+        if not operations or any(issubclass(kind, FakeTensor) for kind in types):
+            return
         with self.lock:
             self.total += operations
-            self.forward += 0 if backward else operations
+            self.forward += 0 if torch._C._current_graph_task_id() != -1 else operations
 
     def taken(self) -> tuple[int, int]:
         """All operations, and those outside backward passes, since the last call."""
@@ -149,20 +165,4 @@ class Work:
 
     def counting(self) -> AbstractContextManager[None]:
         """Count what this thread computes within, and what threads compute that are started within."""
-        return everywhere(lambda: _Counting(self))
-
-
-class _Counting(OperationMode):
-    """Sees every operation of a thread, and of the backward passes that it starts; adds its size to a `Work`."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self.work = work
-
-    def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of an operation, whose size is counted."""
-        result = func(*args, **kwargs)
-        finds_shapes = any(issubclass(kind, FakeTensor) for kind in types)  # as DTensor does with these
-        if not finds_shapes and (operations := flops(func, args, kwargs, result)):
-            self.work.add(operations)
-        return result
+        return everywhere(lambda: Operations(self._add))

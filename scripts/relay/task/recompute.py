@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 
@@ -30,25 +30,22 @@ def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
             return once(*arguments, **keywords)
         if torch.compiler.is_compiling():  # the compiler updates statistics once
             return checkpoint(once, *arguments, use_reentrant=False, **keywords)
-        return checkpoint(once, *arguments, use_reentrant=False, context_fn=partial(_contexts, self), **keywords)
+        # The contexts of the first and of the second time.
+        contexts = lambda: (nullcontext(), StatisticsKept(self))  # noqa: E731
+        return checkpoint(once, *arguments, use_reentrant=False, context_fn=contexts, **keywords)
 
     described = {"forward": forward, "recomputed": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), described)
 
 
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], StatisticsKept]:
-    """Those of the first and of the second time that a block is computed."""
-    return nullcontext(), StatisticsKept(block)
-
-
 class StatisticsKept:
-    """A context for computing a module in which BatchNorm does not update its running statistics.
+    """A context for computing a module in which BatchNorm and InstanceNorm do not update their running statistics.
 
     It can be entered several times: schedules that separate the gradients of inputs and weights compute layers twice.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        self.norms = [m for m in module.modules() if isinstance(m, _NormBase) and m.track_running_stats]
         self.kept: list[dict[str, torch.Tensor]] = []
 
     def __enter__(self) -> None:

@@ -48,9 +48,8 @@ def _leaky(inputs: torch.Tensor, slope: float | torch.Tensor = 0.01, *_: Any, **
 
 
 def _prelu(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return _leaky(
-        inputs, weight.view([-1 if d == 1 else 1 for d in range(inputs.dim())]) if inputs.dim() > 1 else weight
-    )
+    channels = [-1 if d == 1 else 1 for d in range(inputs.dim())]
+    return _leaky(inputs, weight.view(channels) if inputs.dim() > 1 else weight)
 
 
 def _abs(inputs: torch.Tensor, **_: Any) -> torch.Tensor:

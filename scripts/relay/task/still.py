@@ -82,7 +82,7 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
         for module in {name.rpartition(".")[0] for name in stilled.buffers}:
             _hold(model.get_submodule(module))
         stilled.moving = _changed(model, compute) if stilled.buffers else ()
-        stilled.unsaved = tuple(name for name in stilled.buffers if not _is_saved(model, name))
+        stilled.unsaved = tuple(name for name in stilled.buffers if name not in model.state_dict())
     stilled.draws, stilled.functional_norms, stilled.unknown = bool(draws.drawn), norms.seen, draws.unknown
     stilled.notes += [NORMS_FROZEN] if any(isinstance(norm, _BatchNorm) for norm in frozen) or norms.seen else []
     stilled.notes += [BUFFERS_FROZEN.format(", ".join(stilled.buffers))] if stilled.buffers else []
@@ -160,11 +160,6 @@ def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[
     return names
 
 
-def _is_saved(model: nn.Module, buffer: str) -> bool:
-    module, _, name = buffer.rpartition(".")
-    return name not in model.get_submodule(module)._non_persistent_buffers_set
-
-
 def _hold(module: nn.Module) -> None:
     """Let a module compute with a copy of its buffers, which it may change: the next pass begins with the same."""
     kind = type(module)
@@ -203,8 +198,7 @@ class FrozenNorms(FunctionMode):
             return func(*args, **kwargs)
         self.seen = True
         if self.measures:
-            for kept, measured in zip(
-                (named["running_mean"], named["running_var"]), _statistics(named["input"]), strict=True
-            ):
+            running = named["running_mean"], named["running_var"]
+            for kept, measured in zip(running, _statistics(named["input"]), strict=True):
                 kept.copy_(measured)
         return func(**named | {"training": False})
