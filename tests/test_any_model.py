@@ -1,7 +1,5 @@
 """The gate with models of one's own: what it proves of each, and that it blames nothing wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 from relay.equivalence.trial_task import KEPT, TrialData
 from trial_runs import CPU, gate_of, spec_of, verdict_of
 
+pytestmark = pytest.mark.slow
 HEAD = """
 import torch
 import torch.nn.functional as F
@@ -70,7 +69,6 @@ def written(folder: Path, text: str) -> Any:
     return spec_of(file.stem, str(file))
 
 
-@pytest.mark.slow
 def test_a_right_training_is_proven_whose_model_computes_in_float32_by_itself(tmp_path: Path) -> None:
     run = gate_of(written(tmp_path, LOWERED), tmp_path / "data", "fsdp", 2, batch=8)
     verdict = verdict_of(run, tmp_path / "data", tmp_path)
@@ -80,7 +78,6 @@ def test_a_right_training_is_proven_whose_model_computes_in_float32_by_itself(tm
     assert KEPT in verdict["notes"]
 
 
-@pytest.mark.slow
 def test_a_loss_that_is_no_mean_is_not_proven_and_the_verdict_says_so(tmp_path: Path) -> None:
     """It asks for float32 nowhere."""
     run = gate_of(written(tmp_path, SEGMENTATION), tmp_path / "data", "ddp", 2, batch=8)
