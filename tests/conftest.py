@@ -15,7 +15,9 @@ import pytest
 
 import mini_slurm
 import stacks
+from relay.base.ending import LOG
 from relay.base.errors import UserError
+from relay.base.lifeline import DRIVER
 from relay.run_folder.alive import ATTEMPT
 from relay.spec import arithmetic
 from shared import session_folder
@@ -127,6 +129,22 @@ def one_thread() -> None:
     """As in a gate: several threads on few cores would wait for each other most of the time."""
     if torch := sys.modules.get("torch"):  # not all tests need it, and it takes seconds
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's log, beside which it leaves how it ended; there is no driver."""
+    monkeypatch.setenv(LOG, str(tmp_path / "job.log"))
+    monkeypatch.delenv(DRIVER, raising=False)
+    return tmp_path / "job.log"
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """By this process's umask, what is made is open to all."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """The gate with models of one's own: what it proves of each, and that it blames nothing wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 from relay.equivalence.trial_task import KEPT, TrialData
 from trial_runs import CPU, gate_of, spec_of, verdict_of
 
+pytestmark = pytest.mark.slow
 HEAD = """
 import torch
 import torch.nn.functional as F
@@ -91,7 +90,6 @@ def written(folder: Path, text: str) -> Any:
 AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those of it"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "strategy", "note"),
     [
@@ -109,7 +107,6 @@ def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_pat
     assert note in verdict["notes"]
 
 
-@pytest.mark.slow
 def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:
     run = gate_of(written(tmp_path, AUTOCASTING), tmp_path / "data", "wrong_beyond_eight", 2, batch=8, own_batches=[64])
     (own,) = verdict_of(run, tmp_path / "data", tmp_path)["own_batches"]
@@ -117,7 +114,6 @@ def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> 
     assert {"algorithm: losses", "own precision: losses", "gradient: parameters"} <= failed
 
 
-@pytest.mark.slow
 def test_a_loss_that_is_no_mean_is_not_proven_and_the_verdict_says_so(tmp_path: Path) -> None:
     """It asks for float32 nowhere."""
     run = gate_of(written(tmp_path, SEGMENTATION), tmp_path / "data", "ddp", 2, batch=8)

@@ -1,46 +1,165 @@
-"""The map in docs/architecture.md is the house: every import of the package runs downwards in its table."""
+"""What docs/architecture.md says: who imports what, how little a job imports, and where something is added."""
 
-from __future__ import annotations
-
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pages import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "scripts" / "relay"
-
-
-def layers(text: str) -> list[str]:
-    """The packages of the table, the topmost first."""
-    return re.findall(r"(?m)^\| [a-z]+ \| `([a-z_]+)` \|", text)
-
-
+SCRIPTS = ROOT / "scripts"
+PACKAGE = SCRIPTS / "relay"
 ALONE = "chain"  # also copied beside a script, under another name: it names its own files by relative imports
 
 
-def imported(source: str, *, alone: bool = False) -> Iterator[str]:
-    """The packages below `relay` that a source imports, wherever the import stands."""
-    relative = re.search(r"(?m)^ *from \.(\.)?", source)
-    assert not relative or (alone and not relative[1]), "a relative import"
-    yield from re.findall(r"(?m)^ *(?:from|import) relay\.(\w+)", source)
-    for names in re.findall(r"(?m)^ *from relay import (.+)", source):
-        yield from (name.split()[0] for name in names.split(", "))
+def imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, bool]]:
+    """The modules that a file imports, and whether that is at once: not in a function; with those for types alone?"""
+    left_out = r'(?m)(?s:""".*?""")' + ("" if types else r"|^if TYPE_CHECKING:\n(?:(?:    .*)?\n)+")
+    text = re.sub(left_out, "", path.read_text())
+    for indent, module in re.findall(r"(?m)^( *)import ([\w.]+)", text):
+        yield module, not indent
+    for indent, near, module, names in re.findall(r"(?m)^( *)from (\.*)([\w.]*) import (\([^)]*\)|.+)", text):
+        package = ".".join(path.parent.relative_to(SCRIPTS).parts) + "." if near else ""
+        yield package + module, not indent
+        for name in re.findall(r"\w+", names):
+            yield f"{package}{module}.{name}", not indent
+    for module in re.findall(r'import_module\("([\w.]+)"', text):
+        yield module, False
 
 
-def upward(order: list[str], package: str, source: str) -> list[str]:
-    """The packages that a file of `package` imports from above."""
-    if package == ALONE:
-        return [*imported(source, alone=True)]
-    return [name for name in imported(source) if order.index(name) < order.index(package)]
+# Downwards
+
+
+def layers() -> list[str]:
+    """The packages of the table, the topmost first."""
+    return re.findall(r"(?m)^\| [a-z]+ \| `([a-z_]+)` \|", (ROOT / "docs/architecture.md").read_text())
+
+
+def upward(order: list[str], path: Path) -> list[str]:
+    """The imports of a file that lead above its own package, or have a form that is not for it."""
+    own, text = path.relative_to(PACKAGE).parts[0], path.read_text()
+    unfit = r"(?m)^ *(?:from \.\.|from relay|import relay).*" if own == ALONE else r"(?m)^ *from \..*"
+    inner = [module.split(".")[1] for module, _ in imports(path, types=True) if module.startswith("relay.")]
+    return [*re.findall(unfit, text), *(name for name in inner if order.index(name) < order.index(own))]
 
 
 def test_the_table_names_every_package_once() -> None:
-    order = layers((ROOT / "docs/architecture.md").read_text())
-    assert sorted(order) == sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_")
+    assert sorted(layers()) == sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_")
 
 
 def test_every_import_runs_downwards() -> None:
-    order = layers((ROOT / "docs/architecture.md").read_text())
     files = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE]
-    found = {str(path): upward(order, path.relative_to(PACKAGE).parts[0], path.read_text()) for path in files}
+    found = {str(path): upward(layers(), path) for path in files}
     assert {path: names for path, names in found.items() if names} == {}
+
+
+# What a job's processes import: torch, numpy, and what a site's own environment may be without
+
+# Loaded by their names, beside what these import.
+NAMED = ("strategies", "tasks")
+ALWAYS = {"torch", "numpy"}
+# The docs name each, and preflight looks for it where a run needs it; without pynvml, figures are left out.
+WHERE_NEEDED = {
+    "torchvision": ("datasets/vision.py", "preflight/devices.py"),
+    "lightning": "strategies/_lightning_library.py",
+    "pytorch_lightning": "strategies/_lightning_library.py",
+    "deepspeed": "strategies/",
+    "horovod": ("strategies/horovod.py", "process/meeting.py"),
+    "psutil": "strategies/horovod.py",  # a dependency of Horovod's own
+    "pynvml": "process/gpus.py",
+}
+# In functions that only the driver and the dataset stage call.
+DRIVERS = re.compile(r"(spec/(strategy_files|messages)|datasets/(generate|download))\.py later")
+
+
+def entries() -> list[Path]:
+    """The modules that a job's Python is started with, and those that it loads by name."""
+    worker = [SCRIPTS / "relay" / "launch" / f"{name}.py" for name in ("worker", "torchrun")]
+    found = sorted(SCRIPTS.glob("relay/*/*.py"))
+    roles = [path for path in found if "-m relay.launch.worker" in (path.read_text().split('"""') * 2)[1]]
+    assert len(roles) >= 7
+    return [*worker, *roles, *chain.from_iterable((SCRIPTS / "relay" / folder).glob("*.py") for folder in NAMED)]
+
+
+def test_a_job_imports_little_beside_torch() -> None:
+    """Every import is followed, from every program of a job and every file that it loads by its name."""
+    found: dict[str, set[str]] = {}
+    queue, known = [(path, True) for path in entries()], set()
+    while queue:
+        path, reached = queue.pop()
+        if (path, reached) in known:
+            continue
+        known.add((path, reached))
+        for name, at_once in imports(path):
+            top = name.split(".")[0]
+            place = SCRIPTS.joinpath(*name.split("."))
+            inner = [file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+            queue += [(file, reached and at_once) for file in inner]
+            if top != "relay" and top not in sys.stdlib_module_names:
+                later = "" if reached and at_once else " later"
+                found.setdefault(top, set()).add(f"{path.relative_to(SCRIPTS / 'relay')}{later}")
+    assert len(known) > 100  # it was followed
+    assert found.keys() >= ALWAYS
+    for name, places in found.items():
+        others = {place for place in places if not DRIVERS.fullmatch(place)}
+        if name not in ALWAYS and others:
+            assert name in WHERE_NEEDED, f"{name} is imported by {others}"
+            assert all(place.startswith(WHERE_NEEDED[name]) for place in others), f"{name}: {others}"
+
+
+# The table "to add": one place is changed, in a copy of the package, and the rest follows
+#
+# A task, a site and the pages have their own: test_own_model_page, test_sites, test_pages, test_docs_commands.
+
+
+ADDED = yaml.safe_load((ROOT / "tests/extending.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Snakefile", "workflow", "envs"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ADDED, ids=lambda row: row["what"])
+def test_one_place_is_changed(copy: Path, row: dict[str, Any]) -> None:
+    path = copy / "scripts/relay" / row["file"]
+    text = path.read_text()
+    assert f"| {row['what'].partition(' (')[0]} | " in (ROOT / "docs/architecture.md").read_text()
+    at = text.index(f"{row['before']}\n") if row["before"] else len(text)
+    path.write_text(f"{text[:at]}{row['added']}\n{text[at:]}")
+    environment = os.environ | {"PYTHONPATH": f"{copy / 'scripts'}:{ROOT / 'tests/support'}"}
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", row["asked"]], cwd=copy, env=environment, capture_output=True, text=True, check=False
+        )
+    finally:
+        path.write_text(text)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[: len(row["answers"])] == row["answers"]
+
+
+# The page on writing a strategy: what it shows is taken out of it, and proven
+
+
+@pytest.mark.slow
+def test_the_strategy_on_the_page_is_equivalent(gates: Any, tmp_path: Path) -> None:
+    from gate_runs import FEW_STEPS  # with torch
+
+    code, *_ = [block.text for block in blocks("docs/own-strategy.md") if block.language == "python"]
+    (tmp_path / "my_ddp.py").write_text(code)
+    verdict = gates.verdict("my_ddp", 2, steps=FEW_STEPS, folders=[tmp_path])
+    assert verdict["equivalent"], verdict["problems"]

@@ -1,8 +1,5 @@
 """A step as one CUDA graph, on pretended GPUs: what is captured, what it computes, and where it is left alone."""
 
-from __future__ import annotations
-
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +22,7 @@ from relay.chain.signals import Interruption
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
+from relay.spec.tasks import TaskSpec
 from relay.strategies._captured import Captured
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
@@ -53,7 +51,7 @@ class Trained:
         self.captured = Captured(self.strategy, self.feeder.ready)
         seed_generators(5, ranks.devices)
 
-    def losses(self, *, captured: bool, sizes: Sequence[int] = (BATCH,) * STEPS) -> list[float]:
+    def losses(self, *, captured: bool, sizes: Sequence[int]) -> list[float]:
         """Of steps with batches of these sizes; the learning rate changes with each."""
         count = len(self.feeder.split)
         which = (chosen(count, BATCH, 3, step) for step in range(len(sizes)))
@@ -71,22 +69,28 @@ class Trained:
 # What is replayed
 
 
+ALIKE = (BATCH,) * STEPS
+OTHERS = (*ALIKE[:4], 9, BATCH, 9, BATCH)  # batches of another shape are trained as ever, between replays
+
+
 @pytest.mark.parametrize(
-    ("task", "feeder"),
-    [(DIGITS, streamed), (DROPOUT, Resident)],
-    ids=["sgd", "dropout and adadelta"],
+    ("task", "feeder", "sizes"),
+    [(DIGITS, streamed, ALIKE), (DROPOUT, Resident, ALIKE), (DROPOUT, Resident, OTHERS)],
+    ids=["sgd", "dropout and adadelta", "batches of another shape"],
 )
-def test_replayed_steps_compute_the_same(prepared: Path, task: Any, feeder: Callable[..., Feeder]) -> None:
-    spawned(
-        _alike, 1, bound(task, "fp32", prepared / data_of(task, prepared).directory_name, captured=True), feeder, gpus=1
-    )
+def test_replayed_steps_compute_the_same(prepared: Path, task: Any, feeder: Any, sizes: Sequence[int]) -> None:
+    spawned(_alike, 1, captured(task, prepared), feeder, sizes, gpus=1)
 
 
-def _alike(ranks: Ranks, task: BoundTask, feeder: Callable[..., Feeder]) -> None:
-    expected = Trained(ranks, task, feeder).losses(captured=False)
+def captured(its: TaskSpec, prepared: Path) -> BoundTask:
+    return bound(its, "fp32", prepared / data_of(its, prepared).directory_name, captured=True)
+
+
+def _alike(ranks: Ranks, task: BoundTask, feeder: Callable[..., Feeder], sizes: Sequence[int]) -> None:
+    expected = Trained(ranks, task, feeder).losses(captured=False, sizes=sizes)
     made = Trained(ranks, task, feeder)
-    assert made.losses(captured=True) == pytest.approx(expected, rel=1e-5)
-    assert made.captured.record == {"replayed": STEPS - FIRST, "why_not": ""}
+    assert made.losses(captured=True, sizes=sizes) == pytest.approx(expected, rel=1e-5)
+    assert made.captured.record == {"replayed": sizes.count(BATCH) - FIRST, "why_not": ""}
     assert len({*expected}) == STEPS
 
 
@@ -149,18 +153,17 @@ REFUSED = {
 
 
 def test_what_a_graph_cannot_repeat_is_trained_as_ever(prepared: Path) -> None:
-    spawned(_refused, 1, prepared / data_of(DROPOUT, prepared).directory_name, gpus=1)
+    spawned(_refused, 1, prepared, gpus=1)
 
 
-def _refused(ranks: Ranks, folder: Path) -> None:
+def _refused(ranks: Ranks, prepared: Path) -> None:
     for reason, change in REFUSED.items():
         found = []
-        for captured in (False, True):
-            random.seed(5)
-            task = bound(DROPOUT, "fp32", folder, captured=True)
+        for replays in (False, True):
+            task = captured(DROPOUT, prepared)
             change(task)
             made = Trained(ranks, task)
-            found.append(made.losses(captured=captured))
+            found.append(made.losses(captured=replays, sizes=ALIKE))
         assert made.captured.why.startswith(reason), (reason, made.captured.why)
         assert not made.captured.replayed
         assert found[1] == pytest.approx(found[0], rel=1e-5), reason
@@ -199,17 +202,3 @@ def _agreeing(ranks: Ranks, work: Path) -> None:
             reached.append(time.monotonic() - began)
     assert len(reached) >= 3
     assert max(later - earlier for earlier, later in pairwise(reached)) < 2.5
-
-
-def test_a_batch_of_another_shape_is_trained_as_ever_between_replays(prepared: Path) -> None:
-    spawned(_of_other_shapes, 1, prepared / data_of(DROPOUT, prepared).directory_name, gpus=1)
-
-
-def _of_other_shapes(ranks: Ranks, folder: Path) -> None:
-    sizes = (16, 16, 16, 16, 9, 16, 9, 16)
-    expected, made = (Trained(ranks, bound(DROPOUT, "fp32", folder, captured=True)) for _ in range(2))
-    seed_generators(5, ranks.devices)
-    plain = expected.losses(captured=False, sizes=sizes)
-    seed_generators(5, ranks.devices)
-    assert made.losses(captured=True, sizes=sizes) == pytest.approx(plain, rel=1e-5)
-    assert made.captured.replayed == sizes.count(16) - FIRST

@@ -1,15 +1,18 @@
-"""What a look sees of tasks: the built-in ones' cards are those of today's code, and further models' are known."""
+"""What a look sees of tasks, of which the built-in ones have shipped cards; and what the built-in GPTs compute."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from relay.card.look import Data, look
 from relay.spec.tasks import Card, Looked, built_in
-from short_tasks import at_hand, prepare_at_hand, shipped
+from relay.tasks._gpt import MoE
+from short_tasks import at_hand, prepare_at_hand, shipped, task
 
 TASKS = Path(__file__).parent / "tasks"
 # Small, and without a download.
@@ -70,3 +73,53 @@ def test_a_u_net(datasets: Path) -> None:
 def test_sequences_of_differing_lengths(datasets: Path) -> None:
     seen = card("lstm", datasets)
     assert (seen.equal_shapes, seen.sample_bytes, seen.dropout, seen.outside) == (False, None, ("lstm",), ())
+
+
+# The GPT and its mixture of experts: what they compute
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
+def test_no_token_sees_a_later_one(name: str) -> None:
+    model = task(name, options={"width": 64}).model()
+    tokens = torch.randint(256, (2, 64))
+    changed = tokens.clone()
+    changed[:, 40] = (changed[:, 40] + 1) % 256
+    outputs, others = model(tokens), model(changed)
+    assert outputs.shape == (2, 64, 256)
+    assert torch.equal(outputs[:, :40], others[:, :40])
+    assert (outputs[:, 40:] != others[:, 40:]).any(-1).all()
+
+
+# The mixture of experts
+
+
+@pytest.fixture
+def moe() -> MoE:
+    """Four experts of a width of 8, in float64, unlike each other."""
+    made = MoE(8, 4).double()
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return made
+
+
+def one_by_one(moe: MoE, token: torch.Tensor) -> torch.Tensor:
+    """A token's output, from the definition."""
+    liking = moe.router(token).softmax(0)
+    best = liking.argsort(descending=True)[: moe.chosen].tolist()
+    said = [F.gelu(token @ moe.up[e] + moe.up_bias[e]) @ moe.down[e] + moe.down_bias[e] for e in best]
+    return sum(liking[e] * each for e, each in zip(best, said, strict=True)) / liking[best].sum()
+
+
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_every_token_gets_the_weighted_mean_of_its_experts(moe: MoE, chosen: int) -> None:
+    moe.chosen = chosen
+    inputs = torch.randn(3, 5, 8, dtype=torch.float64)
+    expected = torch.stack([one_by_one(moe, token) for token in inputs.flatten(0, 1)]).view_as(inputs)
+    assert torch.allclose(moe(inputs), expected, atol=1e-13)

@@ -1,7 +1,5 @@
 """A run cut anywhere, any number of times, ends as an uncut one; and what goes wrong is told once, in one line."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -19,6 +17,7 @@ from relay.training import job as training_job
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.slow
 
 # Slow enough to be cut in the middle, without keeping a CPU busy.
 SLOWLY = "time.sleep(0.05)"
@@ -27,7 +26,6 @@ SLOWLY = "time.sleep(0.05)"
 # Cut and gone on
 
 
-@pytest.mark.slow
 def test_two_segments_are_one_long_run(bench: Bench) -> None:
     """Bit for bit; and the code is that of the first one, whatever was edited since."""
     strategy = bench.strategy("edited")
@@ -43,7 +41,6 @@ def test_two_segments_are_one_long_run(bench: Bench) -> None:
     assert_same(result(chain), result(whole))
 
 
-@pytest.mark.slow
 def test_a_job_that_finds_nothing_left_to_train_counts_in_no_figure(bench: Bench) -> None:
     """It is forced anew, or Slurm has started it again at the very end. Older checkpoints are gone by then."""
     chain = bench.chain("results", checkpoint_minutes=60)
@@ -59,18 +56,14 @@ def test_a_job_that_finds_nothing_left_to_train_counts_in_no_figure(bench: Bench
         assert (before.attempts, chain.checkpoints(), chain.started_at()) == (3, [40, 60], [0, 20, 40])
 
 
-@pytest.mark.slow
 def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     """To every process of the job, as `scancel --full` and a preemption do; with workers that load data."""
-    number = signal.SIGTERM
     loader: dict[str, Any] = {"loader": "dataloader", "data_workers": 1}
     chain = bench.chain("results", **(DDP | loader | bench.strategy("slow", SLOWLY, base="ddp")))
     job = chain.begin()
     wait_until(chain.checkpoints, job)
     for process in bench.processes():  # torchrun's trainers and the loaders' workers are in groups of their own
-        if process.pid != job.pid:
-            process.send_signal(number)
-    job.send_signal(number)
+        process.send_signal(signal.SIGTERM)
     ended = finish(job)
     assert ended.status == 75, ended.errors
     assert "SIGTERM" in ended.errors
@@ -83,7 +76,6 @@ def test_a_signal_saves_and_the_retry_goes_on(bench: Bench) -> None:
     assert summarise(chain.run, chain.work).losses.steps == list(range(1, 61))
 
 
-@pytest.mark.slow
 def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
     """Slurm tells it: saved and stopped before, worth a retry."""
     chain = bench.chain("results", total_steps=1000, evaluate_every_steps=1000, **bench.strategy("slow", SLOWLY))
@@ -98,7 +90,6 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
 # What a chain goes on with
 
 
-@pytest.mark.slow
 def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
     chain = bench.chain("results")
@@ -117,7 +108,6 @@ def test_a_second_job_of_the_run_says_that_another_one_trains_it(bench: Bench, m
     assert not (chain.work / "fault.json").exists()
 
 
-@pytest.mark.slow
 def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(bench: Bench) -> None:
     """Killed within a save, whatever it has finished: no step, loss or evaluation between the attempts is missing."""
     kill = "import os, signal; from pathlib import Path; import relay.chain.saving as c; whole = c.Saver.finish"

@@ -1,7 +1,5 @@
 """`relay.chain` where something waits for ever, or where the next job could not go on: it ends, and says why."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import multiprocessing
@@ -10,9 +8,8 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from chain_here import fitted
+from chain_results import assert_same
 from living import LONGEST_SECONDS
 from relay.chain import ChainError, data_workers, reached, resume, signals, state, telling, things
 from relay.chain.peers import Peers
@@ -51,10 +49,7 @@ def before_the_time_is_over() -> Interruption:
 
 @pytest.mark.parametrize("told", [after_a_signal, before_the_time_is_over])
 def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
-    told: Callable[[], Interruption],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    told: Callable[[], Interruption], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
@@ -68,18 +63,13 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
     process = psutil.Process(child)
     try:
         assert process.wait(LONGEST_SECONDS) == 75
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    except psutil.TimeoutExpired:
+        process.kill()
+        raise
     said = capfd.readouterr().err
     assert "in wait_for_ever" in said
     assert re.search(r"relay.chain: ends now: it was told to end \d+ s ago \(", said)
     assert json.loads((tmp_path / "note").read_text())["step"] == 7
-
-
-def saves(watched: Interruption) -> None:
-    """A save is under way."""
-    watched.saving = True
 
 
 def validates(watched: Interruption) -> None:
@@ -93,14 +83,14 @@ def validates_under_relay_chain(watched: Interruption) -> None:
     telling.announce_early(Path(os.environ[telling.NOTE]))
 
 
-def has_ended(watched: Interruption) -> None:
-    """Its training has ended, and an evaluation follows."""
-    watched.end()
-
-
 @pytest.mark.parametrize(
     ("told", "does"),
-    [("TERM", saves), ("USR1", validates), ("TERM", validates_under_relay_chain), ("USR1", has_ended)],
+    [
+        ("TERM", lambda watched: setattr(watched, "saving", True)),
+        ("USR1", validates),
+        ("TERM", validates_under_relay_chain),
+        ("USR1", Interruption.end),  # and an evaluation follows
+    ],
 )
 def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
     told: str, does: Callable[[Interruption], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,21 +145,13 @@ def test_data_workers_that_say_nothing_are_told(monkeypatch: pytest.MonkeyPatch)
         list(run.steps(DataLoader(Slow(1.0), num_workers=1)))
 
 
-class Large:
-    """A thing whose state has a time in it."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"weights": torch.zeros(2**19), "since": time.localtime()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
 @pytest.mark.usefixtures("kept")
 def test_the_first_checkpoint_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next job would find it too late. Rank 0 alone reads what is alike for all."""
     monkeypatch.setattr(state, "_check_readable", lambda *_: None)  # it does not see an optimizer's state, for one
-    run = resume(model=nn.Linear(1, 1), ema=Large())
+    state_of = {"weights": torch.zeros(2**19), "since": time.localtime()}
+    large = SimpleNamespace(state_dict=lambda: state_of, load_state_dict=lambda _: None)
+    run = resume(model=nn.Linear(1, 1), ema=large)
     with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: time.struct_time"):
         list(run.steps(range(1, 4)))
     run._lock.close()
@@ -205,12 +187,9 @@ def test_layers_that_were_unfrozen_on_the_way(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path / "cut")
     assert reached() == 0
     trained(layers(), stop=12)
-    with pytest.raises(
-        ChainError, match=r"model\.1\.weight, model\.1\.bias: trained there, .* before resume, where re"
-    ):
+    with pytest.raises(ChainError, match=r"model\.1\.weight, model\.1\.bias: trained there, .* before resume, where"):
         trained(layers())
-    for one, other in zip(trained(layers(), again=True), uncut, strict=True):
-        assert torch.equal(one, other)
+    assert_same(trained(layers(), again=True), uncut)
 
 
 @pytest.mark.parametrize(("rank", "size"), VARIABLES)

@@ -1,7 +1,5 @@
 """`relay.chain` and what feeds a script's steps: samplers that draw by themselves, epochs, numbers of steps."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import random
@@ -10,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
-from relay.chain import ChainError, Stopped, resume
+from relay.chain import ChainError, Run, Stopped, resume
 from relay.chain.peers import Peers
 from relay.chain.signals import Interruption
 from relay.chain.state import LARGE_BYTES, State
@@ -46,18 +45,6 @@ class Shuffled(Sampler[int]):
         return iter(order)
 
 
-def of_numpy() -> DataLoader[Any]:
-    return DataLoader(SAMPLES, 16, sampler=Shuffled(np.random.default_rng(3)))
-
-
-def of_older_numpy() -> DataLoader[Any]:
-    return DataLoader(SAMPLES, 16, sampler=Shuffled(np.random.RandomState(3)))
-
-
-def of_python() -> DataLoader[Any]:
-    return DataLoader(SAMPLES, 16, sampler=Shuffled(random.Random(3)))
-
-
 def drawn_ahead() -> DataLoader[Any]:
     """It draws 32 samples at a time, for workers that fetch 4 batches ahead."""
     sampler = RandomSampler(SAMPLES, replacement=True, generator=torch.Generator().manual_seed(5))
@@ -66,13 +53,9 @@ def drawn_ahead() -> DataLoader[Any]:
 
 def looked_at_before() -> DataLoader[Any]:
     """Its workers have given a batch before the training, as for the shape of a sample."""
-    loader = with_workers_that_stay()
+    loader = DataLoader(SAMPLES, **BY_WORKERS_THAT_STAY)
     next(iter(loader))
     return loader
-
-
-def with_workers_that_stay() -> DataLoader[Any]:
-    return DataLoader(SAMPLES, 16, shuffle=True, num_workers=1, persistent_workers=True)
 
 
 class Batches(Sampler[list[int]]):
@@ -93,14 +76,6 @@ class Further(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         yield from super().__iter__()
-
-
-def further() -> DataLoader[Any]:
-    return Further(SAMPLES, 16, shuffle=True, num_workers=1, persistent_workers=True)
-
-
-def with_batches_drawn_at_once() -> DataLoader[Any]:
-    return DataLoader(SAMPLES, batch_sampler=Batches(), num_workers=1, persistent_workers=True)
 
 
 def seen(made: Callable[[], DataLoader[Any]], stop: int | None = None) -> list[Any]:
@@ -129,35 +104,42 @@ def without_a_chain(made: Callable[[], DataLoader[Any]]) -> list[Any]:
     return [*enumerate((batch.tolist() for _ in range(3) for (batch,) in loader), 1)]
 
 
-WITH_WORKERS_THAT_STAY = [looked_at_before, with_workers_that_stay, with_batches_drawn_at_once, further]
+STAY: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
+BY_WORKERS_THAT_STAY = STAY | {"batch_size": 16, "shuffle": True}
+LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
+    "by numpy": lambda: DataLoader(SAMPLES, 16, sampler=Shuffled(np.random.default_rng(3))),
+    "by older numpy": lambda: DataLoader(SAMPLES, 16, sampler=Shuffled(np.random.RandomState(3))),
+    "by Python": lambda: DataLoader(SAMPLES, 16, sampler=Shuffled(random.Random(3))),
+    "drawn ahead": drawn_ahead,
+    "looked at before, by workers that stay": looked_at_before,
+    "by workers that stay": lambda: DataLoader(SAMPLES, **BY_WORKERS_THAT_STAY),
+    "batches drawn at once, by workers that stay": lambda: DataLoader(SAMPLES, batch_sampler=Batches(), **STAY),
+    "of a further kind, by workers that stay": lambda: Further(SAMPLES, **BY_WORKERS_THAT_STAY),
+}
 
 
 @pytest.mark.parametrize(
-    ("made", "cut"),
-    [(made, CUT) for made in (of_numpy, of_older_numpy, of_python, drawn_ahead)]
-    + [(made, cut) for made in WITH_WORKERS_THAT_STAY for cut in (6, CUT)],
+    ("name", "cut"), [(name, cut) for name in LOADERS for cut in (6, CUT) if cut == CUT or "that stay" in name]
 )
-def test_the_order_of_an_epoch_goes_on_whoever_draws_it(made: Callable[[], DataLoader[Any]], cut: int) -> None:
+def test_the_order_of_an_epoch_goes_on_whoever_draws_it(name: str, cut: int) -> None:
+    made = LOADERS[name]
     uncut = without_a_chain(made)
     assert seen(made) == uncut
     shutil.rmtree("checkpoints")
     assert seen(made, cut) + seen(made) == uncut
 
 
-def an_own_loop_within_an_epoch() -> None:
-    run = resume(model=nn.Linear(1, 1))
+def an_own_loop_within_an_epoch(run: Run) -> None:
     for _ in run.epochs(2):
         run.after(run.step + 1)
 
 
-def a_number_of_the_scripts_own() -> None:
-    run = resume(model=nn.Linear(1, 1))
+def a_number_of_the_scripts_own(run: Run) -> None:
     for _ in run.steps(DataLoader(SAMPLES, 16)):
         run.after(1)
 
 
-def two_loops_within_an_epoch() -> None:
-    run = resume(model=nn.Linear(1, 1))
+def two_loops_within_an_epoch(run: Run) -> None:
     for _ in run.epochs(2):
         for loader in (DataLoader(SAMPLES, 16), DataLoader(SAMPLES, 16)):
             for step, _batch in run.steps(loader):
@@ -172,9 +154,9 @@ def two_loops_within_an_epoch() -> None:
         (two_loops_within_an_epoch, r"epoch 0 has had its steps; write run\.steps once within run\.epochs"),
     ],
 )
-def test_a_loop_whose_steps_would_not_be_counted_is_refused(loop: Callable[[], None], told: str) -> None:
+def test_a_loop_whose_steps_would_not_be_counted_is_refused(loop: Callable[[Run], None], told: str) -> None:
     with pytest.raises(ChainError, match=told):
-        loop()
+        loop(resume(model=nn.Linear(1, 1)))
 
 
 @pytest.mark.parametrize("killed", [2, 4, None])
@@ -214,36 +196,29 @@ def test_epochs_after_the_last_step_have_none_and_another_loop_has_its_own_numbe
     assert run.step == 10
 
 
-class Best:
+def best() -> SimpleNamespace:
     """What a script keeps of its evaluations."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Any] = {"tensor": torch.zeros(LARGE_BYTES)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.kept
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = state
+    kept: dict[str, Any] = {"tensor": torch.zeros(LARGE_BYTES)}
+    return SimpleNamespace(kept=kept, state_dict=lambda: kept, load_state_dict=kept.update)
 
 
 def test_what_comes_into_a_state_later_pushes_out_no_checkpoint_that_can_be_read() -> None:
-    best = Best()
-    run = resume(model=nn.Linear(1, 1), best=best, save_steps=1)
+    its = best()
+    run = resume(model=nn.Linear(1, 1), best=its, save_steps=1)
 
     def train() -> None:
         for step, _ in run.steps(range(9)):
-            best.kept["day"] = "1 May" if step < 5 else datetime.date(2026, 5, 1)
+            its.kept["day"] = "1 May" if step < 5 else datetime.date(2026, 5, 1)
             run.after(step)
 
     with pytest.raises(ChainError, match=r"best: its state_dict holds more than tensors .*datetime\.date"):
         train()
     run._lock.close()
-    assert 1 <= resume(model=nn.Linear(1, 1), best=Best()).step < 5
+    assert 1 <= resume(model=nn.Linear(1, 1), best=best()).step < 5
 
 
 def test_what_is_large_on_one_rank_alone_is_each_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = State({"model": nn.Linear(1, 1), "best": Best()}, Peers())
+    state = State({"model": nn.Linear(1, 1), "best": best()}, Peers())
     states = state.asked()
     assert state.replicas(states) == {"best"}
     assert "best" in state.replicated(states, {"best"})
@@ -255,9 +230,9 @@ def test_what_is_large_on_one_rank_alone_is_each_ranks_own(monkeypatch: pytest.M
 
 
 def test_a_save_asks_a_script_for_each_state_once() -> None:
-    best, asked = Best(), []
-    run = resume(model=nn.Linear(1, 1), best=best)
-    vars(best)["state_dict"] = lambda: asked.append(run.step) or best.kept
+    its, asked = best(), []
+    run = resume(model=nn.Linear(1, 1), best=its)
+    its.state_dict = lambda: asked.append(run.step) or {}
     run.after(1)
     run.finish()
     assert asked == [1]

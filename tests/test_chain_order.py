@@ -1,10 +1,9 @@
 """`relay.chain` where the next job has other orders, nested samplers, numpy's numbers, or a disk that fails."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, DistributedSampler
 
 from chain_here import fitted
+from chain_results import assert_same
 from pages import blocks
 from relay.chain import ChainError, resume
 from relay.chain.loader import batches
@@ -36,36 +36,25 @@ def trained(order: Order, stop: int | None = None) -> list[torch.Tensor]:
     return fitted(resume(model=model, optimizer=optimizer), model, optimizer, STEPS, stop)
 
 
-def with_a_stranger(given: list[nn.Parameter]) -> list[Any]:
-    return [nn.Parameter(torch.zeros(1)), *given[::-1]]
-
-
-def with_a_stranger_among_them(given: list[nn.Parameter]) -> list[Any]:
-    return [nn.Parameter(torch.zeros(1)), *given]
-
-
 @pytest.mark.slow
 def test_an_optimizers_state_goes_to_the_parameter_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of parameters has another order in each process, and all have one shape; one may be of no module."""
+    stranger = partial(nn.Parameter, torch.zeros(1))
     (tmp_path / "uncut").mkdir()
     monkeypatch.chdir(tmp_path / "uncut")
-    uncut = trained(with_a_stranger)
+    uncut = trained(lambda given: [stranger(), *given[::-1]])
     monkeypatch.chdir(tmp_path)
-    trained(with_a_stranger, CUT)
-    for one, other in zip(trained(with_a_stranger_among_them), uncut, strict=True):
-        assert torch.equal(one, other)
+    trained(lambda given: [stranger(), *given[::-1]], CUT)
+    assert_same(trained(lambda given: [stranger(), *given]), uncut)
 
 
 def test_other_groups_are_refused_by_the_parameters_name() -> None:
-    def halves(given: list[nn.Parameter]) -> list[Any]:
-        return [{"params": given[:3]}, {"params": given[3:], "lr": 0.01}]
+    def parted(at: int) -> Order:
+        return lambda given: [{"params": given[:at]}, {"params": given[at:], "lr": 0.01}]
 
-    def thirds(given: list[nn.Parameter]) -> list[Any]:
-        return [{"params": given[:2]}, {"params": given[2:], "lr": 0.01}]
-
-    trained(halves, CUT)
+    trained(parted(3), CUT)
     with pytest.raises(ChainError, match=r"optimizer: model\.2\.weight is in group 0 there, and in group 1 here"):
-        trained(thirds)
+        trained(parted(2))
 
 
 class Numbers(Dataset[int]):
@@ -126,9 +115,7 @@ def test_what_could_not_be_read_back_is_refused_by_its_name_before_it_is_saved()
         state.asked()
 
 
-def test_a_save_that_fails_once_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_failed_save_ends_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """A shared disk is away for a moment."""
     written, fail = torch.save, [True]
 
@@ -164,28 +151,21 @@ def looped(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
     runs = []
 
     def begun(**things: Any) -> Any:
-        run = resume(save_steps=5, **things)
-        after = run.after
-
-        def until_killed(step: int) -> None:
-            after(step)
-            if saving := run._saver._saving:
-                saving.seconds.result()
-            if step == killed:
-                raise Killed
-
-        vars(run)["after"] = until_killed
-        runs.append(run)
+        runs.append(run := resume(save_steps=5, **things))
+        vars(run)["after"] = lambda step, after=run.after: (after(step), until_killed(run, step))
         return run
 
+    def until_killed(run: Any, step: int) -> None:
+        if saving := run._saver._saving:
+            saving.seconds.result()
+        if step == killed:
+            raise Killed
+
     space["resume"] = begun
-    try:
+    with suppress(Killed):
         exec(loop, space)
-    except Killed:
-        pass
-    finally:
-        for run in runs:
-            run._lock.close()
+    for run in runs:
+        run._lock.close()
     state: dict[str, torch.Tensor] = space["model"].state_dict()
     return state
 

@@ -1,7 +1,5 @@
 """`relay-chain sbatch` on a real Slurm: one job after the other, a limit, and never two at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from living import until
 from mini_slurm import UNFINISHED, MiniSlurm
 from pages import block, blocks, masked
 
+pytestmark = pytest.mark.slow
 PAGE = "docs/make-your-script-a-chain.md"
 ROOT = Path(__file__).resolve().parents[1]
 STOPS = """'echo "{\\"step\\": 1, \\"reason\\": \\"\\"}" > $RELAY_CHAIN_NOTE; exit 1'"""  # as torchrun ends
@@ -19,11 +18,10 @@ STOPS = """'echo "{\\"step\\": 1, \\"reason\\": \\"\\"}" > $RELAY_CHAIN_NOTE; ex
 
 def relay_chain(cluster: MiniSlurm, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Type `relay-chain sbatch` and these words, on the login node."""
-    installed = folder / "bin" / "relay-chain"  # as the wheel's entry point
-    installed.parent.mkdir(exist_ok=True)
+    installed = folder / "relay-chain"  # as the wheel's entry point
     installed.write_text(f"#!{sys.executable}\nimport sys\nfrom relay.chain.command import main\nsys.exit(main())\n")
     installed.chmod(0o755)
-    path = f"{installed.parent}:{Path(sys.executable).parent}:{cluster.environment['PATH']}"
+    path = f"{folder}:{Path(sys.executable).parent}:{cluster.environment['PATH']}"
     own = {"PATH": path, "PYTHONPATH": str(ROOT / "scripts")}
     return cluster.run(installed, "sbatch", *words, cwd=folder, env=own, check=False)
 
@@ -35,15 +33,12 @@ def job_script(folder: Path, *commands: str) -> None:
 
 def chained(cluster: MiniSlurm, first: str) -> list[dict[str, str]]:
     """The jobs of the chain that began with this one, when none is queued any more."""
-    found: list[dict[str, str]] = []
 
-    def over() -> bool:
-        jobs = [job for job in cluster.jobs() if job["JobName"] == "chained" and int(job["JobId"]) >= int(first)]
-        found[:] = jobs
-        return all(job["JobState"] not in UNFINISHED for job in jobs)
+    def jobs() -> list[dict[str, str]]:
+        return [job for job in cluster.jobs() if job["JobName"] == "chained" and int(job["JobId"]) >= int(first)]
 
-    until(over, "the chain is over")
-    return found
+    until(lambda: all(job["JobState"] not in UNFINISHED for job in jobs()), "the chain is over")
+    return jobs()
 
 
 def number(done: subprocess.CompletedProcess[str]) -> str:
@@ -51,7 +46,6 @@ def number(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.split()[2]
 
 
-@pytest.mark.slow
 def test_the_script_on_the_page_is_a_chain_of_jobs(cluster: MiniSlurm, tmp_path: Path) -> None:
     """Word for word; that such loops end bit for bit as uncut ones is shown in `test_chain_order.py`."""
     (script,) = [each.text for each in blocks(PAGE) if each.language == "python"]
@@ -73,7 +67,6 @@ def test_the_script_on_the_page_is_a_chain_of_jobs(cluster: MiniSlurm, tmp_path:
     assert "trained 160 steps in 10 epochs" in second
 
 
-@pytest.mark.slow
 def test_the_limit_is_kept(cluster: MiniSlurm, tmp_path: Path) -> None:
     job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c {STOPS}")
     jobs = chained(cluster, number(relay_chain(cluster, tmp_path, "--jobs", "2", "job.sh")))
@@ -81,14 +74,12 @@ def test_the_limit_is_kept(cluster: MiniSlurm, tmp_path: Path) -> None:
     assert "it was the last job allowed; submit it again" in (tmp_path / f"log-{jobs[-1]['JobId']}").read_text()
 
 
-@pytest.mark.slow
 def test_a_fault_ends_the_chain(cluster: MiniSlurm, tmp_path: Path) -> None:
     job_script(tmp_path, f"{sys.executable} -m relay.chain false")
     jobs = chained(cluster, number(relay_chain(cluster, tmp_path, "job.sh")))
     assert [job["JobState"] for job in jobs] == ["FAILED", "CANCELLED"]
 
 
-@pytest.mark.slow
 def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(cluster: MiniSlurm, tmp_path: Path) -> None:
     waits = "touch began-${SLURM_RESTART_COUNT:-0}; until test -e go; do sleep 0.2; done"
     job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c '{waits}'")

@@ -1,7 +1,5 @@
 """Lightning's and Hugging Face's Trainers as chains: stopped, killed, damaged, and bit for bit as uncut."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sysconfig
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 import stacks
+from chain_results import assert_same
 from hooked import empty, link
 from relay.environments.overlay import site_packages
 
@@ -40,12 +39,8 @@ def trained(python: Path, of: str, folder: Path, *given: str, ranks: int = 1, **
     return done.returncode, done.stderr
 
 
-def same(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same bits of a trained model."""
-    models = [torch.load(folder / "model.pt", weights_only=True) for folder in (one, other)]
-    return models[0].keys() == models[1].keys() and all(
-        torch.equal(models[0][name], models[1][name]) for name in models[0]
-    )
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "model.pt", weights_only=True)
 
 
 @pytest.mark.long  # Hugging Face's packages are hundreds of megabytes
@@ -72,7 +67,7 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
     status, told = trained(python, of, cut, ranks=2)
     assert status == 0, told
     assert f"the checkpoint of step {last} is passed over" in told
-    assert same(uncut, cut)
+    assert_same(weights(cut), weights(uncut))
 
 
 def test_gathered_gradients_other_validations_and_workers(lightning: Path, tmp_path: Path) -> None:
@@ -83,4 +78,4 @@ def test_gathered_gradients_other_validations_and_workers(lightning: Path, tmp_p
     assert status == 75, told
     status, told = trained(lightning, "lightning", cut, **options)
     assert status == 0, told
-    assert same(uncut, cut)
+    assert_same(weights(cut), weights(uncut))

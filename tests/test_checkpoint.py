@@ -1,13 +1,10 @@
 """Checkpoints: a training goes on from them bit for bit, and the last ones are kept."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +14,8 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter
 
-from chain_runs import DDP, DROPOUT, Bench
+from chain_results import assert_same
+from chain_runs import DDP, Bench
 from checkpointed import Checkpoints, Training, filled, names
 from damaged import change_a_byte
 from living import LONGEST_SECONDS
@@ -32,37 +30,20 @@ from relay.chain.sealed import MANIFEST, complete, manifest, seal
 from relay.chain.signals import DEADLINE, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
-from relay.run_folder import alive
 from relay.run_folder.sound_checkpoints import damage
-from relay.spec.tasks import TaskSpec
 
 pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 
 
-@pytest.mark.parametrize(
-    "its",
-    [
-        DROPOUT,  # Adadelta, a schedule of steps
-        spec("lenet-digits"),  # SGD with momentum
-        spec(str(OWN / "tied.py")),  # a tied weight, AdamW
-    ],
-    ids=lambda value: value.name,
-)
-def test_a_resumed_training_goes_on_bit_for_bit(
-    ranks: Ranks, prepared: Path, checkpoints: Checkpoints, its: TaskSpec
-) -> None:
-    uncut = Training(ranks, prepared, its)
-    expected = uncut.train(12)
-    first = Training(ranks, prepared, its)
-    losses = first.train(7)
+def test_a_tied_weight_goes_on_bit_for_bit(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
+    uncut, first, second = (Training(ranks, prepared, spec(str(OWN / "tied.py"))) for _ in range(3))
+    expected, losses = uncut.train(12), first.train(7)
     checkpoints.save(first.strategy, 7)
-    second = Training(ranks, prepared, its)
     torch.manual_seed(99)  # where another process's generator may be
     second.step = checkpoints.resume(second.strategy, 0, 12)
     assert second.step == 7
     assert losses + second.train(5) == expected
-    wanted = uncut.state()
-    assert all(torch.equal(value, wanted[name]) for name, value in second.state().items())
+    assert_same(second.state(), uncut.state())
 
 
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
@@ -77,9 +58,7 @@ def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> Non
     assert watching.reason == DEADLINE
 
 
-def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
-    checkpoints: Checkpoints, training: Training
-) -> None:
+def test_what_a_killed_save_has_left_is_never_resumed_and_goes(checkpoints: Checkpoints, training: Training) -> None:
     """Killed at its last moment: everything is there, but not under its final name."""
     filled(checkpoints, training, 2)
     shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / ".partial-3")
@@ -105,9 +84,7 @@ def test_only_steps_of_the_segment_are_resumed(checkpoints: Checkpoints, trainin
             checkpoints.resume(training.strategy, first, last)
 
 
-def test_a_parameter_without_state_has_none_after_resuming(
-    ranks: Ranks, prepared: Path, checkpoints: Checkpoints
-) -> None:
+def test_a_parameter_without_state_resumes_without(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
     """One that no gradient has reached yet: torch would give it the state of a step that it never made."""
     first, second = (Training(ranks, prepared, spec("lenet-digits")) for _ in range(2))
     for trained in (first, second):
@@ -124,9 +101,7 @@ def test_a_parameter_without_state_has_none_after_resuming(
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])  # without it, the optimiser has no state
-def test_numbers_that_an_optimizer_adds_to_its_groups_go_on(
-    ranks: Ranks, prepared: Path, checkpoints: Checkpoints, momentum: float
-) -> None:
+def test_an_optimizers_numbers_go_on(ranks: Ranks, prepared: Path, checkpoints: Checkpoints, momentum: float) -> None:
     """As the steps that LAMB counts."""
 
     def counted(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -150,24 +125,12 @@ def test_numbers_that_an_optimizer_adds_to_its_groups_go_on(
 # Checkpoints that are written while the training goes on
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """No file of a checkpoint is written until this is set."""
-    go, write = threading.Event(), FileSystemWriter.write_data
-
-    def write_data(*given: Any) -> Any:
-        assert go.wait(LONGEST_SECONDS)
-        return write(*given)
-
-    monkeypatch.setattr(FileSystemWriter, "write_data", write_data)
-    yield go
-    go.set()
-
-
 def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at_which_it_began(
-    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path, held: threading.Event
+    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parameters, optimizer and generators, though all of them have moved on before the first byte was written."""
+    go, write = threading.Event(), FileSystemWriter.write_data
+    monkeypatch.setattr(FileSystemWriter, "write_data", lambda *given: go.wait(LONGEST_SECONDS) and write(*given))
     training.train(4)
     saver = checkpoints.of(training.strategy)
     saver.begin(4)
@@ -176,7 +139,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at
     assert saver.progress == WRITING
     assert not saver.agree(WRITING)
     assert complete(checkpoints.directory) == []
-    held.set()
+    go.set()
     saver.finish()
     assert saver.progress == DONE
     assert saver.agree(DONE)
@@ -187,38 +150,18 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at
     assert again.train(3) == expected
 
 
-def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
-    checkpoints: Checkpoints, training: Training
-) -> None:
-    filled(checkpoints, training, 2)
-    training.train(1)
-    partial = checkpoints.directory / f".partial-{alive.attempt()}-3"
-    partial.mkdir()
-    (partial / "strategy").write_text("where a folder should be")
-    saver = checkpoints.of(training.strategy)
-    saver.begin(3)
-    with pytest.raises(RuntimeError, match=r"the checkpoint of step 3 could not be saved: File exists \(rank 0\)"):
-        saver.finish()
-    assert complete(checkpoints.directory) == [2]
-
-
 # Damaged checkpoints: complete or absent, and passed over with a warning
 
 
-def largest_file(place: Path) -> Path:
-    return max((path for path in place.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-
-
-def test_a_damaged_newest_one_falls_back_to_the_one_before(
-    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_falls_back(checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]) -> None:
     """With a warning that names it; and it is replaced by the next save, not kept in place of a sound one."""
     filled(checkpoints, training, 4)
     expected = training.state()
     filled(checkpoints, training, 8)
-    change_a_byte(largest_file(checkpoints.directory / "step-8"))
+    files = [path for path in (checkpoints.directory / "step-8").rglob("*") if path.is_file()]
+    change_a_byte(max(files, key=lambda path: path.stat().st_size))
     assert checkpoints.resume(training.strategy, 0, 100) == 4
-    assert all(torch.equal(value, expected[name]) for name, value in training.state().items())
+    assert_same(training.state(), expected)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("warning: checkpoint of step 8 is passed over: ")
     assert "does not have the checksum" in line

@@ -1,7 +1,5 @@
 """Two folders of results compared, as before and after a maintenance."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -74,9 +72,7 @@ def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
 
 
 @pytest.mark.parametrize(("factors", "change"), [((1.0, 1.06, 0.97), "unclear"), ((1.5, 1.56, 1.47), "faster")])
-def test_days_are_the_unit_where_there_are_several(
-    two: tuple[Tree, Tree], factors: tuple[float, ...], change: str
-) -> None:
+def test_several_days_are_the_unit(two: tuple[Tree, Tree], factors: tuple[float, ...], change: str) -> None:
     """Repeats of one day are alike; days are further apart than a change of 2 % would be."""
     for tree, by_day in zip(two, ((1.0, 0.95, 1.04), factors), strict=True):
         ids = tree.setting("cpu", [1000.0 * day * near for day in by_day for near in (1.0, 1.001, 0.999)])

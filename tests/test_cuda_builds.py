@@ -1,7 +1,5 @@
 """Builds of torch for CUDA: chosen by what a site declares, pinned, and held to the hashes of the first look."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -9,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from plans import ROOT, plan
+from plans import ROOT, planned
 from relay.base.errors import UserError
-from relay.config.config import load
-from relay.planning.plan import Plan
 from relay.spec import cuda
 from relay.spec.site import Site, load_site
 from slurm_runs import site_file
@@ -51,14 +47,9 @@ def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:
         site_of(tmp_path, ["v100", "b200"], torch="auto")
 
 
-def planned(site: Site) -> Plan:
-    config = load({"repeats": 1, "comparisons": [{"strategy": "single_gpu"}]})
-    return plan(config, site=site, results=Path("none"))
-
-
 def test_a_build_that_does_not_fit_is_a_reason_to_skip(tmp_path: Path) -> None:
     site = site_of(tmp_path, ["v100"], mode="wheels", torch="cuda")
-    (skipped,) = planned(site).skipped
+    (skipped,) = planned({"strategy": "single_gpu"}, site=site).skipped
     told = r"build cuda \(CUDA 13.0\) has no code for .* volta; allowed: cu126, cu124, cu118"
     assert re.search(told, "; ".join(skipped.reasons))
 

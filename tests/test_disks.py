@@ -1,7 +1,5 @@
 """A disk that is full, read-only or gone: the reason comes first, and is told in one line."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ from chain_runs import Bench, finish, wait_until
 from local_driver import LocalDriver
 from relay.base import ending
 from relay.base.ending import FREE_SPACE, LOG
-from relay.driver.full_disk import unwritable
 from relay.run_folder import faults
 from small_disks import Mount, fill, mounts, small
 
@@ -27,14 +24,6 @@ def mount() -> Iterator[Mount]:
         yield make
 
 
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job's log."""
-    (tmp_path / "logs").mkdir()
-    monkeypatch.setenv(LOG, str(tmp_path / "logs" / "job.log"))
-    return tmp_path / "logs" / "job.log"
-
-
 @pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_ends_the_run_with_the_reason(bench: Bench, mount: Mount, log: Path) -> None:
     """The retry only repeats it, what was half written is removed, and with room the same call goes on."""
@@ -43,7 +32,6 @@ def test_a_checkpoint_that_does_not_fit_ends_the_run_with_the_reason(bench: Benc
     ended = chain.forked()
     assert ended.status == 1
     told = ending.read(log)
-    assert told is not None
     assert told.what.startswith("run run-1 failed: RuntimeError: the checkpoint of step ")
     assert "No space left on device" in told.what
     assert told.remedy == FREE_SPACE
@@ -74,9 +62,7 @@ def test_a_folder_that_vanishes_is_an_error_and_no_fresh_start(bench: Bench, log
 # Without processes
 
 
-def test_a_fault_on_a_full_disk_ends_the_job_with_the_disks_reason(
-    tmp_path: Path, mount: Mount, log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_the_reason(tmp_path: Path, mount: Mount, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No process can record its own there. With room, nothing of it is left."""
     work = tmp_path / "small" / "run-1"
     small(work.parent, mount, 200)
@@ -101,7 +87,6 @@ def test_where_the_folder_is_gone_with_all_that_was_left_there_the_job_says_so(t
     """A retry would only find it gone as well. Under load, what the processes recorded is removed with the rest."""
     assert faults.concluded(tmp_path / "gone" / "run-1", "run run-1", 1) == 1
     told = ending.read(log)
-    assert told is not None
     assert told.what.startswith(f"run run-1 failed: {tmp_path / 'gone'} is gone: it was removed, or its disk unmounted")
 
 
@@ -121,37 +106,23 @@ def test_an_ending_that_cannot_be_written_is_a_line_in_the_log(
 # A folder that takes no writing, from the start or midway: the call ends with one line, and no traceback.
 
 
-TOLD = "No space left on device; delete what you no longer need there, or raise your quota"
-
-
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    with mounts() as mount:
-        small(tmp_path / "full", mount, 300)
-        assert unwritable(tmp_path / "full") == ""
-        assert list((tmp_path / "full").iterdir()) == []
-        fill(tmp_path / "full")
-        assert unwritable(tmp_path / "full").startswith(f"{tmp_path}/full: {TOLD}")
-
-
 @pytest.mark.slow
-def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
+def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path, mount: Mount) -> None:
     """With 400 KB it is full only when the first jobs are under way."""
-    with mounts() as mount:
-        folder = tmp_path / "full"
-        small(folder, mount, 3000)
-        driver = LocalDriver(folder, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
-        (folder / "room").write_bytes(bytes(400 * 1024))
-        fill(folder)
-        (folder / "room").unlink()
-        try:
-            status, printed = driver.call("cpu")
-        finally:
-            driver.end()
+    folder = tmp_path / "full"
+    small(folder, mount, 3000)
+    driver = LocalDriver(folder, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
+    (folder / "room").write_bytes(bytes(400 * 1024))
+    fill(folder)
+    (folder / "room").unlink()
+    try:
+        status, printed = driver.call("cpu")
+    finally:
+        driver.end()
     assert status == 1
-    assert "Traceback" not in printed
-    assert "Logging error" not in printed
-    assert [line for line in printed.splitlines() if line.startswith("error: /")] == [
-        f"error: {folder}: {TOLD}, then start the same call again"
-    ]
-    assert "no run of this call can be used" not in printed
-    assert printed.splitlines()[-1].startswith("error: /")
+    for other in ("Traceback", "Logging error", "no run of this call can be used"):
+        assert other not in printed
+    told = "No space left on device; delete what you no longer need there, or raise your quota"
+    line = f"error: {folder}: {told}, then start the same call again"
+    assert [each for each in printed.splitlines() if each.startswith("error: /")] == [line]
+    assert printed.splitlines()[-1] == line

@@ -1,9 +1,8 @@
-"""Every fenced command of the documentation is run, or held against what it calls, and what it prints against the page.
+"""The pages of documentation: links lead somewhere, and each fenced command is run, or held against what it calls.
 
-`tests/support/pages.py` finds the blocks. A block that no test knows fails here: give it a test, or a line below.
+What a command prints is held against the page. `tests/support/pages.py` finds the blocks. A block that no test knows
+fails here: give it a test, or a line below.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -90,11 +89,6 @@ def program_takes(program: tuple[str, ...], arguments: list[str]) -> None:
             assert re.search(rf"[{{,]{word}[,}}]", text), f"{program} {word}"
 
 
-def make_has(arguments: list[str]) -> None:
-    done = subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_what_a_command_calls_is_there() -> None:
     for words in (words for each in BLOCKS if each.is_command for words in each.commands):
@@ -106,7 +100,7 @@ def test_what_a_command_calls_is_there() -> None:
             case ["relay", command, *arguments]:
                 program_takes(("scripts/main.py", command), arguments)
             case ["make", *arguments]:
-                make_has(arguments)
+                subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, check=True)
             case [word, *_] if word in SHELL:
                 continue
             case _:
@@ -169,3 +163,35 @@ def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
     )
     told = masked(typed(newcomer, block(page, "snakemake ddp").text))
     assert told == masked(block(page, "ddp (2 procs").text)
+
+
+# Links
+
+
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("config", "config/sites", "results", "benchmarks")),
+]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    titles = re.findall(r"(?m)^#+ (.+)$", text)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken(page: Path) -> list[str]:
+    """The relative links of a page that lead nowhere: no such file, or no such heading in it."""
+    found = []
+    for path, anchor in LINK.findall(page.read_text()):
+        target = (page.parent / path) if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            found.append(f"{page}: {path}" + (f"#{anchor}" if anchor else ""))
+    return found
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert [link for page in PAGES for link in broken(page)] == []

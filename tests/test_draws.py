@@ -1,7 +1,5 @@
 """Random draws in proofs: alike for every sample, whatever draws them, and however a batch is divided."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -15,32 +13,19 @@ WIDTH = 8
 
 
 class Noisy(nn.Module):
-    """A function with a parameter before it, so that gradients reach below."""
+    """A function, perhaps of a layer, with a parameter before it, so that gradients reach below."""
 
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], *layer: nn.Module) -> None:
         super().__init__()
-        self.first, self.function = nn.Linear(WIDTH, WIDTH), function
+        self.first, self.layer, self.function = nn.Linear(WIDTH, WIDTH), nn.ModuleList(layer), function
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(self.first(inputs))
+        return self.function(self.first(inputs), *self.layer)
 
 
-class Attends(nn.Module):
-    def __init__(self, *, weights: bool) -> None:
-        super().__init__()
-        self.attention, self.weights = nn.MultiheadAttention(WIDTH, 2, dropout=0.4, batch_first=True), weights
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.attention(inputs, inputs, inputs, need_weights=self.weights)[0]
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.LSTM(WIDTH, WIDTH, 2, dropout=0.5, batch_first=True)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.layers(inputs)[0]
+def attends(*, weights: bool) -> Noisy:
+    layer = nn.MultiheadAttention(WIDTH, 2, dropout=0.4, batch_first=True)
+    return Noisy(lambda x, attention: attention(x, x, x, need_weights=weights)[0], layer)
 
 
 def hidden(inputs: torch.Tensor) -> torch.Tensor:
@@ -49,17 +34,15 @@ def hidden(inputs: torch.Tensor) -> torch.Tensor:
     return torch.gather(inputs, 1, order[:, :3, None].expand(-1, -1, WIDTH))
 
 
-def sampled(inputs: torch.Tensor) -> torch.Tensor:
-    return torch.distributions.Normal(inputs, inputs.exp()).rsample()
-
-
 DRAWING: dict[str, Callable[[], nn.Module]] = {
     "alpha dropout": lambda: Noisy(lambda x: F.alpha_dropout(x, 0.3, training=True)),
-    "attention with weights": lambda: Attends(weights=True),
-    "attention without weights": lambda: Attends(weights=False),
-    "a recurrent layer": Recurrent,
+    "attention with weights": lambda: attends(weights=True),
+    "attention without weights": lambda: attends(weights=False),
+    "a recurrent layer": lambda: Noisy(
+        lambda x, its: its(x)[0], nn.LSTM(WIDTH, WIDTH, 2, dropout=0.5, batch_first=True)
+    ),
     "a VAE's noise": lambda: Noisy(lambda x: x + x.exp() * torch.randn_like(x)),
-    "a distribution": lambda: Noisy(sampled),
+    "a distribution": lambda: Noisy(lambda x: torch.distributions.Normal(x, x.exp()).rsample()),
     "hidden patches": lambda: Noisy(hidden),
     "dropped paths": lambda: Noisy(lambda x: x * torch.empty(len(x), 1, 1).bernoulli_(0.7) / 0.7),
 }

@@ -1,7 +1,5 @@
 """What the modes of a site's environment ask for, and what Snakemake makes of it: real environment modules."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -17,6 +15,7 @@ import yaml
 
 import slurm_packages
 from mini_slurm import MiniSlurm
+from refusals import refusal
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import login_node, node, wheelhouse
@@ -102,8 +101,7 @@ def test_a_file_creates_an_environment_once_on_the_login_node(
         login_node.prepare(asked, lock)
     monkeypatch.setenv("PATH", f"{old_conda}:{os.environ['PATH']}")
     (tmp_path / "broken").touch()
-    with pytest.raises(UserError, match="conda could not create the environment"):
-        login_node.prepare(asked, lock)
+    assert "conda could not create the environment" in refusal(login_node.prepare, asked, lock)
     with pytest.raises(UserError, match="has no bin/python"):
         node.interpreter(asked | {"modules": [], "conda_folder": str(tmp_path)}, tmp_path)
     (tmp_path / "broken").unlink()
@@ -142,9 +140,7 @@ def test_the_builds_for_other_cudas_come_from_their_index(build: str) -> None:
     pip = twin["dependencies"][-1]["pip"]
     assert pip[0] == f"--index-url {cuda.index(build)}"
     assert pip[1:] == [f"torch=={cuda.BUILDS[build].torch}", f"torchvision=={cuda.BUILDS[build].torchvision}"]
-    names = {
-        re.split("[>=]", word)[0] for word in [*pip[1:], *filter(lambda d: isinstance(d, str), twin["dependencies"])]
-    }
+    names = {re.split("[>=]", word)[0] for word in [*pip[1:], *twin["dependencies"]] if isinstance(word, str)}
     asked = {re.split("==", line)[0] for line in (ROOT / "envs/torch.in").read_text().splitlines() if line[:1] != "#"}
     assert asked <= names
 
@@ -232,9 +228,7 @@ def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], clu
 
 
 @pytest.mark.slow
-def test_conda_of_a_module_is_activated_on_the_node(
-    workflow: Workflow, modules: dict[str, str], old_conda: Path
-) -> None:
+def test_a_modules_conda_is_activated_on_the_node(workflow: Workflow, modules: dict[str, str], old_conda: Path) -> None:
     """The driver has no conda, and the node's is older than the one that Snakemake asks for."""
     place = old_conda.parent / "envs/pytorch"
     python = python_in(place / "bin")

@@ -1,8 +1,6 @@
 """Evaluation on the test set: every sample once, and without a trace in the training."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +27,7 @@ pytest_plugins = ["checkpointed"]
 COUNT = 21
 
 
-@dataclass
-class Returned:
-    """A model's own loss beside its outputs."""
-
-    loss: torch.Tensor
-    logits: torch.Tensor
+Returned = make_dataclass("Returned", ["loss", "logits"])  # a model's own loss beside its outputs
 
 
 class Head(nn.Module):
@@ -85,8 +78,7 @@ class Formed(relay.Task):
 
 
 def formed(form: str) -> BoundTask:
-    its = spec(str(OWN / "dropout.py"))
-    task = bound(its, folder=Path())
+    task = bound(spec(str(OWN / "dropout.py")), folder=Path())
     task.own = Formed()
     task.own.form = form
     return task
@@ -105,10 +97,7 @@ def evaluated(ranks: Ranks, strategy: str, form: str, batch: int) -> None:
     assert metrics == {"accuracy": pytest.approx(accuracy, rel=1e-12)}
 
 
-@pytest.mark.parametrize(
-    ("batch", "form"),
-    [(8, "dataclass"), (20, "dataclass"), (64, "dict"), (8, "distribution")],
-)
+@pytest.mark.parametrize(("batch", "form"), [(8, "dataclass"), (20, "dataclass"), (64, "dict"), (8, "distribution")])
 def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, batch: int, form: str) -> None:
     """Batches that divide it or not, one larger than all of it; a model's own loss is that of its whole batch."""
     evaluated(ranks, "cpu", form, batch)
@@ -147,11 +136,8 @@ def test_parameter_groups_keep_the_ratio_of_their_learning_rates() -> None:
             return torch.optim.SGD(groups, self.learning_rate, weight_decay=0.3)
 
     task = formed("tensor")
-    task.own = Grouped()
-    task.spec = type(task.spec)(
-        **vars(task.spec)
-        | {"optimizer_options": {"momentum": 0.7, "weight_decay": 0.0}, "schedule": {"kind": "cosine"}}
-    )
+    task.own, replaced = Grouped(), {"momentum": 0.7, "weight_decay": 0.0}
+    task.spec = replace(task.spec, optimizer_options=replaced, schedule={"kind": "cosine"})
     made = task.optimizer(task.model().parameters())
     assert [group["momentum"] for group in made.param_groups] == [0.7, 0.7]
     assert [group["weight_decay"] for group in made.param_groups] == [0.0, 0.0]

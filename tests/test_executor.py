@@ -1,7 +1,5 @@
 """The executor for Slurm (`workflow/plugins`): it submits each job once, in order, and waits for it to its end."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import logging
@@ -45,8 +43,9 @@ class Slurm:
     def calls(self) -> list[str]:
         """The commands that were called since the last question."""
         path = self.folder / "calls.txt"
-        lines = path.read_text().split() if path.exists() else []
-        path.unlink(missing_ok=True)
+        path.touch()
+        lines = path.read_text().split()
+        path.unlink()
         return lines
 
 
@@ -111,9 +110,7 @@ class Watched:
         return bool(self.jobs)
 
 
-def test_a_failed_look_at_the_queue_forgets_no_job(
-    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_job_is_forgotten(slurm: Slurm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("SQUEUE_PARTITION", "another")  # a user's own defaults must not matter
     watched = Watched()
     assert "SQUEUE_PARTITION" not in os.environ
@@ -134,18 +131,13 @@ def test_a_failed_look_at_the_queue_forgets_no_job(
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "OUT_OF_MEMORY", "CANCELLED", "TIMEOUT", "NODE_FAIL"])
-def test_a_job_that_fails_is_over(slurm: Slurm, state: str) -> None:
+def test_a_job_that_fails_is_over_unless_slurm_starts_it_again(slurm: Slurm, state: str) -> None:
     slurm.lists(f"1 {state} None")
     watched = Watched()
     assert not watched.look()
     assert (watched.happened, watched.log.exists()) == (["error"], True)
-
-
-def test_what_slurm_starts_again_is_left_to_slurm(slurm: Slurm) -> None:
-    slurm.lists("1 PREEMPTED None")
-    assert Watched(no_requeue=False).look()
-    slurm.lists("1 NODE_FAIL None")
-    assert Watched(no_requeue=False, requeue=True).look()
+    assert Watched(no_requeue=False).look() is (state == "PREEMPTED")
+    assert Watched(no_requeue=False, requeue=True).look() is (state in ("PREEMPTED", "NODE_FAIL"))
 
 
 def test_a_forgotten_job_is_over_after_two_looks_and_a_question(slurm: Slurm) -> None:
@@ -217,13 +209,8 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPa
     assert submit("echo 'Socket timed out on send/recv operation' >&2; exit 1") == (["error"], ["sbatch"])
     assert submit("echo 'Invalid account' >&2; exit 1") == (["error"], ["sbatch"])
     watched.executor.shutdown()
-    assert submit(DOWN) == (["error"], ["sbatch"])
-
-
-def test_the_end_waits_for_local_rules(slurm: Slurm) -> None:
-    watched = Watched()
-    watched.executor.shutdown()
     assert watched.happened[-1] == "local rules ended"
+    assert submit(DOWN) == (["error"], ["sbatch"])
 
 
 def test_jobs_that_are_chosen_go_by_priority() -> None:

@@ -1,6 +1,4 @@
-"""Mistakes on the command line are one line, before Snakemake reads the call: however it is started."""
-
-from __future__ import annotations
+"""Mistakes on the command line are one line, before Snakemake reads the call; and what `relay` itself lists."""
 
 import logging
 import os
@@ -10,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from relay.base.errors import UserError
+from refusals import refusal
+from relay.base import entry
+from relay.commands import COMMANDS, start
 from relay.driver import full_disk
 from relay.driver.first_look import check, parsed
+from relay.run_folder.results_folder import refuse_other
+from relay.workflow import new_call
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "workflow" / "plugins"
@@ -53,16 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError) as caught:
-        parsed(["-n", *words.split()])
-    assert str(caught.value).startswith(MISTAKES[words])
-    assert "\n" not in str(caught.value)
+    assert refusal(parsed, ["-n", *words.split()]).startswith(MISTAKES[words])
     assert capfd.readouterr().err == ""
-
-
-def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) -> None:
-    given = parsed(["ddp", "-n", "--configfile", "mine.yaml", "--config", "gate={steps: 20}"])
-    assert (given.targets, given.dryrun, given.config) == (["ddp"], True, ["gate={steps: 20}"])
 
 
 @pytest.mark.parametrize(
@@ -73,9 +67,7 @@ def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) ->
         ("-n ddp --logger torch-relay", []),
     ],
 )
-def test_a_call_writes_to_the_terminal_by_the_projects_logger(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, added: list[str]
-) -> None:
+def test_a_call_has_the_logger(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, added: list[str]) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", True)  # which `check` sets
     monkeypatch.setattr(sys, "argv", ["snakemake", *words.split()])
     check(words.split())
@@ -104,6 +96,7 @@ def test_a_home_folder_that_takes_no_writing_is_one_line(folder: Path) -> None:
     assert done.stderr == f"{line}quota, or name a folder of yours on another disk in XDG_CACHE_HOME\n"
 
 
+@pytest.mark.usefixtures("open_umask")
 def test_what_a_call_writes_is_its_users_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first files are there before it looks who may write to the folder of results."""
     monkeypatch.setattr(logging, "raiseExceptions", True)
@@ -115,3 +108,51 @@ def test_what_a_call_writes_is_its_users_alone(folder: Path, monkeypatch: pytest
     finally:
         given = os.umask(before)
     assert given == 0o022
+
+
+# The command line `relay`
+
+
+MAIN = Path(__file__).resolve().parents[1] / "scripts" / "main.py"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_tells_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        start([command, "--help"])
+    assert ended.value.code == 0
+    printed, (module, what) = capsys.readouterr().out, COMMANDS[command]
+    assert what[1:].split()[-1] in printed
+    assert f"usage: relay {command} " in printed
+    assert module != "jobs" or "--attempt ATTEMPT" in printed  # the base rule of jobs gives it
+
+
+def test_all_commands_are_listed_without_importing_one_and_an_unknown_one_is_a_line(tmp_path: Path) -> None:
+    """From a folder with a file that has a library's name: it is not imported."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    told = subprocess.run([sys.executable, "-X", "importtime", MAIN], cwd=tmp_path, capture_output=True, text=True)
+    listed = [line.split()[0] for line in told.stdout.splitlines() if line.startswith("  ")]
+    assert (told.returncode, sorted(listed)) == (0, sorted(COMMANDS))
+    assert not [name for name in ("torch", "numpy", "snakemake", "relay.training") if f" {name}\n" in told.stderr]
+    wrong = subprocess.run([sys.executable, MAIN, "train_again"], capture_output=True, text=True)
+    allowed = ", ".join(sorted(COMMANDS))
+    line = f"error: relay: 'train_again' is no command; did you mean 'train-again'? allowed: {allowed}\n"
+    assert (wrong.returncode, wrong.stdout, wrong.stderr) == (1, "", line)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_what_another_user_has_closed_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a umask of 077 all results are."""
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+    (tmp_path / "results").chmod(0o700)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    told = "error: results/runs: Permission denied; ask its owner, or work in a folder of your own"
+    try:
+        os.seteuid(65534)
+        with pytest.raises(SystemExit, match=told), new_call._in_a_line():
+            refuse_other(Path("results"))
+        with pytest.raises(SystemExit, match=told):
+            entry._status(lambda: Path("results/runs").stat().st_mode)
+    finally:
+        os.seteuid(0)

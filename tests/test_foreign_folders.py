@@ -1,7 +1,5 @@
 """What lies in the folder from which one calls takes the place of no library, and is not run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -68,9 +66,7 @@ def test_nor_of_the_snakemake_that_a_job_starts(tmp_path: Path) -> None:
 OWN = "raise SystemExit('the user's own file was imported')\n"
 
 
-def test_a_job_imports_nothing_from_the_folder_in_which_it_was_started(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_imports_nothing_from_its_folder(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("numpy", "sympy", "relay"):
         (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 """Forks of a process that has imported torch stand for workers: what goes in, comes out, and ends them."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -12,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,15 +67,9 @@ class Here:
             shutil.copytree(SCRIPTS / "relay", code / "relay")
             (code / "relay" / "does.py").write_text(ROLE)
         words = [sys.executable, "-m", "relay.launch.worker", "does", str(self.folder), does]
-        worker = subprocess.Popen(
-            words,
-            env={**os.environ, **self.told, "PYTHONPATH": str(code), **(environment or {})},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        own = {**os.environ, **self.told, "PYTHONPATH": str(code), **(environment or {})}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        worker = subprocess.Popen(words, env=own, cwd=self.folder, text=True, **pipes)
         self.workers.append(worker)
         return worker
 
@@ -105,7 +97,6 @@ def here(tmp_path: Path, driver: subprocess.Popen[bytes]) -> Iterator[Here]:
 
 
 def first_line(worker: subprocess.Popen[str]) -> dict[str, Any]:
-    assert worker.stdout is not None
     return dict(json.loads(worker.stdout.readline()))
 
 
@@ -114,10 +105,8 @@ def is_over(pid: int) -> bool:
 
 
 def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
-    found = here.found(environment={"RANK": "3"})
-    other = here.found("")
-    assert found["torch"]
-    assert other["torch"]
+    found, other = here.found(environment={"RANK": "3"}), here.found()
+    assert found["torch"] is other["torch"] is True
     assert found["server"] == other["server"] != os.getpid()
     assert found["parent"] != os.getpid()
     assert (found["rank"], other["rank"]) == ("3", None)
@@ -145,9 +134,7 @@ def test_a_fork_ends_with_its_worker(here: Here) -> None:
 
 
 @pytest.mark.parametrize("killed", ["parent", "server"])
-def test_a_fork_whose_parent_is_killed_is_told_to_end_and_the_servers_death_tells_it_nothing(
-    here: Here, killed: str
-) -> None:
+def test_a_fork_is_told_to_end_when_its_parent_is_killed_and_not_when_the_server_is(here: Here, killed: str) -> None:
     worker = here.worker("signal.signal(15, lambda *_: (print('saved', flush=True), os._exit(0))); time.sleep(100)")
     told = first_line(worker)
     psutil.Process(told[killed]).kill()
@@ -188,24 +175,31 @@ def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_DYNAMIC", "false")
-    other = multiprocessing.get_context("fork").Process(target=squat, args=(here.server_name(monkeypatch),))
-    other.start()
-    try:
-        shown = here.server_name(monkeypatch).replace("\0", "@")
+    name = here.server_name(monkeypatch)
+    with as_another_user(name, takes_it=True):
+        shown = name.replace("\0", "@")
         until(lambda: f"{shown}\n" in Path("/proc/net/unix").read_text(), "its name is taken")
         worker = here.worker()
         found = json.loads(worker.communicate(timeout=LONGEST_SECONDS)[0])
-    finally:
-        other.kill()
     assert found["pid"] == worker.pid
 
 
-def squat(name: str) -> None:
-    """As another user, take the name before the server does."""
+@contextmanager
+def as_another_user(name: str, *, takes_it: bool) -> Iterator[None]:
+    """As another user, take the server's name before it does; or connect to it, and say nothing."""
+    other = multiprocessing.get_context("fork").Process(target=_strange, args=(name, takes_it))
+    other.start()
+    try:
+        yield
+    finally:
+        other.kill()
+
+
+def _strange(name: str, takes_it: bool) -> None:
     os.setuid(65534)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(name)
-        listener.listen()
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(name) if takes_it else stranger.connect(name)
+        stranger.listen() if takes_it else None
         time.sleep(100)
 
 
@@ -222,50 +216,29 @@ def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
 def test_another_user_keeps_nobody_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     server = here.found()["server"]
-    other = multiprocessing.get_context("fork").Process(target=keep_silent, args=(here.server_name(monkeypatch),))
-    other.start()
-    time.sleep(1)
-    try:
+    with as_another_user(here.server_name(monkeypatch), takes_it=False):
+        time.sleep(1)
         began = time.monotonic()
         assert here.found()["server"] == server
         assert time.monotonic() - began < fork_server.START_SECONDS / 2
-    finally:
-        other.kill()
 
 
-def keep_silent(name: str) -> None:
-    """As another user, connect and say nothing."""
-    os.setuid(65534)
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(name)
-        time.sleep(100)
+def test_who_may_be_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    def served(role: str = "training.trainer", **changed: Any) -> bool:
+        usual = {"device": "cpu", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"}
+        return bool(fork_server.owner(role, Shape(**(usual | changed))))
+
+    assert not served()
+    monkeypatch.setenv(DRIVER, "17 /")
+    assert (served(), served(device="cuda")) == (True, True)
+    assert (served("preflight.facts"), served(launcher="spawn")) == (False, False)
+    for name, value in (("OMP_PROC_BIND", "true"), (fork_server.OWNER, "0")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert not served(), name
 
 
-@pytest.mark.parametrize(
-    ("role", "changed", "environment", "served"),
-    [
-        ("training.trainer", {}, {}, True),
-        ("preflight.facts", {}, {}, False),
-        ("training.trainer", {"device": "cuda"}, {}, True),
-        ("training.trainer", {"launcher": "spawn"}, {}, False),
-        ("training.trainer", {}, {"OMP_PROC_BIND": "true"}, False),
-        ("training.trainer", {}, {fork_server.OWNER: "0"}, False),
-    ],
-)
-def test_who_may_be_a_fork(
-    monkeypatch: pytest.MonkeyPatch, role: str, changed: dict[str, Any], environment: dict[str, str], served: bool
-) -> None:
-    usual = {"device": "cpu", "nodes": 1, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"}
-    for name, value in ({DRIVER: "17 /"} | environment).items():
-        monkeypatch.setenv(name, value)
-    assert bool(fork_server.owner(role, Shape(**(usual | changed)))) is served
-    monkeypatch.delenv(DRIVER)
-    assert not fork_server.owner(role, Shape(**usual))
-
-
-def test_forks_train_bit_for_bit_what_other_processes_train(
-    bench: Bench, driver: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forks_train_the_same(bench: Bench, driver: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     alone, forked = (bench.chain(name, total_steps=12) for name in ("alone", "forked"))
     assert forked.segment(**{DRIVER: f"{driver.pid} {forked.results}"}).status == 0
     assert [process for process in psutil.process_iter() if "relay.launch.fork_server" in words(process)]

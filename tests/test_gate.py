@@ -1,17 +1,23 @@
 """The equivalence gate: right strategies pass, each planted wrong one is caught, by the part that is made for it."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gate_parts import Asked, Planted, verdicts
 from gate_runs import FEW_STEPS, Gates, planned
+from relay.equivalence.division import Shares, undivided
 from relay.equivalence.job import run_reference
 from relay.launch.launcher import launch
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.strategy_files import find
+from relay.strategies.base import Replica
+
+
+def test_each_precision_has_a_reference_of_its_own() -> None:
+    assert planned("cpu")[1].id != planned("cpu", precision="fp64")[1].id
 
 
 @pytest.mark.slow
@@ -40,29 +46,20 @@ ALGORITHM = {"algorithm: losses", "algorithm: parameters", "evaluation"}
 SCALED = {"scaled: losses", "scaled: parameters"}
 SMOOTH = {"smooth twin: parameters"}
 TRIALS = ALGORITHM | SCALED | SMOOTH | {"own precision: losses"}
-# What test_gate_between.py is about.
-AS_TRAINED = {f"as trained: {compared}" for compared in ("losses", "parameters", "outputs")}
-RESUMED = {f"between steps: {compared}" for compared in ("losses", "parameters", "outputs", "state")}
-BETWEEN = AS_TRAINED | RESUMED | {f"own precision: {compared}" for compared in ("state", "resumed", "outputs")}
-PARTS = TRIALS | BETWEEN
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A wrong strategy, or a fault of `strategies/wrong.py`: parts that must fail, or pass; what is told beside them.
+def parts(*names: str) -> frozenset[str]:
+    """The names of parts: 'trained.losses' for 'as trained: losses', and so on."""
+    trials = {"trained": "as trained", "resumed": "between steps", "own": "own precision"}
+    return frozenset(f"{trials[name.split('.')[0]]}: {name.split('.')[1]}" for name in names)
 
-    `where`: where it differs first.
-    """
 
-    strategy: str
-    fails: frozenset[str] | set[str] = frozenset()
-    passes: frozenset[str] | set[str] = frozenset()
-    says: tuple[str, ...] = ()
-    where: str = ""
+EVERY_NUMBER = parts("trained.parameters", "trained.outputs", "resumed.parameters", "resumed.outputs", "resumed.losses")
+EVERY_NUMBER |= parts("resumed.state")
+STATISTICS = (EVERY_NUMBER | parts("trained.statistics")) - parts("resumed.losses")
 
-    def __str__(self) -> str:
-        return self.strategy.removeprefix("wrong_")
-
+EVERYTHING = EVERY_NUMBER | parts("trained.losses")
+PARTS = TRIALS | EVERYTHING | parts("own.state", "own.resumed", "own.outputs")
 
 WRONG = [
     # What the algorithm's own comparison in float64 sees
@@ -73,11 +70,7 @@ WRONG = [
     Planted("FP16Compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
     Planted("Noise", fails=SMOOTH, passes=ALGORITHM | SCALED),
     # What no number shows: who did the work
-    Planted(
-        "WholeBatch",
-        passes=PARTS,
-        says=("division of work: samples should be divided, but a rank has 100%",),
-    ),
+    Planted("WholeBatch", passes=PARTS, says=("division of work: samples should be divided, but a rank has 100%",)),
     Planted(
         "SamplesTwice",
         fails=ALGORITHM,
@@ -86,11 +79,7 @@ WRONG = [
         ),
     ),
     # What no number shows: modes and names
-    Planted(
-        "wrong_mode",
-        passes=PARTS,
-        says=("evaluation: it leaves the model in another mode",),
-    ),
+    Planted("wrong_mode", passes=PARTS, says=("evaluation: it leaves the model in another mode",)),
     # Failing is no proof of equivalence
     Planted("wrong_crash", says=("it cannot run this training: wrong_crash.py:",)),
 ]
@@ -99,31 +88,16 @@ WRONG = [
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", WRONG, ids=str)
 def test_a_wrong_strategy_is_caught(gates: Gates, planted: Planted, capfd: pytest.CaptureFixture[str]) -> None:
-    own = planted.strategy.startswith("wrong_")
-    asked = (planted.strategy, {}) if own else ("wrong", {"fault": planted.strategy})
-    verdict = gates.verdict(asked[0], steps=FEW_STEPS, options=asked[1])
+    asked = planted.asked
+    verdict = gates.verdict(asked.strategy, steps=FEW_STEPS, options=asked.options)
     assert verdict["equivalent"] is False
-    failed = {part["name"] for part in verdict["parts"] if not part["passed"]}
-    passed = {part["name"] for part in verdict["parts"] if part["passed"]}
-    assert planted.fails <= failed
-    assert planted.passes <= passed
-    # Each failed part is told as a problem, and nothing else but what the strategy is planted for.
-    for part in planted.fails:
-        assert any(problem.startswith(f"{part}: ") for problem in verdict["problems"])
-    for text in planted.says:
-        assert any(problem.startswith(text) for problem in verdict["problems"]), verdict["problems"]
-    if not planted.says:
-        assert len(verdict["problems"]) == len(failed)
-    if planted.where:
-        assert verdict["where"].startswith(planted.where)
-        (line,) = [line for line in capfd.readouterr().out.splitlines() if "NOT equivalent" in line]
-        assert f"; {verdict['where']}" in line
+    planted.caught(verdict, exactly=False)
+    lines = [line for line in capfd.readouterr().out.splitlines() if "NOT equivalent" in line]
+    assert not planted.where or f"; {verdict['where']}" in lines[-1]
 
 
 @pytest.mark.slow
-def test_a_reference_without_its_dataset_says_so_and_is_not_tried_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_without_its_dataset_is_not_tried_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, asked = planned("cpu")
     asked.write(tmp_path / "reference.json")
     output = tmp_path / "reference.pt"
@@ -135,3 +109,103 @@ def test_a_reference_without_its_dataset_says_so_and_is_not_tried_again(
     assert str(tmp_path / "datasets" / "digits") in told
     assert run_reference(tmp_path / "reference.json", tmp_path, output, attempt=2) == 1
     assert capfd.readouterr().err == told.replace("failed:", "failed before, not tried again:") + "\n"
+
+
+# What it sees between steps, of modules and of who does the work
+
+
+FP16 = {"precision": "fp16"}
+COSINE = {"learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
+DROPOUT, NORMS = "utsa-mnist", "resnet18-cifar10"
+
+
+LESS = "dropout: while it trains, units are dropped "
+
+WRONG_BETWEEN = [
+    # Checkpoints
+    Planted(
+        "ResumeWithoutMomentum",
+        fails=parts("resumed.losses", "resumed.outputs", "resumed.state", "own.resumed"),
+        where="first differs ",
+    ),
+    Planted("MomentumRoundedWhenLoaded", fails=parts("own.state")),
+    Planted("SavingDisturbs", fails=parts("trained.losses", "trained.parameters", "own.resumed")),
+    Planted(
+        "CheckpointOfItsOwn",
+        says=("between steps: one plain process cannot load the checkpoint: FileNotFoundError",),
+    ),
+    Planted("ScaleLost", axes=FP16, says=("between steps: the loss's scale is another one after",)),
+    # Evaluation
+    Planted(
+        "EvaluationRounds",
+        fails=EVERY_NUMBER - parts("resumed.losses"),
+        says=("evaluation: it changes the model: conv1.weight",),
+    ),
+    # Low precision where nobody looks
+    Planted("EvaluationLowered", fails=parts("own.outputs")),
+    Planted(
+        "LoweredMomentum",
+        says=("low precision: in fp32: optimizer state: momentum_buffer of conv1.weight is bfloat16, not float32",),
+    ),
+    # Dropout, of which the gate replaces the masks: those that a strategy draws are looked at
+    Planted("DropoutLeftOut", task=DROPOUT, fails=EVERYTHING, says=(LESS,)),
+    Planted("DropoutRepeats", task=DROPOUT, says=("dropout: the same random numbers are drawn in steps 0 and 1",)),
+    Planted("DropoutAlike", task=DROPOUT, says=("dropout: the same random numbers are drawn on replicas 0 and 1",)),
+    Planted(
+        "PredictsInTrainingMode",
+        task=DROPOUT,
+        fails=parts("trained.outputs", "resumed.outputs"),
+        says=("dropout: while it predicts, units are dropped ",),
+    ),
+    # BatchNorm
+    Planted("wrong_norm_averaged", task=NORMS, fails=STATISTICS),
+    # Who does the work, and at which learning rate
+    Planted("NoSchedule", axes=COSINE, fails=EVERYTHING | parts("own.outputs")),
+    Planted("WorkForward", says=("division of work: step 0: rank 0 computes 70.3% (forward 100.0%) of what",)),
+]
+RIGHT = [
+    Asked("ddp", options={"compression": "powersgd"}),
+    Asked("pipeline", axes=FP16),
+    Asked("right_zero_redundancy"),
+    Asked("right_own_loop"),
+    Asked("ddp", NORMS, options={"accumulation": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def found(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Asked], dict[str, Any]]:
+    """The verdict of each strategy asked for."""
+    return verdicts(gates, tmp_path_factory.mktemp("judged"), [*(planted.asked for planted in WRONG_BETWEEN), *RIGHT])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", WRONG_BETWEEN, ids=str)
+def test_a_fault_is_caught_by_its_part(found: Callable[[Asked], dict[str, Any]], planted: Planted) -> None:
+    planted.caught(found(planted.asked), exactly=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", RIGHT, ids=str)
+def test_a_right_strategy_raises_no_alarm(found: Callable[[Asked], dict[str, Any]], asked: Asked) -> None:
+    verdict = found(asked)
+    assert verdict["problems"] == []
+    exact = [part for part in verdict["parts"] if part["limit"] == 1e-9]
+    assert len(exact) >= 7
+    assert all(part["figure"] <= 1e-9 / 1000 for part in exact), exact
+    if asked.axes.get("precision") is None and not verdict.get("lossy"):
+        (outputs,) = (p for p in verdict["parts"] if p["name"] == "own precision: outputs")
+        assert outputs["figure"] <= outputs["limit"] / 10
+    computed = verdict["computed_share"]
+    assert len(computed) == 2
+    if asked.strategy in ("ddp", "fsdp"):
+        assert computed == [0.5, 0.5]
+
+
+def test_a_process_that_keeps_the_optimizer_for_the_others_is_no_idle_one() -> None:
+    """As a parameter server's; whoever keeps no more of it than the others has to compute."""
+    replicas = [Replica(0, 2, reports=False), Replica(0, 2), Replica(1, 2)]
+    steps = [[Shares(0, 0), Shares(0.5, 0.5), Shares(0.5, 0.5)]]
+    told = "rank 0 computes no samples: it keeps the optimizer's state for the others"
+    assert undivided(replicas, steps, [1, 0, 0]) == ([], [told])
+    (problem,), _ = undivided(replicas, steps, [1, 1, 1])
+    assert problem.endswith("rank 0 computes nothing; ranks 0, 1 should share a replica's work")

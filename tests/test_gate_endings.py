@@ -1,7 +1,5 @@
 """Which ends of a gate's processes are a verdict: not those that others may have caused, nor those after it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -44,9 +42,7 @@ AT_THE_END = """
 """
 
 
-def test_a_process_that_aborts_after_the_verdict_leaves_none(
-    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_aborts_leaves_none(gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = own_strategy(tmp_path / "strategies", "aborts", more=AT_THE_END.format(what="os.abort()"))
     found = judged(gates, path)
     assert found.status == INTERRUPTED
@@ -64,9 +60,7 @@ def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates,
 
 
 @pytest.mark.parametrize(("fault", "always"), [("cuda", False), ("SIGKILL", True)])
-def test_a_fault_that_others_may_have_caused_is_a_verdict_only_when_it_is_met_again_alone(
-    gates: Gates, tmp_path: Path, fault: str, always: bool
-) -> None:
+def test_a_fault_of_others_is_a_verdict_when_met_alone(gates: Gates, tmp_path: Path, fault: str, always: bool) -> None:
     code, told = FAULTS[fault]
     more = MET.format(met=str(tmp_path / "met"), always=always, fault=code)
     path = own_strategy(tmp_path / "strategies", "faulty", more=more)
@@ -96,9 +90,7 @@ def test_broken_hardware_is_never_the_strategys(gates: Gates, tmp_path: Path) ->
         assert (found.status, found.verdict) == (INTERRUPTED, None)
 
 
-def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_that_was_stopped_says_so_though_unheeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends badly after a signal was stopped by it."""
     monkeypatch.setattr(launcher, "PATIENCE_SECONDS", 0.5)
     deaf = f"trap '' TERM; touch {tmp_path}/begun; sleep 600 & wait; sleep 600"
@@ -116,9 +108,7 @@ WAITING = """
 """
 
 
-def test_a_gate_that_comes_no_further_is_ended_and_says_where_it_was(
-    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_that_hangs_says_where(gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = own_strategy(tmp_path / "strategies", "waits", more=WAITING)
     found = judged(gates, path)
     assert (found.status, found.verdict) == (INTERRUPTED, None)

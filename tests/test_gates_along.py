@@ -1,7 +1,5 @@
 """A gate's processes judge further gates of its shape: what passes there counts, what fails is judged again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,10 +61,6 @@ def judge(gates: Gates, spec: Path, *beside: Path, start: Start = preloaded.star
     return run_gate(spec, reference, gates.results, output, start=start, beside=others), read_json(output)
 
 
-def refuse(*_: object) -> int:
-    raise AssertionError("processes were started")
-
-
 @pytest.mark.slow
 def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs: dict[str, Path]) -> None:
     """Also after a strategy that has left a switch turned."""
@@ -75,7 +69,7 @@ def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs
     assert (status, verdict["equivalent"]) == (0, True)
     for spec in others:
         assert not spec.with_name("verdict.json").exists()
-        status, found = judge(gates, spec, start=refuse)
+        status, found = judge(gates, spec, start=lambda *_: pytest.fail("processes were started"))
         assert (status, found["equivalent"], found["gate"]) == (0, True, spec.parent.name)
         assert found.keys() == verdict.keys()
         assert found["strategy_source"] == verdict["strategy_source"]

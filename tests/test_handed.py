@@ -1,7 +1,6 @@
 """What the jobs of a call are handed: its plan as JSON, which is the same plan when it is read."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT, plan, planned
+from refusals import refusal
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.planning import handed
@@ -22,7 +22,7 @@ from relay.spec.site import load_site
 SCRIPT = {"command": "python train.py --batch {global_batch_size} --rate {rate}", "name": "mine"}
 
 
-def on_a_cluster() -> Plan:
+def on_a_cluster(_: Path) -> Plan:
     comparisons = [DDP | {"segment": {"minutes": 5}}, {"strategy": "single_gpu", "precision": ["fp32", "bf16"]}]
     made = plan(load({"comparisons": comparisons, "runtime_minutes": 30}), root=ROOT, site=load_site("fir", ROOT))
     sized = Sized(memory_mb=900, minutes=7, memory_why="measured", time_why="measured")
@@ -35,7 +35,7 @@ def of_a_script(folder: Path) -> Plan:
     return planned(SCRIPT | {"global_batch_size": [8, 16], "options": {"rate": [0.1]}, "read": reading})
 
 
-def with_a_look() -> Plan:
+def with_a_look(_: Path) -> Plan:
     look = TaskLook(
         id="mine-1", shape=Shape(), of_stack="torch", task="mine", file="mine.py", options={"depth": 2},
         dataset_root=None, dataset_mirror="https://x.org",
@@ -45,23 +45,23 @@ def with_a_look() -> Plan:
 
 def content(made: Plan) -> dict[str, Any]:
     """A plan's fields but for the site, which knows its file; a sequence is the same of whatever kind."""
-    values = {each.name: getattr(made, each.name) for each in fields(made)}
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if name != "site"
-    }
+    values = {each.name: getattr(made, each.name) for each in fields(made) if each.name != "site"}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-@pytest.mark.parametrize("kind", ["here", "cluster", "script", "look"])
+SEVERAL = [CPU | {"cpus_per_task": [1, 2]}, DDP, {"strategy": "single_gpu"}, {"strategy": "pipeline"}]
+PLANS: dict[str, Callable[[Path], Plan]] = {
+    "here": lambda _: planned(*SEVERAL, repeats=3, shrink=True),
+    "cluster": on_a_cluster,
+    "script": of_a_script,
+    "look": with_a_look,
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
 def test_a_plan_is_the_same_when_a_job_reads_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    several = [CPU | {"cpus_per_task": [1, 2]}, DDP, {"strategy": "single_gpu"}, {"strategy": "pipeline"}]
-    makers = {
-        "here": lambda: planned(*several, repeats=3, shrink=True),
-        "cluster": on_a_cluster,
-        "script": lambda: of_a_script(tmp_path),
-        "look": with_a_look,
-    }
-    made = makers[kind]()
+    made = PLANS[kind](tmp_path)
     monkeypatch.setattr(handed, "WORKFLOW", ())
     for selftest in (False, True):
         workflow = SimpleNamespace(config_settings=SimpleNamespace())
@@ -82,5 +82,4 @@ def test_a_plan_of_another_version_is_refused_in_a_line(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r"^results/code/call/plan.json: plan.config: damaged, or of another version; "):
         handed.handed()
     (handed.FOLDER / handed.PLAN).unlink()
-    with pytest.raises(UserError, match="cannot be read: No such file or directory; give the same call again"):
-        handed.handed()
+    assert "cannot be read: No such file or directory; give the same call again" in refusal(handed.handed)

@@ -1,6 +1,4 @@
-"""The allocation that a driver runs in: what it has, what is planned with it, and its end."""
-
-from __future__ import annotations
+"""What the driver knows of its machine, and of the allocation that it runs in, before any job starts."""
 
 import json
 import math
@@ -8,17 +6,26 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from living import until
 from mini_slurm import MiniSlurm
+from plans import plan
+from refusals import refusal
 from relay.base.errors import UserError
+from relay.config.config import load
 from relay.driver.end_jobs import end_before
+from relay.launch import gpus
+from relay.planning.plan import Plan
 from relay.slurm import allocation
 from relay.slurm.held import LAST_SECONDS, Held
 from relay.spec.job import Job
+from relay.spec.site import Site, load_site
+from relay.workflow import unready
+from support.fake_cuda import driver_of_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = {"SLURMD_NODENAME": "c1"}
@@ -40,7 +47,6 @@ def held(*, seconds: float | None = None, **changed: object) -> Held:
 def test_it_is_that_of_the_environment_and_its_smallest_node_counts() -> None:
     assert Held.here({}) is None
     found = Held.here({**TWO_NODES, **INSIDE, "SLURM_JOB_CPUS_PER_NODE": "8,4(x2)", "SLURM_JOB_END_TIME": "5"})
-    assert found is not None
     assert (found.nodes, found.cpus, found.ends_at, found.inside) == (2, 4, 5.0, True)
     assert found.elsewhere == ""
 
@@ -59,16 +65,14 @@ def test_an_allocation_of_four_tasks_serves_a_step_of_two_and_three_nodes_do_not
     shown = {"JobId": "7", "NumNodes": "2", "NumTasks": "4", "CPUs/Task": "1", "AllocTRES": "cpu=8,gres/gpu=2"}
     step = Job(nodes=2, cpus_per_task=4, gpus_per_node=1, memory_mb=None, minutes=10, held=True)
     allocation.check(step, shown)
-    with pytest.raises(UserError, match="nodes: 2, the run declares 3"):
-        allocation.check(replace(step, nodes=3), shown)
+    assert "nodes: 2, the run declares 3" in refusal(allocation.check, replace(step, nodes=3), shown)
 
 
 def test_before_its_end_the_driver_is_told_to_end_and_none_begins_that_has_no_time() -> None:
     assert held().seconds_of_work == math.inf
     assert held(seconds=3600).seconds_of_work == pytest.approx(3600 - LAST_SECONDS, abs=1)
     assert held(seconds=100).seconds_of_work == pytest.approx(90, abs=1)
-    with pytest.raises(UserError, match="too short to begin"):
-        end_before(held(seconds=-1.0))
+    assert "too short to begin" in refusal(end_before, held(seconds=-1.0))
     received: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
@@ -96,3 +100,61 @@ def test_two_nodes_of_an_allocation_train_and_a_third_is_not_asked_for(cluster: 
     assert "2 nodes, 1 CPU" in called.stderr
     (verdict,) = tmp_path.glob("results/equivalence/gates/*/verdict.json")
     assert json.loads(verdict.read_text())["equivalent"]
+
+
+# This machine
+
+
+MNIST = {"task": "princeton-mnist", "repeats": 1, "comparisons": [{"strategy": "cpu"}]}
+
+
+def planned(config: dict[str, object], site: Site | None = None) -> Plan:
+    return plan(load(config), gpus=0, site=site)
+
+
+def test_data_that_is_not_where_it_should_be_is_known_before_any_job(tmp_path: Path) -> None:
+    root, refused = tmp_path / "data", partial(refusal, unready.check)
+    made = planned(MNIST | {"dataset_root": str(root)})
+    assert refused(made, tmp_path).startswith(f"config: dataset_root: '{root}' does not exist; expected a folder")
+    root.mkdir()
+    assert refused(made, tmp_path).startswith(f"config: dataset_root: '{root}' holds no mnist: expected MNIST/raw/")
+    root.rmdir()
+    root.touch()
+    assert refused(made, tmp_path).startswith(f"config: dataset_root: '{root}' is a file; expected a folder")
+    made = planned(MNIST | {"dataset_mirror": f"file://{tmp_path}/none"})
+    assert "there is no folder" in refused(made, tmp_path)
+
+
+@pytest.mark.parametrize(("shown", "count"), [(None, 8), ("2,5", 2), ("", 0)])
+def test_gpus_are_those_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None, count: int) -> None:
+    """What a list means is the driver's to say; that it is asked, and with the list, is what is tested here."""
+    driver_of_gpus(tmp_path, monkeypatch, 8)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert gpus.count_gpus() == count
+    if count == 2:
+        made = plan(load({"comparisons": [{"strategy": "ddp", "devices_per_node": [2, 8]}]}))
+        assert [each.setting.shape.devices for each in made.settings] == [2]
+        assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
+
+
+@pytest.mark.parametrize("unfit", ["`", "%", "{", '"'])
+def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str
+) -> None:
+    folder = tmp_path / f"a'{unfit}b"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (line,) = (each for each in unready.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
+    assert line.endswith(f": Slurm jobs cannot work with {unfit} in a path; rename it")
+    assert unready.unready(planned({})) == []  # on this machine it works
+    (line,) = unready.unfit_paths("c$(touch C).yaml", "sound.yaml")
+    assert line == "c$(touch C).yaml: Slurm jobs cannot work with $ in a path; rename it"
+
+
+@pytest.mark.parametrize(("key", "path"), [("image", "/data/x$(id).sif"), ("python", "a;b"), ("image", "--bind=/")])
+def test_a_path_that_a_shell_would_read_otherwise_is_refused(tmp_path: Path, key: str, path: str) -> None:
+    text = (ROOT / "config/sites/generic.yaml").read_text().split("\nenvironment:")[0]
+    (tmp_path / "x.yaml").write_text(f"{text}\nenvironment: {{{key}: {path!r}}}\n")
+    with pytest.raises(UserError, match=rf"x\.yaml: environment\.{key}: .* is not allowed; allowed: a name or a path"):
+        load_site(str(tmp_path / "x.yaml"), ROOT)

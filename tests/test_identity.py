@@ -1,22 +1,26 @@
 """Identity: a run is what it computes, and nothing else changes its id."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, ROOT, edit, only
+from chain_runs import Bench
+from plans import CPU, DDP, ROOT, edit, only, plan
+from refusals import refusal
 from relay.base.errors import UserError
+from relay.config import config
 from relay.environments.locks import names_and_versions
+from relay.planning.plan import Plan
 from relay.run_folder.results_folder import LAYOUT, check_layout, refuse_other
+from relay.spec.arithmetic import Arithmetic, variables_set
 from relay.spec.identity import module_sources, source_digest
 from relay.spec.run import Run
 
-pytest_plugins = ["plans"]
+pytest_plugins = ["chain_runs", "plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
@@ -30,18 +34,13 @@ def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
     assert only(CPU, root=project).id == before.id
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("scripts/relay/tasks/_lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)"),
-        ("envs/torch.txt", "torch==2.13.0", "torch==2.13.1"),
-    ],
-)
-def test_an_id_changes_with_the_tasks_source_and_the_lock(project: Path, file: str, old: str, new: str) -> None:
-    before = only(CPU, root=project)
-    edit(project / file, old, new)
-    after = only(CPU, root=project)
-    assert (after.id != before.id, after.setting_id != before.setting_id) == (True, True)
+def test_an_id_changes_with_the_tasks_source_and_the_lock(project: Path) -> None:
+    runs = [only(CPU, root=project)]
+    edit(project / "scripts/relay/tasks/_lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)")
+    runs.append(only(CPU, root=project))
+    edit(project / "envs/torch.txt", "torch==2.13.0", "torch==2.13.1")
+    runs.append(only(CPU, root=project))
+    assert (len({run.id for run in runs}), len({run.setting_id for run in runs})) == (3, 3)
 
 
 @pytest.mark.slow
@@ -103,8 +102,7 @@ def test_a_lock_counts_by_names_and_versions(tmp_path: Path) -> None:
     )
     assert names_and_versions(lock) == ["attrs==25.1", "torch-vision==0.28.0"]
     lock.write_text("# empty\n")
-    with pytest.raises(UserError, match=r"torch\.txt: no line of the form name==version"):
-        names_and_versions(lock)
+    assert "torch.txt: no line of the form name==version" in refusal(names_and_versions, lock)
 
 
 # Results of another version: told in one message, never gone on with
@@ -119,14 +117,19 @@ def test_new_results_note_their_layout_and_are_gone_on_with(tmp_path: Path) -> N
     check_layout(results)
 
 
+def older(results: Path, noted: str | None, run: str = '{"id": "cpu-0123456789ab", "nodes": 1}') -> None:
+    """A run as an older version had it, and what is noted of the layout."""
+    path = results / "runs" / "cpu-0123456789ab" / "run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(run)
+    if noted is not None:
+        (results / "layout.json").write_text(noted)
+
+
 @pytest.mark.parametrize("noted", [None, '{"layout": 99}'])
 def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, noted: str | None) -> None:
     results = tmp_path / "results"
-    run = results / "runs" / "cpu-0123456789ab" / "run.json"
-    run.parent.mkdir(parents=True)
-    run.write_text('{"id": "cpu-0123456789ab", "nodes": 1}')
-    if noted is not None:
-        (results / "layout.json").write_text(noted)
+    older(results, noted)
     before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
     for check in (refuse_other, check_layout):
         with pytest.raises(UserError, match=rf"another version .*this one has {LAYOUT}.*Nothing is lost: move it"):
@@ -138,11 +141,7 @@ def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, no
 def test_todays_results_are_known_without_their_note_but_not_beside_another(tmp_path: Path, noted: str | None) -> None:
     results, run = tmp_path / "results", only(CPU)
     run.write(results / "runs" / run.id / "run.json")
-    old = results / "runs" / "cpu-0123456789ab" / "run.json"
-    old.parent.mkdir(parents=True)
-    old.write_text("damaged")
-    if noted is not None:
-        (results / "layout.json").write_text(noted)
+    older(results, noted, "damaged")
     assert not refuse_other(results)
     check_layout(results)
     assert json.loads((results / "layout.json").read_text()) == {"layout": LAYOUT}
@@ -150,3 +149,48 @@ def test_todays_results_are_known_without_their_note_but_not_beside_another(tmp_
         (results / "layout.json").write_text(foreign)
         with pytest.raises(UserError, match=r"layout\.json: has no key 'layout'; allowed: .*Remove the file"):
             check_layout(results)
+
+
+# What changes the arithmetic from outside is part of what a run, a gate and a reference are
+
+
+BF16 = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+
+
+def made(**given: Any) -> Plan:
+    asked = {"device": "cpu", "comparisons": [{"strategy": "cpu"}]}
+    return plan(config.load(asked), gpus=0, **given)
+
+
+def names(plan: Plan) -> list[set[str]]:
+    return [{run.id for run in plan.runs}, set(plan.gates), set(plan.references)]
+
+
+@pytest.mark.parametrize("other", [Arithmetic("ONEDNN_DEFAULT_FPMATH_MODE=BF16", "2.13.0"), Arithmetic("", "2.12.0")])
+def test_runs_gates_and_references_of_other_arithmetic_are_others(other: Arithmetic) -> None:
+    usual, planned = made(arithmetic=Arithmetic("", "2.13.0")), made(arithmetic=other)
+    for mine, theirs in zip(names(usual), names(planned), strict=True):
+        assert not mine & theirs
+    (place,) = {run.place for run in planned.runs}
+    assert (place.variables, place.torch_version) == (other.variables, other.torch)
+    assert [warning for warning in planned.warnings if "environment" in warning] == (
+        [f"set in the environment, and so a part of every run: {other.variables}"] if other.variables else []
+    )
+
+
+def test_variables_that_change_nothing_do_not_count() -> None:
+    harmless = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "PATH")
+    assert variables_set(dict.fromkeys(harmless, "1")) == ""
+    assert variables_set({"MKL_CBWR": ""}) == ""
+    both = {"TORCHINDUCTOR_USE_FAST_MATH": "1", "MKL_CBWR": "AVX2"}
+    assert variables_set(both) == "MKL_CBWR=AVX2; TORCHINDUCTOR_USE_FAST_MATH=1"
+
+
+@pytest.mark.slow
+def test_a_job_that_computes_otherwise_than_planned_ends_with_one_line(bench: Bench) -> None:
+    chain = bench.chain("results", total_steps=6)
+    ended = chain.segment(**BF16)
+    assert ended.status == 1
+    assert "Traceback" not in ended.errors
+    told = "ONEDNN_DEFAULT_FPMATH_MODE is 'BF16' in its job, and was unset when it was planned"
+    assert told in chain.fault()["error"]

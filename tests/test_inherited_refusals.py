@@ -1,7 +1,5 @@
 """A run that goes on from another one's checkpoint inherits what is found against it, through several adoptions."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 
@@ -31,9 +29,8 @@ def verdict(chain: Chain, **changes: Any) -> None:
 
 
 def spot_check(chain: Chain, status: str) -> None:
-    found = {"run": chain.run.id, "status": status, "problems": ["step 3: another loss"]}
-    place = chain.results / "equivalence" / "spot_checks" / chain.run.setting_id
-    write_json(place / "verdict.json", {"runs": [found]})
+    place = chain.results / "equivalence" / "spot_checks" / chain.run.setting_id / "verdict.json"
+    write_json(place, {"runs": [{"run": chain.run.id, "status": status, "problems": ["step 3: another loss"]}]})
 
 
 def inherited(chain: Chain) -> list[str]:
@@ -59,9 +56,7 @@ AGAINST = "it went on from step 3 of run run-1, which is not proven: "
 
 
 @pytest.mark.slow
-def test_what_is_found_against_any_run_before_it_is_inherited(
-    relayed: tuple[Chain, Chain, Chain], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_are_inherited(relayed: tuple[Chain, Chain, Chain], capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = relayed
     assert inherited(third) == inherited(second) == inherited(third) == []
     assert proof_notes.inherited(first.results, None) == []

@@ -1,18 +1,19 @@
 """The one cache of what takes long to build: whole or absent, whatever happens to a build and whoever builds beside."""
 
-from __future__ import annotations
-
 import errno
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from refusals import refusal
 from relay.base.errors import UserError
 from relay.environments import kept, node, versioned
 from relay.environments.kept import Build
@@ -56,13 +57,8 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_used(cache: Path) -> None
     assert kept.kept("thing", [], "thing 1.0", wheel).read_text() == "compiled"
 
 
-def test_of_two_builds_on_a_disk_without_locks_the_first_one_counts(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(versioned.fcntl, "flock", no_locks)
+def test_of_two_builds_on_a_disk_without_locks_the_first_counts(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versioned.fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     both = threading.Barrier(2)
 
     def together(build: Build) -> Path:
@@ -92,22 +88,12 @@ def test_what_nodes_share_is_used_where_it_can_only_be_read(tmp_path: Path, monk
 
 
 def test_a_full_disk_is_named_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(place: Path) -> OSError:
-        return OSError(errno.ENOSPC, "No space left on device", str(place))
-
-    def fill(build: Build) -> Path:
-        raise full(build.folder / "thing.o")
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "thing.o")))
     with pytest.raises(UserError, match=r"thing\.o: cannot be used: No space left.* name another folder in TMPDIR"):
-        kept.kept("thing", [], "thing 1.0", fill)
-
-    def copy(source: Path, target: Path) -> None:
-        raise full(target / source.name)
-
+        kept.kept("thing", [], "thing 1.0", full)
     with monkeypatch.context() as disk:
-        disk.setattr(kept.shutil, "copy2", copy)
-        with pytest.raises(UserError, match=r"No space left.* disk in XDG_CACHE_HOME"):
-            kept.kept("thing", [], "thing 1.0", wheel)
+        disk.setattr(kept.shutil, "copy2", full)
+        assert re.search(r"No space left.* disk in XDG_CACHE_HOME", refusal(kept.kept, "thing", [], "thing 1.0", wheel))
     assert kept.kept("thing", [], "thing 1.0", wheel).read_text() == "compiled"
 
 
@@ -129,9 +115,7 @@ def test_a_cache_of_another_user_is_refused(cache: Path) -> None:
         kept.kept("thing", [], "thing 1.0", wheel)
 
 
-def test_a_build_works_where_the_temporary_folder_runs_no_program(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_works_where_tmp_is_noexec(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CMake and packages run what they have just compiled, and /tmp may be mounted noexec."""
     (disk := tmp_path / "disk").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
@@ -150,21 +134,13 @@ def test_compilers_are_asked_in_english(monkeypatch: pytest.MonkeyPatch) -> None
     """The line that tells an error is found by its words."""
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
 
-    def fail(build: Build) -> Path:
-        build.run(
-            ["sh", "-c", 'case "$LC_ALL" in C) echo "a.c:1: error: no type";; *) echo Fehler;; esac; echo 2; exit 1']
-        )
-        return build.folder
-
+    compiler = 'case "$LC_ALL" in C) echo "a.c:1: error: no type";; *) echo Fehler;; esac; echo 2; exit 1'
     with pytest.raises(UserError, match=r"thing 1\.0 could not be built on node \S+: a\.c:1: error: no type; all that"):
-        kept.kept("thing", [], "thing 1.0", fail)
+        kept.kept("thing", [], "thing 1.0", lambda build: build.run(["sh", "-c", compiler]))
 
 
+@pytest.mark.usefixtures("open_umask")
 def test_an_open_umask_opens_no_cache(cache: Path) -> None:
-    before = os.umask(0)
-    try:
-        made = kept.kept("thing", [], "thing 1.0", wheel)
-    finally:
-        os.umask(before)
+    made = kept.kept("thing", [], "thing 1.0", wheel)
     for path in (made, made.parent, *made.parents[1:4]):
         assert not path.stat().st_mode & 0o022, path

@@ -1,7 +1,5 @@
 """What is made of errors whose text alone says what happened: who is to blame, what helps, and whether to try again."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -19,18 +17,15 @@ from relay.launch import launcher
 from relay.run_folder import faults
 from relay.run_folder.known_faults import look_up, text_of
 
+pytestmark = pytest.mark.usefixtures("log")
 MESSAGES = yaml.safe_load(Path(__file__).with_name("known_faults.yaml").read_text())
 TYPES = {"DistBackendError": dist.DistBackendError, "OutOfMemoryError": torch.OutOfMemoryError}
 # By kind: the job's exit status, and of what its last line has to speak.
 ENDS = {
     "lost peer": (75, "ended without a word"),
     "hardware": (75, "on c1)"),
-    "device": (75, "failed"),
-    "busy": (75, "failed"),
-    "setup": (1, "failed"),
-    "memory": (1, "failed"),
-    "hang": (1, "failed"),
-    None: (1, "failed"),
+    **dict.fromkeys(("device", "busy"), (75, "failed")),
+    **dict.fromkeys(("setup", "memory", "hang", None), (1, "failed")),
 }
 
 
@@ -60,13 +55,10 @@ def test_a_job_ends_as_its_fault_says(
     assert (row and row.kind, row and row.name) == (message["kind"], message["name"])
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("SLURMD_NODENAME", "c1")
-    log = tmp_path / "job.log"
-    monkeypatch.setenv(ending.LOG, str(log))
     left(tmp_path, error_of(message))
     status, words = ENDS[message["kind"]]
     assert faults.concluded(tmp_path, "run r", 1) == status
-    told = ending.read(log)
-    assert told is not None
+    told = ending.read(tmp_path / "job.log")
     assert words in told.what
     printed = capsys.readouterr().err.splitlines()
     assert printed[-1] == told.what
@@ -85,25 +77,13 @@ def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_pa
     left(tmp_path, error_of(lost), 0)
     left(tmp_path, error_of(duplicate), 1)
     fault = faults.collect(tmp_path)
-    assert fault is not None
     assert fault.rank == 1
     assert "backend gloo" in fault.advice
 
 
+FULL = Path("/dev/full")
+
 # How a job tells why it ended: the file beside its log, from which the driver decides about a retry
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(ending.LOG, str(tmp_path / "job.log"))
-    monkeypatch.delenv("TORCH_RELAY_DRIVER", raising=False)
-    return tmp_path / "job.log"
-
-
-def fill_the_disk() -> int:
-    with Path("/dev/full").open("w") as stream:
-        stream.write("x")
-    return 0
 
 
 def fail(error: Exception) -> int:
@@ -115,7 +95,10 @@ def fail(error: Exception) -> int:
     [
         (lambda: fail(UserError("epochs: 0 is not allowed")), Ending(FAULT, "epochs: 0 is not allowed")),
         (lambda: fail(Busy("another process trains")), Ending(INTERRUPTED, "another process trains")),
-        (fill_the_disk, Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE)),
+        (
+            lambda: Path("/dev/full").write_text("x"),
+            Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE),
+        ),
         (lambda: fail(KeyError("x")), Ending(FAULT, "KeyError: 'x'", "the log has the traceback")),
     ],
 )
@@ -145,6 +128,5 @@ def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(
     # By torch's default another user could have made it first, with pickles in it.
     assert f"/relay-{os.getuid()}/inductor" in capfd.readouterr().out
     fault = faults.collect(tmp_path)
-    assert fault is not None
     assert fault.mistake
     assert "the launcher refuses its command line" in fault.error

@@ -1,6 +1,4 @@
-"""`snakemake libtorch`: a trained model in a real C++ program, its outputs held against Python's."""
-
-from __future__ import annotations
+"""`snakemake libtorch` and `snakemake export`: a trained model in a real C++ program, and as safetensors."""
 
 import shutil
 import subprocess
@@ -10,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
 
 import debian_packages
 import preloaded
-from chain_runs import DROPOUT, Bench, Chain
+from chain_results import assert_same, result
+from chain_runs import DDP, DROPOUT, Bench, Chain
+from damaged import change_a_byte
 from plans import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.environments import login_node
+from relay.export import model_file
+from relay.export.model_file import export
 from relay.libtorch import program, record
 from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
@@ -127,3 +131,44 @@ def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     assert b"/cvmfs/cuda/extras/CUPTI/lib64" in made.read_bytes()
     assert (tmp_path / "told").read_text() == "8.0"
     assert program.program(tmp_path / "sources", ["-DCMAKE_CXX_FLAGS=-DSTATUS=0"]) != made
+
+
+# Export: the final model is bit for bit that of the last checkpoint, whoever trained it
+
+
+STEPS = 3
+
+
+@pytest.mark.slow
+def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS, **(DDP | {"strategy": "fsdp"}))
+    chain.train(forked=True)
+    output = bench.folder / "exported" / "model.safetensors"
+    real, named = model_file.save_file, []
+
+    def save_file(*given: Any, **further: Any) -> None:
+        real(*given, **further)
+        named.append(output.exists())
+
+    monkeypatch.setattr(model_file, "save_file", save_file)
+    export(chain.run.id, chain.results, output)
+    assert named == [False]  # nobody reads half of it
+    saved = result(chain)["state"]["model"]
+    with safe_open(output, "pt") as file:
+        told, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert_same(dict(sorted(tensors.items())), dict(sorted(saved.items())))
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {name: saved[name].dtype for name in saved}
+    wanted = {"run": "run-1", "task": "dropout", "step": str(STEPS), "torch": torch.__version__, "world_size": "2"}
+    assert {name: told[name] for name in wanted} == wanted
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(bench: Bench, tmp_path: Path) -> None:
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS).train(forked=True)
+    change_a_byte(next((chain.work / f"step-{STEPS}").rglob("*.distcp")))
+    output = tmp_path / "model.safetensors"
+    told = r"run run-1: no sound checkpoint of its last step, 3, .*delete results/runs/run-1"
+    with pytest.raises(UserError, match=told):
+        export(chain.run.id, chain.results, output)
+    assert not output.exists()

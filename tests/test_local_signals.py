@@ -1,7 +1,5 @@
 """The driver on this machine: ended by a signal, or killed, its trainings save and end, and the next call goes on."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from living import LONGEST_SECONDS, until, words
+from living import LONGEST_SECONDS, read_until, until, words
 from local_driver import LocalDriver
 
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
@@ -79,17 +77,9 @@ def test_the_next_call_waits_for_what_a_killed_driver_has_left(driver: LocalDriv
     process.kill()
     process.communicate()
     again = driver.start(driver.trained)
-    assert again.stdout is not None
-    told = []
-    for line in again.stdout:
-        told.append(line)
-        if line.startswith(("To end them at once", "Building DAG")):
-            break
-    assert any("processes of a driver that was killed (pid " in line for line in told), told
+    assert "processes of a driver that was killed (pid " in read_until(again, "To end them at once", "Building DAG")
     assert again.poll() is None
     rank.resume()
-    for line in again.stdout:
-        if line.startswith("They are over"):
-            break
+    read_until(again, "They are over")
     (saved, *_) = driver.steps()
     until(lambda: _resumed(driver, saved), "it goes on")

@@ -1,46 +1,39 @@
 """The lock of a run's directory, and files that are complete or absent."""
 
-from __future__ import annotations
-
 import fcntl
+import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from living import until
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
 from relay.chain import files
 from relay.chain.files import all_described
 from relay.chain.sealed import MANIFEST, seal
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-HOLD = """
-import sys, time
-from pathlib import Path
-from relay.base.lock import exclusive
-held = exclusive(Path(sys.argv[1]))
-print("held", flush=True)
-time.sleep(600)
-"""
-
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(SCRIPTS)}) as process:
-        try:
-            assert process.stdout
-            assert process.stdout.readline() == "held\n"
-            with (tmp_path / "lock").open() as other, pytest.raises(BlockingIOError):
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            process.kill()
-        process.wait()
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path,))
+    process.start()
+    until((tmp_path / "held").exists, "it is held")
+    with (tmp_path / "lock").open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    process.kill()
+    process.join()
     exclusive(tmp_path).close()
+
+
+def hold(folder: Path) -> None:
+    held = exclusive(folder)
+    (folder / "held").touch()
+    time.sleep(600)
+    held.close()
 
 
 def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(

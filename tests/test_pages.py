@@ -1,4 +1,4 @@
-"""docs/pages.yaml: every thing that it names is there, and docs/pages.md is made of it; `test_docs` has its links."""
+"""docs/pages.yaml: all that it names is there; docs/pages.md is made of it; `test_docs_commands` has its links."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def function_of_a_test(name: str) -> bool:
 
 
 THERE = {
-    "doc": lambda name: (ROOT / "docs" / name.partition("#")[0]).is_file(),  # its anchor: tests/test_docs.py
+    "doc": lambda name: (ROOT / "docs" / name.partition("#")[0]).is_file(),  # its anchor: tests/test_docs_commands.py
     "file": lambda name: (ROOT / name).is_file(),
     "key": lambda name: name in {*Config.model_fields, *Comparison.model_fields},
     "site": of_a_site,

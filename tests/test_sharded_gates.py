@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gate_parts import judged, named
 from gate_runs import Gates
 from sharded import FP64, GPT, MOE
-from zero_gates import judged, named
 
 
 def cell(strategy: str, *given: dict[str, Any], **options: Any) -> dict[str, Any]:

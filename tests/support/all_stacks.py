@@ -4,8 +4,6 @@ Without names, or with `all`, those of all. The first time it fetches packages a
 takes minutes; after that nothing is left to do. Tests of a stack come last and wait for it, outside of their own time.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

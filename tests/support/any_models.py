@@ -1,7 +1,5 @@
 """Models as users bring them: functional calls, several inputs, outputs of many kinds; and some that cannot be cut."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

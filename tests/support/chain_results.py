@@ -1,7 +1,5 @@
 """All that a chain's run has computed, and how two of them differ."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 It draws random numbers wherever a script may: dropout, a shuffled loader, Python's and numpy's. It is deterministic.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are damaged so that nobody sees it but who reads them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

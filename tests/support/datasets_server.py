@@ -1,6 +1,4 @@
-"""A real HTTP server that serves files well or badly, and small datasets in the public ones' formats."""
-
-from __future__ import annotations
+"""A real HTTP server that serves files well or badly, small datasets in the public formats, and what is asked for."""
 
 import gzip
 import hashlib
@@ -14,13 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 
+from relay.datasets import arrays, generate, verified
 from relay.datasets.cifar10 import read_cifar10
+from relay.datasets.download import Patience
 from relay.datasets.files import Archive, KnownFile, Source
+from relay.datasets.manifest import Manifest
 from relay.datasets.mnist import read_mnist
+from relay.datasets.prepare import prepare
+from relay.datasets.public import members
 from relay.spec.tasks import DatasetSpec
+from relay.tasks import _images
 
 TRAIN_COUNT, TEST_COUNT = 50, 20  # of the small datasets
 
@@ -162,3 +167,52 @@ def _arrays(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
 
 def _request(name: str) -> DatasetSpec:
     return DatasetSpec(name=name, version="1", train_count=TRAIN_COUNT, test_count=TEST_COUNT)
+
+
+# What the tests of the dataset stage ask for, and what they look at
+
+
+HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, progress_bytes=1000)
+FILES = ("train-inputs.npy", "train-targets.npy", "test-inputs.npy", "test-targets.npy")
+DIGITS = DatasetSpec(name="digits", version="1", train_count=1437, test_count=360)
+SYNTHETIC = DatasetSpec(name="synthetic", version="1", train_count=2500, test_count=300)
+
+
+def make_digits(folder: Path) -> None:
+    """What the tasks on digits make."""
+    _images.save(generate.digits(DIGITS.test_count), folder)
+
+
+def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None:
+    """Images of 3 x 16 x 20 pixels in five classes."""
+    generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, test_count)
+
+
+def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:
+    """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
+    its = stand_in.source
+    return prepare(
+        stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, HASTY)), folder), output
+    )
+
+
+def laid_out(stand_in: StandIn, root: Path) -> Path:
+    """The stand-in as torchvision lays it out; returns the folder of its members."""
+    folder = root / stand_in.source.folder
+    folder.mkdir(parents=True)
+    for name, content in stand_in.members.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def assert_is(directory: Path, stand_in: StandIn) -> None:
+    verified.check(directory)
+    for split in ("train", "test"):
+        inputs, targets = arrays.load(directory, split)
+        assert (inputs.dtype, targets.dtype) == (np.uint8, np.int64)
+        np.testing.assert_array_equal(inputs, stand_in.arrays[f"{split}-inputs"])
+        np.testing.assert_array_equal(targets, stand_in.arrays[f"{split}-targets"])
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}

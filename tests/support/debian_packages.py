@@ -1,7 +1,5 @@
 """What tests need of this machine besides Python: installed from Debian's packages where it is missing."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

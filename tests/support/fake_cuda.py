@@ -5,8 +5,6 @@ first that is -1.
 https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

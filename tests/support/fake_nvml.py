@@ -4,8 +4,6 @@ It shows that readings are asked for, turned into the right units and left out w
 library and real GPUs answer so was never seen.
 """
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Snakemake's command line, for tests: the Slurm plugin looks after its jobs every second, not every 40 to 180."""
 
-from __future__ import annotations
-
 import sys
 
 from snakemake.cli import main

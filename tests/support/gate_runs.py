@@ -1,7 +1,5 @@
 """Gates as the workflow runs them: planned from a config, on the real digits, each in processes of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Python that has Hugging Face's transformers: a plugin of pytest for its fixture."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,6 @@
 """Processes that a test finds, which may end at any moment; and waiting for what they do."""
 
-from __future__ import annotations
-
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +32,16 @@ def until(holds: Callable[[], object], what: str, seconds: float = LONGEST_SECON
     while not holds():
         assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def read_until(process: subprocess.Popen[str], *beginnings: str) -> str:
+    """What a process prints, up to a line that begins so; all of it where none comes."""
+    said = []
+    for line in process.stdout or ():
+        said.append(line)
+        if line.startswith(beginnings):
+            break
+    return "".join(said)
 
 
 def when(holds: Callable[[], object], do: Callable[[], object]) -> None:

@@ -1,7 +1,5 @@
 """The workflow's driver on this machine, as a process that tests start, signal and kill."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -108,13 +106,10 @@ class LocalDriver:
         """The run's complete checkpoints, newest first."""
         return sealed.complete(self.work)
 
-    def logs(self) -> list[Path]:
-        """Of the run's segments, and of their earlier attempts."""
-        return sorted((self.folder / "results" / "logs" / "segment" / self.run.id).glob("*.log"))
-
     def log(self) -> str:
-        """What all of them say."""
-        return "".join(path.read_text() for path in self.logs())
+        """What the logs of the run's segments say, and those of their earlier attempts."""
+        logs = (self.folder / "results" / "logs" / "segment" / self.run.id).glob("*.log")
+        return "".join(path.read_text() for path in sorted(logs))
 
     def trains(self) -> bool:
         """Whether an attempt has begun to train."""

@@ -1,7 +1,5 @@
 """The tests' cluster: the virtual one that users have (`relay.virtual_cluster`), with what tests ask of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

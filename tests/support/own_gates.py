@@ -1,7 +1,5 @@
 """Gates of strategies that a test writes itself, in a folder of its own, on the digits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tasks without a plan: of files and built-in ones, for a few steps, and their data."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

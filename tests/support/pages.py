@@ -1,7 +1,5 @@
 """The fenced blocks of the documentation: commands, what they print, and files."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Preflights as the planner makes them, and the facts of nodes that are joined to them."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -4,8 +4,6 @@ Each truth names the settings that may be recommended with certainty; none: no c
 memory as the stages write them. A repeat's speed varies by factors of its own, its round, its node and its day.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Preflights for the tests: the real worker role in real processes, with a fault arranged around them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

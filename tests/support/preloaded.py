@@ -5,8 +5,6 @@ starts them, each with its own rank, sockets and end; but all on this machine an
 launchers themselves do is tested with real launchers. Where a specification asks for GPUs, they get pretended ones.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import multiprocessing
 import os

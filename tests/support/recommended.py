@@ -1,7 +1,5 @@
 """The recommended script, submitted to a cluster as it stands, and the answer that it comes from."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

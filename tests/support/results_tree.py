@@ -3,8 +3,6 @@
 A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Light, dark, on a phone and as it is printed, as small PNG files. Needs playwrig
 docs/images are made so.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 A module that tests import (hence PYTEST_DONT_REWRITE).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the tests of sharded strategies train: short tasks, strategies at their start, made-up batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

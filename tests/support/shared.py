@@ -1,7 +1,5 @@
 """What is made once for all tests of a session, also where pytest-xdist divides them among several processes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

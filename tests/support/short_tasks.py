@@ -1,7 +1,5 @@
 """Built-in tasks for a few steps, with their data: random images where those would have to be downloaded."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tempfile

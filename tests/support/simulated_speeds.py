@@ -1,7 +1,5 @@
 """Speeds of two settings whose true ratio is known, with the noise of clusters, and what the statistics say of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator

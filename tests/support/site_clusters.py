@@ -1,7 +1,5 @@
 """Mini clusters that look like the sites: their partitions, GPU types, CPUs and memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

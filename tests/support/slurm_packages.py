@@ -1,7 +1,5 @@
 """What the Slurm tests need on this machine: installed from Debian's packages where it is missing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

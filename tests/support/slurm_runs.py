@@ -1,7 +1,5 @@
 """The workflow as its user runs it on a Slurm cluster."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Small file systems in memory, mounted for a test, which it fills."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Complete wheels of one module, in a folder that pip looks into: a package index that a test can change."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import zipfile

@@ -4,8 +4,6 @@ A fork has its own command line, folder, environment and output, as `python -m s
 or kill are processes of their own, by `subprocess`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs and their like from flat values, as tests name them: each value finds its group by itself."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from relay.spec.run import GROUPS, Training, setting_fields

@@ -1,7 +1,5 @@
 """Spot checks of the short runs of `chain_runs`, each in a process of its own that has imported torch already."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path

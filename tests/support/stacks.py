@@ -1,7 +1,5 @@
 """Strategies of further stacks in the tests: which there are, and how this process comes to see a stack's packages."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

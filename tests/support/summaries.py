@@ -1,7 +1,5 @@
 """Summaries of runs with the figures that a test needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from relay.run_folder.summary import Summary

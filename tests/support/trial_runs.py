@@ -1,7 +1,5 @@
 """Gates made by hand, without a planner: any task, small, on the CPU; their references are trained in this process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
