@@ -389,14 +389,7 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
 # Time
 
 
-@pytest.mark.parametrize(
-    ("limit", "seconds"),
-    [
-        ("2:30", 150),
-        ("1-2:3", 93780),
-        (5.5, 5.5),
-    ],
-)
+@pytest.mark.parametrize(("limit", "seconds"), [("2:30", 150), ("1-2:3", 93780), (5.5, 5.5)])
 def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -> None:
     assert seconds_of(limit) == seconds
 
@@ -608,12 +601,7 @@ def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> 
     ("queue", "submits", "job"), [("", True, "17"), ("18 afterany:9(unfulfilled)", False, "18")], ids=["none", "one"]
 )
 def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
-    slurm: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    queue: str,
-    submits: bool,
-    job: str,
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], queue: str, submits: bool, job: str
 ) -> None:
     """Of a job that was submitted and whose number was lost, no second one is made."""
     chain = sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5)

@@ -96,9 +96,7 @@ def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [LINES[:3] + LINES, [*LINES[:2], LINES[1], *LINES[2:]]],
-    ids=["all but its end, then all", "a line"],
+    "lines", [LINES[:3] + LINES, [*LINES[:2], LINES[1], *LINES[2:]]], ids=["all but its end, then all", "a line"]
 )
 def test_what_was_appended_again_counts_once(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
     run = short_run(DIGITS, total_steps=4, warmup_steps=0)

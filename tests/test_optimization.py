@@ -35,11 +35,7 @@ def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_
     asked = [CPU, CPU | {"momentum": [0, 0.5], "weight_decay": 1e-4}, CPU | step, CPU | cosine]
     found = planned(*asked)
     options = {tuple(sorted(each.setting.task.optimizer_options.items())) for each in found.settings}
-    assert options == {
-        (),
-        (("momentum", 0.0), ("weight_decay", 1e-4)),
-        (("momentum", 0.5), ("weight_decay", 1e-4)),
-    }
+    assert options == {(), (("momentum", 0.0), ("weight_decay", 1e-4)), (("momentum", 0.5), ("weight_decay", 1e-4))}
     schedules = [each.setting.task.schedule for each in found.settings]
     assert {"kind": "step", "every_epochs": 5, "gamma": 0.5} in schedules
     assert {"kind": "cosine", "warmup_epochs": 2.5} in schedules

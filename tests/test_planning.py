@@ -57,11 +57,7 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
 
 def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> None:
     folder = strategy_folder(tmp_path, "one_process", "processes='one', devices=('cuda',), divides=('samples',)")
-    comparisons = [
-        CPU,
-        {"strategy": "single_gpu", "devices_per_node": [1, 2]},
-        DDP | {"devices_per_node": [2, 4]},
-    ]
+    comparisons = [CPU, {"strategy": "single_gpu", "devices_per_node": [1, 2]}, DDP | {"devices_per_node": [2, 4]}]
     comparisons.append({"strategy": "one_process", "devices_per_node": 2})
     found = planned(*comparisons, gpus=2, strategy_folders=[folder])
     shapes = {

@@ -47,9 +47,7 @@ def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
     assert facts["ranks"][0]["node_disk"]["written_bytes_per_second"] > 0
     assert not list(tmp_path.rglob(".relay-seen-*"))
     shown = subprocess.run(
-        [*preflight_runs.PREFLIGHT, "--page", tmp_path / "results" / "preflight"],
-        capture_output=True,
-        text=True,
+        [*preflight_runs.PREFLIGHT, "--page", tmp_path / "results" / "preflight"], capture_output=True, text=True
     )
     assert shown.returncode == 0, shown.stderr
     assert f"1×2c {socket.gethostname()}" in shown.stdout

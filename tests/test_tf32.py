@@ -26,12 +26,7 @@ def switches() -> Iterator[None]:
 @pytest.mark.usefixtures("switches")
 @pytest.mark.parametrize(
     ("precision", "matrix_products", "convolutions"),
-    [
-        ("fp32", False, False),
-        ("tf32", True, True),
-        ("tf32_matmul", True, False),
-        ("tf32_convolution", False, True),
-    ],
+    [("fp32", False, False), ("tf32", True, True), ("tf32_matmul", True, False), ("tf32_convolution", False, True)],
 )
 def test_both_switches_are_set(precision: str, matrix_products: bool, convolutions: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = not matrix_products, not convolutions

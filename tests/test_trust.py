@@ -49,12 +49,7 @@ def link(path: Path) -> None:
 
 OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("file", give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
-    (
-        "manifest",
-        open_to_all,
-        MANIFEST,
-        "can be written by everyone; chmod o-w it, or give a folder on ",
-    ),
+    ("manifest", open_to_all, MANIFEST, "can be written by everyone; chmod o-w it, or give a folder on "),
     ("file", link, "rank-0.pt", "is a link"),
     ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
 ]
