@@ -40,7 +40,6 @@ def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(benc
     stopped = psutil.Process(hook.pid())
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, job)
     above = stopped.parent()
-    assert above is not None
     ranks = [child for child in above.children() if "resource_tracker" not in " ".join(words(child))]
     assert len(ranks) == 2
     above.kill()

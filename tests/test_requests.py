@@ -53,13 +53,10 @@ def planned(tmp_path: Path) -> Planned:
 
 def only_job(found: Plan) -> Job:
     (run,) = found.runs
-    job = found.job(run)
-    assert job
-    return job
+    return found.job(run)
 
 
 def flags_of(found: Plan) -> list[str]:
-    assert found.site
     return shapes.sbatch_flags(only_job(found), found.site)
 
 
@@ -124,7 +121,6 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
 
     assert counts(run) == {"user_jobs": 1, "user_cpus": 48, "user_1_gpus": 4}
     assert counts(reference) == {"user_jobs": 1, "user_cpus": reference.shape.cpus_per_node, "user_1_gpus": 1}
-    assert found.site
     most = {name: counter.most for name, counter in all_counters(found.site).items()}
     assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
 
@@ -155,7 +151,6 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
 
 def asked(found: Plan) -> dict[str, Any]:
     """The resources of the plan's one run."""
-    assert found.site
     return shapes.resources(only_job(found), found.site)
 
 

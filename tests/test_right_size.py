@@ -47,14 +47,12 @@ def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:
 
 def asked(found: Plan, run: Run) -> tuple[int | None, int]:
     job = found.job(run)
-    assert job is not None
     return job.memory_mb, job.minutes
 
 
 def declared(results: Path, run: Run) -> int | None:
     """The memory that a run's jobs find declared, and check against what Slurm granted."""
     job = Job.read(results / "runs" / run.id / "run.json")
-    assert job is not None
     return job.memory_mb
 
 
@@ -116,7 +114,6 @@ def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(re
 
 def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = made(results)
-    assert found.site is not None
     (partition, *_) = found.site.partitions
     small = partition.model_copy(update={"memory_mb_per_node": 3000})
     jobs = JobRequests(replace(found, site=found.site.model_copy(update={"partitions": [small]})))

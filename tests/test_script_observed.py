@@ -92,7 +92,6 @@ def test_a_line_that_names_the_step_again_is_no_step() -> None:
 )
 def test_a_number_is_read_whole(text: str, value: float) -> None:
     found = compiled("{number} img/s").search(f"speed {text}")
-    assert found is not None
     assert float(found[1].replace(",", "")) == value
     assert compiled("loss {number}").search("loss nan")[1] == "nan"  # type: ignore[index]
 
@@ -108,7 +107,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def reported(place: Path, **more: Any) -> tuple[Observed, list[list[float]]]:
     told = report.reporter()
-    assert told is not None
     told.flush()
     seen = observed(place, **more)
     return seen, seen.take()["blocks"]

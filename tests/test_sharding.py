@@ -1,4 +1,4 @@
-"""What is in the processes of a sharded strategy: scalars, drift, overflows; and the same on pretended GPUs."""
+"""What is in the processes of a sharded strategy: scalars, drift, overflows; on pretended GPUs; its options' gates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from any_models import Scaled
+from gate_runs import Gates
 from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay.process.ranks import Ranks
@@ -21,7 +22,8 @@ from relay.strategies import _sharded
 from relay.strategies.base import Strategy
 from relay.strategies.tensor_parallel import whole
 from relay.task import batches
-from sharded import SAMPLES, batch, built, of_task, prepared
+from sharded import FP64, GPT, MOE, SAMPLES, batch, built, of_task, prepared
+from zero_gates import judged, named
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +62,6 @@ def _drifting(ranks: Ranks, folder: Path) -> None:
     def uneven(self: Strategy, loss: torch.Tensor) -> None:
         backward(self, loss)
         for parameter in self.model.parameters():
-            assert parameter.grad is not None
             gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
             gradient += 1e-3 * (ranks.rank % 2)
 
@@ -81,7 +82,6 @@ def test_what_is_whole_on_every_tensor_rank_stays_the_same_on_all(tmp_path: Path
 def _overflow(ranks: Ranks, folder: Path) -> None:
     task = of_task("gpt-tiny", folder, "fp16")
     strategy = built("tensor_parallel", ranks, task)
-    assert strategy.scaler is not None
     given = batch(task, strategy)
     strategy.train_step(given)
     before, scale = strategy.whole_model(), strategy.scaler.get_scale()
@@ -108,11 +108,11 @@ def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) ->
 
 # What shards, cuts or replicates a model, on pretended GPUs: it computes, saves and loads there what it does on CPUs
 
-GPT = spec("gpt-tiny", depth=2, heads=2, global_batch_size=SAMPLES)
+SHORT = spec("gpt-tiny", depth=2, heads=2, global_batch_size=SAMPLES)
 STRATEGIES = (
-    ("fsdp", 2, GPT, {"offload": True}, "fp16"),
-    ("fsdp_tensor_parallel", 4, GPT, {}, "fp64"),
-    ("pipeline", 2, GPT, {"micro_batches": 2}, "fp16"),
+    ("fsdp", 2, SHORT, {"offload": True}, "fp16"),
+    ("fsdp_tensor_parallel", 4, SHORT, {}, "fp64"),
+    ("pipeline", 2, SHORT, {"micro_batches": 2}, "fp16"),
 )
 
 
@@ -154,3 +154,47 @@ def test_a_mesh_over_gloo_does_not_bring_nccl() -> None:
 
 def _of_all(ranks: Ranks) -> None:
     assert ranks.mesh(2).get_group() is dist.group.WORLD
+
+
+# Sharded strategies equal the reference in the precisions and with the options of their own.
+
+
+def cell(strategy: str, *given: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """A gate to run: what `gate_runs.planned` takes; in float64 where nothing else is said."""
+    merged = {"strategy": strategy, **FP64}
+    for values in given:
+        merged |= values
+    return merged | ({"options": options} if options else {})
+
+
+BF16, FP16 = {"precision": "bf16"}, {"precision": "fp16"}
+RECOMPUTED, LAST = {"activation_checkpointing": True}, {"channels_last": True}
+CELLS = {
+    2: [
+        cell("fsdp", LAST),
+        cell("fsdp", GPT, offload=True),
+        cell("fsdp", GPT, RECOMPUTED, BF16, mixed_precision=True),
+        cell("fsdp", FP16, mixed_precision=True),
+        cell("tensor_parallel", GPT, RECOMPUTED, BF16),
+        cell("tensor_parallel", GPT, FP16, loss_parallel=True),
+        cell("expert_parallel", MOE, RECOMPUTED, BF16),
+        cell("expert_parallel", MOE, FP16),
+    ],
+    4: [
+        cell("fsdp", GPT, replicas=2, offload=True, reshard_after_forward=False),
+        cell("tensor_parallel", loss_parallel=True),  # ten classes over four ranks
+        cell("fsdp_tensor_parallel", MOE),
+        cell("fsdp_tensor_parallel", GPT, FP16),
+    ],
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("world_size", CELLS)
+def test_it_trains_what_the_reference_trains(gates: Gates, world_size: int, tmp_path: Path) -> None:
+    """Only this puts sharding strategies with these options and precisions through a gate."""
+    verdicts = judged(gates, CELLS[world_size], world_size, tmp_path)
+    assert {name: verdict["problems"] for name, verdict in verdicts.items()} == {
+        named(each): [] for each in CELLS[world_size]
+    }

@@ -26,6 +26,7 @@ from slurm_runs import planned_there, site_file, slurm_command, slurm_snakemake
 
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
 SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}  # in `test_slurm_jobs.py`
+Compared = tuple[Path, dict[str, Any], Plan]  # the folder, the config and the plan of what was compared
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
 
@@ -50,7 +51,7 @@ def ranks_of(folder: Path, run: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Plan]:
+def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """ddp on two nodes by srun (two ranks on each), from nothing to the report."""
     folder = tmp_path_factory.mktemp("compared")
     config = SHORT | {"comparisons": [SEVERAL]}
@@ -63,7 +64,6 @@ def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tu
 def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> None:
     """What Slurm granted the job, and what its ranks were told, is what the run declares."""
     asked = found.job(run)
-    assert asked
     per_node = run.shape.processes_per_node if run.shape.launcher == "srun" else 1
     assert (int(job["NumNodes"]), int(job["NumTasks"])) == (run.shape.nodes, run.shape.nodes * per_node)
     assert int(job["NumCPUs"]) == run.shape.world_size * run.shape.cpus_per_task
@@ -82,9 +82,7 @@ def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> Non
         assert local == [str(rank) for rank in range(run.shape.processes_per_node)] * run.shape.nodes
 
 
-def test_two_nodes_train_the_same_as_one_process(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
-) -> None:
+def test_two_nodes_train_the_same_as_one_process(cluster: MiniSlurm, compared: Compared) -> None:
     folder, _, found = compared
     jobs = submitted(cluster, set())
     assert [(row["status"], row["equivalent"]) for row in rows(folder / "results")] == [("done", "true")]
@@ -101,16 +99,14 @@ def test_two_nodes_train_the_same_as_one_process(
         assert len(looked_at) == run.shape.nodes, "one file for each node"
 
 
-def test_a_second_call_finds_nothing_to_do(cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]) -> None:
+def test_a_second_call_finds_nothing_to_do(cluster: MiniSlurm, compared: Compared) -> None:
     folder, config, _ = compared
     status, printed = slurm_snakemake(cluster, folder, config, site=folder / "mini.yaml")
     assert status == 0, printed
     assert "Nothing to be done" in printed
 
 
-def test_the_recommended_script_trains_to_its_end_as_it_stands(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
-) -> None:
+def test_the_recommended_script_trains_to_its_end_as_it_stands(cluster: MiniSlurm, compared: Compared) -> None:
     """Within the memory and the time that it asks for; and it is none of the comparison's runs."""
     folder = compared[0]
     (told,) = read_json(folder / "results/answer.json")["answers"]
@@ -140,17 +136,13 @@ dist.destroy_process_group()
 """
 
 
-def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
-) -> None:
+def test_a_script_of_ones_own_is_started_by_the_lines_shown_for_it(cluster: MiniSlurm, compared: Compared) -> None:
     folder = compared[0]
     made = recommended(folder, "ddp", "srun")
-    assert made.job
     job = replace(made.job, tasks_per_node=1, cpus_per_task=2)
     run = replace(made.run, shape=replace(made.run.shape, launcher="torchrun"))
     block = replace(made.script, job=job, output=folder / "own.log").block
     asked = answer_of(folder).request
-    assert asked
     asked = replace(asked, tasks_per_node=1, cpus_per_task=2)
     (folder / "your_script.py").write_text(OWN)
     path = f"export PATH={Path(sys.executable).parent}:$PATH"
@@ -163,9 +155,7 @@ def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
 
 
 @pytest.mark.long
-def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
-) -> None:
+def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_ends(cluster: MiniSlurm, compared: Compared) -> None:
     """Only this runs a recommended chain: ddp on two nodes, in two jobs, the first of which is over at once."""
     folder = compared[0]
     made = recommended(folder, "ddp", "srun")
@@ -182,12 +172,11 @@ def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
     assert trained(folder, made.run.id)
     assert {(job["NumNodes"], job["NumTasks"]) for job in jobs} == {("2", "4")}
     assert len({rank["host"] for rank in ranks_of(folder, made.run.id)}) == 2
-    assert made.job
     assert made.job.memory_mb
     assert 0 < most < made.job.memory_mb * 2**20
 
 
-def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tuple[Path, dict[str, Any], Plan]) -> None:
+def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: Compared) -> None:
     folder, _, found = compared
     for run in (run for run in found.runs if run.strategy.name == "ddp"):
         facts = read_json(folder / f"results/preflight/{found.preflight(run)}/facts.json")

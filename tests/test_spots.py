@@ -68,24 +68,20 @@ def test_a_random_step_whose_state_was_never_complete_is_drawn_anew(tmp_path: Pa
     assert list(states_folder(tmp_path).iterdir()) == []
 
 
-def test_of_the_last_steps_those_that_are_left_are_checked(tmp_path: Path) -> None:
+def test_of_the_last_steps_those_that_are_left_are_checked_and_what_cannot_be_met_is_told(
+    tmp_path: Path,
+) -> None:
     (tmp_path / FOLDER).mkdir()
-    (spot,) = go_on(Spots([Spot("end", 58, 60)]), DEFAULT, tmp_path, 59, 60).spots
-    assert spot == Spot("end", 59, 60)
-
-
-def test_what_can_no_longer_be_met_is_told(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    found = go_on(Spots([Spot("hop", 29, 31)]), DEFAULT, tmp_path, 40, 60)
-    assert found.spots == []
+    found = go_on(Spots([Spot("end", 58, 60), Spot("hop", 29, 31)]), DEFAULT, tmp_path, 59, 60)
+    assert found.spots == [Spot("end", 59, 60)]
     assert found.missed[0].startswith("hop:")
 
 
-@pytest.mark.parametrize("text", ["", '{"spots": 3}'])
-def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_none(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "spots.json").write_text(text)
-    assert Spots.read(tmp_path) is None
+    for text in ("", '{"spots": 3}'):
+        (tmp_path / FOLDER / "spots.json").write_text(text)
+        assert Spots.read(tmp_path) is None
 
 
 # The states that real trainings keep for their spot checks: over jobs that end, are killed, or start anew

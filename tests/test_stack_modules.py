@@ -24,7 +24,6 @@ MODULES = {"lightning": ["cuda/12.2", "gcc"], "libtorch": ["cmake"]}
 
 def environment(found: Plan, specification: Any) -> dict[str, Any]:
     job = found.job(specification)
-    assert job is not None
     return dict(job.environment)
 
 
@@ -114,7 +113,6 @@ def test_preflight_stops_what_the_node_is_too_old_for() -> None:
         return next(least_versions(facts), None)
 
     stopped = found("2.5.1", "torch>=2.9", "libaio")
-    assert stopped is not None
     assert stopped.severity == "stop"
     assert "needs torch 2.9 or newer, has 2.5.1 (rank 0 on n1)" in stopped.found
     assert found("2.5.1") is None

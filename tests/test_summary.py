@@ -226,5 +226,4 @@ def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Pat
     assert chains.read(tmp_path) == chain
     noted = chains.note_end(tmp_path, "new", 1, 200.0)
     assert noted == chains.read(tmp_path)
-    assert noted is not None
     assert noted.attempts == (replace(first, ended=200.0),)

@@ -62,18 +62,13 @@ OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
     ids=[f"{c[0]}: {c[3][:40]}" for c in OF_A_CHECKPOINT],
 )
 def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
-    checkpoints: Checkpoints,
-    training: Training,
-    monkeypatch: pytest.MonkeyPatch,
-    harm: Callable[[Path], None],
-    name: str,
-    told: str,
+    checkpoints: Checkpoints, training: Training, harm: Callable[[Path], None], name: str, told: str
 ) -> None:
     filled(checkpoints, training, 4)
     place = checkpoints.directory / "step-4"
     assert sound_checkpoints.damage(place) is None
     harm(place / name)
-    monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
+    vars(training.strategy)["load"] = lambda *_: pytest.fail("it was loaded")
     assert told in (sound_checkpoints.damage(place) or "")
     with pytest.raises(UserError, match="no sound checkpoint"):
         checkpoints.resume(training.strategy, 0, 10)
@@ -81,7 +76,7 @@ def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
 
 @pytest.mark.parametrize("level", [3, 1, 0], ids=["above results", "results/checkpoints", "the run's folder"])
 def test_a_folder_above_into_which_everybody_can_write_is_refused(
-    tmp_path: Path, ranks: Ranks, training: Training, monkeypatch: pytest.MonkeyPatch, level: int
+    tmp_path: Path, ranks: Ranks, training: Training, level: int
 ) -> None:
     """Also where a link leads there."""
     work = tmp_path / "results" / "checkpoints" / "run-1"
@@ -90,7 +85,7 @@ def test_a_folder_above_into_which_everybody_can_write_is_refused(
     filled(checkpoints, training, 4)
     assert writers.unsafe_above(work) is None
     open_to_all((work, *work.parents)[level])
-    monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
+    vars(training.strategy)["load"] = lambda *_: pytest.fail("it was loaded")
     told = f"{(work, *work.parents)[level]} can be written by everyone; chmod o-w it, or give a folder on another disk"
     with pytest.raises(UserError, match=re.escape(told)):
         checkpoints.resume(training.strategy, 0, 10)

@@ -88,7 +88,6 @@ def test_a_hang_is_named_and_not_tried_again(work: Path, flights: dict[int, byte
     leave(work, flights)
     assert faults.concluded(work, "run r", -6) == ending.FAULT
     told = ending.read(work / "job.log")
-    assert told is not None
     assert "rank 0 waited 60 s in gloo:all_reduce number 3 of group" in told.what
     assert "Float [7]; rank 1 had come to gloo:all_reduce number 2" in told.what
     assert "the log shows where each rank was" in told.remedy
@@ -101,7 +100,6 @@ def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(
     leave(work, {0: flights[0]})
     assert faults.concluded(work, "run r", -9) == ending.INTERRUPTED
     told = ending.read(work / "job.log")
-    assert told is not None
     assert "ended without a word (status -9)" in told.what
 
 
@@ -142,7 +140,6 @@ def test_what_the_watchdog_said_is_the_fault_where_the_process_could_say_nothing
     (work / "job.log").write_text(ECC)
     assert faults.concluded(work, "run r", -6) == ending.INTERRUPTED
     told = ending.read(work / "job.log")
-    assert told is not None
     assert told.node == "g2"
     assert told.what == (
         "run r failed: DistBackendError: CUDA error: uncorrectable ECC error encountered (rank 1 on g2)"

@@ -52,6 +52,12 @@ def _judge(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path]], place: Path) -
             (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))
 
 
+def between_steps(folder: Path, *gates: tuple[Gate, Path]) -> list[dict[str, Any]]:
+    """What `between` finds of gates of one shape, each with its prepared data, in processes that are started once."""
+    spawned(_judge, gates[0][0].shape.world_size, [(gate.id, gate, data) for gate, data in gates], folder)
+    return [json.loads((folder / f"{gate.id}.json").read_text()) for gate, _ in gates]
+
+
 def verdicts(
     gates: Gates, folder: Path, asked: Sequence[Asked], processes: int = 2
 ) -> Callable[[Asked], dict[str, Any]]:
