@@ -247,17 +247,13 @@ def test_a_checkpoint_of_something_else(monkeypatch: pytest.MonkeyPatch, capsys:
         resume(model=model())
     with pytest.raises(ChainError, match=r"model: 0.weight has shape \(4, 2\) there, and shape \(5, 2\) here"):
         saved(width=5)
-    with monkeypatch.context() as other:
-        other.setattr(sys, "argv", ["/elsewhere/other.py"])
-        with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
-            saved()
     path = Path("checkpoints/step-2/manifest.json")
     path.write_text(path.read_text().replace('"world_size": 1', '"world_size": 4'))
     with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4; give another folder"):
         saved()
-
-
-def test_several_processes_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/other.py"])
+    with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
+        saved()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ChainError, match="WORLD_SIZE is 2, and there is no process group; call init_process_group"):
         saved()
@@ -295,9 +291,7 @@ class Around(torch.optim.Optimizer):
         self.inner.step()
 
 
-def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_or_missed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_scripts_own_generators_and_an_inner_optimizer_are_kept_or_missed(capsys: pytest.CaptureFixture[str]) -> None:
     net, numpys = model(), np.random.default_rng(0)
     around = Around(torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
     net(torch.ones(1, 2)).sum().backward()
@@ -383,9 +377,8 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
 # Time
 
 
-@pytest.mark.parametrize(("limit", "seconds"), [("2:30", 150), ("1-2:3", 93780), (5.5, 5.5)])
-def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -> None:
-    assert seconds_of(limit) == seconds
+def test_a_limit_is_read_as_slurm_reads_it() -> None:
+    assert [seconds_of(limit) for limit in ("2:30", "1-2:3", 5.5)] == [150, 93780, 5.5]
 
 
 def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,23 +456,18 @@ def test_the_users_defaults_and_options_change_neither_what_is_waited_for_nor_wh
     assert set(environment.split()) == {"SBATCH_PARTITION=1", "SBATCH_OPEN_MODE=append"}
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ('echo Welcome; date -d @2000000000 +"9 9+0 $SLURM_TIME_FORMAT"; echo 10 9+1 2000000060', ""),
-        ("echo 9 9_[1-3] N/A", "Slurm tells no end of job 9 (N/A)"),
-        ("echo 'Resource temporarily unavailable' >&2; exit 1", "(squeue: Resource temporarily unavailable)"),
-    ],
-    ids=["a part of a job", "no limit", "no answer"],
-)
 def test_the_jobs_end_is_found_beside_its_other_parts_or_a_line_says_that_it_is_not(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: str, told: str
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    answers("squeue", lines)
-    assert end_time() == (None if told else 2e9)
-    assert (told or "no warning") in (capsys.readouterr().err or "no warning")
+    answers("squeue", 'echo Welcome; date -d @2000000000 +"9 9+0 $SLURM_TIME_FORMAT"; echo 10 9+1 2000000060')
+    assert (end_time(), capsys.readouterr().err) == (2e9, "")
+    answers("squeue", "echo 9 9_[1-3] N/A")  # no limit
+    assert end_time() is None
+    assert "Slurm tells no end of job 9 (N/A)" in capsys.readouterr().err
+    answers("squeue", "echo 'Resource temporarily unavailable' >&2; exit 1")
+    assert end_time() is None
+    assert "(squeue: Resource temporarily unavailable)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -649,29 +637,22 @@ def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
     assert read_json(job) == {"job": "17;cluster", "after": None}
 
 
-@pytest.mark.parametrize(
-    ("told", "words", "why"),
-    [
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path) -> None:
+    for told, words, why in (
         ("--time=5 --export=NONE", [], "--export=NONE: it hands"),
         ("", ["--export", "NONE"], "--export NONE: it hands"),
         ("-a 1,2%1", [], "-a 1,2%1: each job of an array would submit an array"),
-    ],
-)
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(
-    slurm: Path, told: str, words: list[str], why: str
-) -> None:
-    Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
-    with pytest.raises(ChainError, match=why):
-        sbatch.main([*words, "job.sh"])
+    ):
+        Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
+        with pytest.raises(ChainError, match=why):
+            sbatch.main([*words, "job.sh"])
     assert read_json(slurm)["job"] == "7"
 
 
 # The command
 
 
-def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes(capfd: pytest.CaptureFixture[str]) -> None:
     note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
     assert chain_command.main(["sh", "-c", f"{note}; exit 1"]) == 75
     assert capfd.readouterr().err == ""

@@ -75,11 +75,7 @@ RECORDED: list[tuple[dict[str, list[Any]], str, str]] = [
         ELSEWHERE,
     ),
     ({"started_at": [f"2026-01-0{day}T05:00:00+00:00" for day in (2, 3, 4)]}, "", ""),  # two in common
-    (
-        {"measured_steps": [400, 400, 49]},
-        "{slow} was timed for 6.3 s (49 steps), which is too short",
-        "Train longer, wi",
-    ),
+    ({"measured_steps": [400, 400, 49]}, "{slow} was timed for 6.3 s (49 steps), which is too short", "Train longer"),
     ({"second_half_ratio": [1.2, 1.15, 1.1]}, "in the second half of its timed steps", ""),
     ({"second_half_ratio": [0.8, 0.85, 0.9]}, "in the second half of its timed steps", ""),
     ({"second_half_ratio": [1.2, 0.9, 1.0]}, "", ""),

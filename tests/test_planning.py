@@ -95,20 +95,17 @@ def test_the_cost_adds_up() -> None:
 
 # What is skipped, and why
 
+TWO_SIZES = {"global_batch_size": 64, "batch_per_device": 16}
+ON_ONE_MACHINE = "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node"
+
 
 @pytest.mark.parametrize(
     ("comparison", "reason"),
     [
         (CPU | {"threads": 4, "cpus_per_task": 2}, "threads 4 exceed cpus_per_task 2"),
         (DDP | {"devices_per_node": 3}, "global_batch_size 64 is not divisible by 3 processes"),
-        (
-            DDP | {"global_batch_size": 64, "batch_per_device": 16},
-            "global_batch_size 64 contradicts batch_per_device 16; give one",
-        ),
-        (
-            DDP | {"nodes": 2, "devices_per_node": 1},
-            "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node",
-        ),
+        (DDP | TWO_SIZES, "global_batch_size 64 contradicts batch_per_device 16; give one"),
+        (DDP | {"nodes": 2}, ON_ONE_MACHINE),
         (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
         (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
     ],
@@ -202,37 +199,24 @@ def test_what_cannot_be_had_is_skipped_with_the_reason(reason: str) -> None:
 ROOT = Path(__file__).resolve().parents[1]
 
 
+LOSS = "loss_parallel is for cross entropy of the model's outputs, the loss of linear-random10 is another one"
+
+
 @pytest.mark.parametrize(
-    ("comparison", "config", "said"),
+    ("strategy", "devices", "more", "task", "said"),
     [
-        ({"strategy": "fsdp"}, {}, "fsdp needs at least 2 devices, has 1; give devices_per_node: 2"),
-        (
-            {"strategy": "pipeline", "devices_per_node": 2, "options": {"micro_batches": 3}},
-            {},
-            "a replica's 64 samples are not divisible by micro_batches 3",
-        ),
-        (
-            {"strategy": "tensor_parallel", "devices_per_node": 3},
-            {"task": "gpt-tiny"},
-            "4 attention heads (block0.query) of gpt-tiny are not divisible by 3 processes",
-        ),
-        (
-            {"strategy": "expert_parallel", "devices_per_node": 8},
-            {"task": "gpt-moe-tiny"},
-            "divides experts over 8 processes, gpt-moe-tiny has 4",
-        ),
-        (
-            {"strategy": "tensor_parallel", "devices_per_node": 2, "options": {"loss_parallel": True}},
-            {"task": "linear-random10"},
-            "loss_parallel is for cross entropy of the model's outputs, the loss of linear-random10 is another one",
-        ),
-        ({"strategy": "cpu", "channels_last": True}, {"task": "gpt-tiny"}, "channels_last is for images"),
+        ("fsdp", 1, {}, "lenet-digits", "fsdp needs at least 2 devices, has 1; give devices_per_node: 2"),
+        ("pipeline", 2, {"options": {"micro_batches": 3}}, "lenet-digits", "are not divisible by micro_batches 3"),
+        ("tensor_parallel", 3, {}, "gpt-tiny", "(block0.query) of gpt-tiny are not divisible by 3 processes"),
+        ("expert_parallel", 8, {}, "gpt-moe-tiny", "divides experts over 8 processes, gpt-moe-tiny has 4"),
+        ("tensor_parallel", 2, {"options": {"loss_parallel": True}}, "linear-random10", LOSS),
+        ("cpu", 1, {"channels_last": True}, "gpt-tiny", "channels_last is for images"),
     ],
 )
 def test_what_cannot_run_is_skipped_with_its_reason(
-    comparison: dict[str, Any], config: dict[str, Any], said: str
+    strategy: str, devices: int, more: dict[str, Any], task: str, said: str
 ) -> None:
-    (reason,) = reasons(comparison, **config)
+    (reason,) = reasons({"strategy": strategy, "devices_per_node": devices, **more}, task=task)
     assert said in reason
 
 

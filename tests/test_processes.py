@@ -55,12 +55,8 @@ def test_no_other_user_and_no_other_node_reaches_it(tmp_path: Path) -> None:
         try:
             address, port, folder = json.loads(told)
             every = psutil.Process(started.pid).children(recursive=True)
-            listening = [
-                one.laddr.ip
-                for process in (psutil.Process(started.pid), *every)
-                for one in process.net_connections()
-                if one.status == psutil.CONN_LISTEN
-            ]
+            connections = [one for each in (psutil.Process(started.pid), *every) for one in each.net_connections()]
+            listening = [one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN]
             mode = stat.S_IMODE(Path(folder).stat().st_mode)
             if os.getuid() == 0:  # which can be another user
                 looked = subprocess.run(["ls", folder, f"{folder}/ranks"], user=65534, capture_output=True, text=True)
@@ -118,10 +114,10 @@ def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
     assert "--rdzv-backend=c10d" not in words
 
 
-@pytest.mark.parametrize("address", ["127.0.1.1", ""])
-def test_a_rendezvous_on_localhost_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
-        Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
+def test_a_rendezvous_on_localhost_is_refused() -> None:
+    for address in ("127.0.1.1", ""):
+        with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
+            Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
 
 
 def test_threads_are_bound_only_where_a_process_has_cpus_of_its_own(tmp_path: Path) -> None:
@@ -170,20 +166,17 @@ def test_what_was_granted_as_declared_passes() -> None:
     allocation.check(job(), {"JobId": "7"})
 
 
-@pytest.mark.parametrize(
-    ("granted", "told"),
-    [
-        ({"NumNodes": "1"}, "nodes: 1, the run declares 2"),
-        ({"NumTasks": "8"}, "tasks: 8, the run declares 4"),
-        ({"CPUs/Task": "1"}, "CPUs of a task: 1, the run declares 3"),
-        ({"TRES": "cpu=6,mem=8000M"}, "CPUs in all: 6, the run declares 12"),
-        ({"AllocTRES": "cpu=12,mem=4G"}, "memory_mb in all: 4096, the run declares 8000"),
-        ({"TresPerNode": "gres:gpu:1"}, "GPUs of a node: 1, the run declares 2"),
-    ],
-)
-def test_another_grant_is_refused_with_both_numbers(granted: dict[str, str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:2"} | granted)
+def test_another_grant_is_refused_with_both_numbers() -> None:
+    for told, granted in {
+        "nodes: 1, the run declares 2": {"NumNodes": "1"},
+        "tasks: 8, the run declares 4": {"NumTasks": "8"},
+        "CPUs of a task: 1, the run declares 3": {"CPUs/Task": "1"},
+        "CPUs in all: 6, the run declares 12": {"TRES": "cpu=6,mem=8000M"},
+        "memory_mb in all: 4096, the run declares 8000": {"AllocTRES": "cpu=12,mem=4G"},
+        "GPUs of a node: 1, the run declares 2": {"TresPerNode": "gres:gpu:1"},
+    }.items():
+        with pytest.raises(UserError, match=told):
+            allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:2"} | granted)
 
 
 def test_steps_say_everything_again() -> None:

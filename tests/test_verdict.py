@@ -27,21 +27,20 @@ from relay.spec.run import OwnBatch
 from relay.strategies.base import Replica
 
 
-@pytest.mark.parametrize(("figure", "passes"), [(0.0, True), (1e-9, True), (1.1e-9, False), (math.inf, False)])
-def test_a_part_passes_up_to_its_limit(figure: float, passes: bool) -> None:
+def with_losses(figure: float) -> Verdict:
+    """A verdict of one part."""
     verdict = Verdict("a-gate")
     verdict.add(Part("algorithm", "losses", "largest loss difference", figure, 1e-9))
-    told = verdict.as_dict()
-    assert told["equivalent"] is passes
-    assert told["parts"][0]["passed"] is passes
-    assert told["max_loss_difference"] == figure
-    assert bool(told["problems"]) is not passes
+    return verdict
 
 
-def test_what_is_no_number_never_passes() -> None:
-    verdict = Verdict("a-gate")
-    verdict.add(Part("algorithm", "losses", "largest loss difference", math.nan, 1e-9))
-    assert verdict.problems == ["algorithm: losses: largest loss difference: nan, allowed is 1e-09"]
+def test_a_part_passes_up_to_its_limit_and_what_is_no_number_never() -> None:
+    for figure, passes in ((0.0, True), (1e-9, True), (1.1e-9, False), (math.inf, False)):
+        told = with_losses(figure).as_dict()
+        assert (told["equivalent"], told["parts"][0]["passed"], not told["problems"]) == (passes, passes, passes)
+        assert told["max_loss_difference"] == figure
+    told = "algorithm: losses: largest loss difference: nan, allowed is 1e-09"
+    assert with_losses(math.nan).problems == [told]
 
 
 def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
@@ -169,8 +168,7 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
 
 def two_batches() -> dict[str, Any]:
     """The verdict of a gate whose larger batch failed."""
-    verdict = Verdict("a-gate")
-    verdict.add(Part("algorithm", "losses", "largest loss difference", 1e-15, 1e-9))
+    verdict = with_losses(1e-15)
     verdict.figures["samples_per_rank"] = [8.0, 8.0]
     for own, figure in ((SMALL, 1e-15), (LARGE, 1e-3)):
         found = verdict.of_batch(own)
@@ -191,9 +189,8 @@ def test_a_run_is_judged_by_the_shared_parts_and_those_of_its_own_batch() -> Non
     assert all_problems(verdict) == [problem]
 
 
-@pytest.mark.parametrize("changed", [{"global_batch_size": 32}, {"learning_rate": 0.08}])
-def test_a_batch_at_which_no_step_was_trained_is_not_proven(changed: dict[str, Any]) -> None:
-    own = OwnBatch(**({"global_batch_size": 16, "learning_rate": 0.02} | changed))
-    found = of_batch(two_batches(), own)
-    assert found["equivalent"] is False
-    assert found["problems"] == [f"batch {own.global_batch_size}: the gate has trained no step at it"]
+def test_a_batch_at_which_no_step_was_trained_is_not_proven() -> None:
+    for own in (replace(SMALL, global_batch_size=32), replace(SMALL, learning_rate=0.08)):
+        found = of_batch(two_batches(), own)
+        assert found["equivalent"] is False
+        assert found["problems"] == [f"batch {own.global_batch_size}: the gate has trained no step at it"]
