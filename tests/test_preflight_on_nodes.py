@@ -101,16 +101,9 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)  # as /tmp is
     run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader")
-    told = {
-        "OMP_NUM_THREADS": "64",
-        "TORCH_NCCL_ASYNC_HANDLING": "1",
-        "HOME": str(folder / "home"),
-        "TRITON_CACHE_DIR": str(folder / "open" / "triton"),
-        "OMP_STACKSIZE": "1m",
-        "GLOO_ANYTHING": "told",
-        "NCCL_ANYTHING": "told too",
-        "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}",
-    }
+    told = {"OMP_NUM_THREADS": "64", "OMP_STACKSIZE": "1m", "TORCH_NCCL_ASYNC_HANDLING": "1"}
+    told |= {"HOME": str(folder / "home"), "TRITON_CACHE_DIR": str(folder / "open" / "triton")}
+    told |= {"GLOO_ANYTHING": "told", "NCCL_ANYTHING": "told too", "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}"}
     declared = job_of(run, memory_mb=10**9, node_disk="$NOT_SET_ANYWHERE/disk")
     return collect(folder, run, [Rank((*without_locks(), "taskset", "-c", "0"), told)], declared)
 
@@ -123,11 +116,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         ("misspelt variables", "warn", ["TORCH_NCCL_ASYNC_HANDLING", "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING"]),
         ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk", "NOT_SET_ANYWHERE is not set", "correct `node_disk`"]),
         ("torchvision", "warn", ["does not fit torch", "was_removed", "a task that imports it fails"]),
-        (
-            "caches",
-            "note",
-            ["TRITON_CACHE_DIR is", "/open/triton", "others can write to", "/open;", "folder of your own"],
-        ),
+        ("caches", "note", ["TRITON_CACHE_DIR is", "/open/triton", "others can write to", "/open;", "of your own"]),
         ("home folder's packages", "warn", ["/.local/lib/site-packages/torch", "PYTHONNOUSERSITE=1"]),
         ("memory", "note", ["the job declares 1000000000 MB", "correct the site's file"]),
         ("locks", "warn", ["rank 0", "No locks available", "not kept apart", "flock"]),

@@ -61,16 +61,9 @@ def test_what_cannot_be_proven_is_not_called_equivalent() -> None:
 
 @pytest.mark.slow
 def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_path: Path) -> None:
-    config = {
-        "task": "lenet-digits",
-        "strategy_folders": [str(ROOT / "tests" / "strategies")],
-        "comparisons": [
-            {"strategy": "cpu"},
-            {"strategy": "single_gpu"},
-            {"strategy": "wrong_sum", "devices_per_node": 2},
-        ],
-        "device": "cpu",
-    }
+    comparisons = [{"strategy": "cpu"}, {"strategy": "single_gpu"}, {"strategy": "wrong_sum", "devices_per_node": 2}]
+    config = {"task": "lenet-digits", "device": "cpu", "comparisons": comparisons}
+    config["strategy_folders"] = [str(ROOT / "tests" / "strategies")]
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     words = ["prove", "mine.yaml", "--steps", "20", "--precision", "fp64"]
     command = [sys.executable, ROOT / "scripts" / "main.py", *words]

@@ -58,16 +58,6 @@ CHAIN = """
 """
 
 
-def measured(
-    cluster: MiniSlurm, folder: Path, comparisons: list[dict[str, Any]], **config: Any
-) -> list[dict[str, str]]:
-    """The rows of the comparison of commands, run on the cluster."""
-    asked = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons, **config}
-    status, printed = slurm_snakemake(cluster, folder, asked, site=site_file(folder))
-    assert status == 0, printed
-    return rows(folder / "results")
-
-
 def folders(results: Path) -> list[Path]:
     return sorted((results / "checkpoints").glob("*/folder"))
 
@@ -90,14 +80,12 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
     read = {"step": "step ([0-9]+)", "loss": "loss ([0-9.]+)"}
     common = {"read": read, "nodes": 2, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1}
     common |= {"global_batch_size": 64}
-    found = measured(
-        cluster,
-        tmp_path,
-        [
-            {"command": "torchrun train.py", "name": "by-torchrun", **common},
-            {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common},
-        ],
-    )
+    by_torchrun = {"command": "torchrun train.py", "name": "by-torchrun", **common}
+    by_srun = {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common}
+    config = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": [by_torchrun, by_srun]}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
+    assert status == 0, printed
+    found = rows(tmp_path / "results")
     assert [(row["status"], row["world_size"], bool(row["unproven"])) for row in found] == [("done", "4", True)] * 2
     assert all(float(row["samples_per_second"]) > 0 for row in found)
     for folder in folders(tmp_path / "results"):

@@ -33,6 +33,9 @@ class Task(Helper):
 """
 
 
+ONE = "{file}: one class must derive from relay.Task; found: "
+
+
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     """Files of other tests have the same names."""
@@ -75,14 +78,8 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     [
         ("import relay\nclass Task(relay.Task:\n", "{file}:2: no valid Python: "),
         ("import relay\nimport no_such_package\n", "{file}:2: No module named 'no_such_package'; allowed: packages"),
-        (
-            "import relay\n",
-            "{file}: one class must derive from relay.Task; found: none; a script is measured as a `command`",
-        ),
-        (
-            "import relay\nclass A(relay.Task): ...\nclass B(relay.Task): ...\n",
-            "{file}: one class must derive from relay.Task; found: A and B",
-        ),
+        ("import relay\n", f"{ONE}none; a script is measured as a `command`"),
+        ("import relay\nclass A(relay.Task): ...\nclass B(relay.Task): ...\n", f"{ONE}A and B"),
     ],
     ids=["syntax", "import", "empty", "two"],
 )

@@ -37,20 +37,17 @@ def test_a_file_of_a_few_lines_does_not_fill_the_memory(tmp_path: Path, of: str)
         read(tmp_path / "x", "x")
 
 
-@pytest.mark.parametrize("text", [r'a: "\e[31m"', r'{"a": "\u001b[31m"}', r'"\x9b": 1'])
-def test_what_a_terminal_would_obey_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x").write_text(text)
-    with pytest.raises(UserError, match=r"x: a control character .* stands in a text; a terminal would obey it"):
-        read(tmp_path / "x", "x")
+def test_what_a_terminal_would_obey_is_refused(tmp_path: Path) -> None:
+    for text in (r'a: "\e[31m"', r'{"a": "\u001b[31m"}', r'"\x9b": 1'):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(UserError, match=r"x: a control character .* stands in a text; a terminal would obey it"):
+            read(tmp_path / "x", "x")
     (tmp_path / "x").write_text(r"a: 'C:\u001b\r'" + "\nb: |\n  two\n  lines\n")
     assert read(tmp_path / "x", "x") == {"a": r"C:\u001b\r", "b": "two\nlines\n"}
 
 
 def test_numbers_are_decimal_as_they_are_written(tmp_path: Path) -> None:
     """PyYAML alone reads 7200, 8, 31 and 1000 in the first four."""
-    text = "[2:00:00, 010, 0x1f, 1_000, 0, -3, 2.5, 1.5e3, -.5, .inf, 1e-3]"
-    (tmp_path / "x").write_text(text)
-    assert read(tmp_path / "x", "x") == [
-        *("2:00:00", "010", "0x1f", "1_000"),
-        *(0, -3, 2.5, 1500.0, -0.5, float("inf"), "1e-3"),
-    ]
+    (tmp_path / "x").write_text("[2:00:00, 010, 0x1f, 1_000, 0, -3, 2.5, 1.5e3, -.5, .inf, 1e-3]")
+    numbers = [0, -3, 2.5, 1500.0, -0.5, float("inf")]
+    assert read(tmp_path / "x", "x") == ["2:00:00", "010", "0x1f", "1_000", *numbers, "1e-3"]
