@@ -16,7 +16,6 @@ from relay.config.config import load
 from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.slurm import allocation, shapes
-from relay.spec.job import Job
 from relay.spec.site import load_site
 from relay.spec.user_limits import all_counters
 
@@ -24,12 +23,8 @@ CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 6
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
 GPU_NODES |= {"cpus_per_node": 48, "memory_mb_per_node": 500_000, "max_nodes": 8, "max_minutes": 600}
 SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verified": "in a test"}
-SITE |= {
-    "partitions": [CPU_NODES, GPU_NODES],
-    "cpus_per_gpu": 12,
-    "memory_mb_per_gpu": 32_000,
-    "memory_mb_per_cpu": 1500,
-}
+SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12, "memory_mb_per_gpu": 32_000}
+SITE |= {"memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 CPU: dict[str, Any] = {"strategy": "cpu"}
 
@@ -51,7 +46,7 @@ def planned(tmp_path: Path) -> Planned:
     return make
 
 
-def only_job(found: Plan) -> Job:
+def only_job(found: Plan) -> Any:
     (run,) = found.runs
     return found.job(run)
 
@@ -185,16 +180,15 @@ def test_replicas_on_one_device_share_it_without_nccl(planned: Planned) -> None:
     assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
 
 
-def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Planned) -> None:
-    first = planned({"strategy": "cpu"}).runs[0].id
-    assert planned({"strategy": "cpu"}, site={"account": "other"}).runs[0].id == first
-    assert planned({"strategy": "cpu"}, site={"name": "elsewhere"}).runs[0].id != first
-    assert plan(load({"repeats": 1, "comparisons": [{"strategy": "cpu"}]}), gpus=0).runs[0].id != first
+def test_another_site_with_other_gpus_or_software_is_another_run_and_an_account_or_a_disk_is_none(
+    planned: Planned,
+) -> None:
+    def run_on(**site: Any) -> str:
+        return planned({"strategy": "single_gpu"}, site=site).runs[0].id
 
-
-def test_other_gpus_or_other_software_are_another_run(planned: Planned) -> None:
-    first = planned({"strategy": "single_gpu"}).runs[0].id
-    renamed = {"partitions": [GPU_NODES | {"gpu_name": "h100"}]}
-    assert planned({"strategy": "single_gpu"}, site=renamed).runs[0].id != first
-    assert planned({"strategy": "single_gpu"}, site={"environment": {"mode": "current"}}).runs[0].id != first
-    assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first
+    h100 = [GPU_NODES | {"gpu_name": "h100"}]
+    assert run_on() == run_on(account="other") == run_on(node_disk="/scratch")
+    other = {run_on(name="elsewhere"), run_on(partitions=h100), run_on(environment={"mode": "current"})}
+    assert len(other - {run_on()}) == 3
+    here = plan(load({"repeats": 1, "comparisons": [CPU]}), gpus=0).runs[0].id
+    assert planned(CPU).runs[0].id != here

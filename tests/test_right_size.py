@@ -65,15 +65,13 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     resources = JobRequests(found).resources(found.runs[1])
     assert (resources["mem_mb"], resources["runtime"]) == (NEEDED_MB, 21)
     printed = " ".join(render(found).split())
-    assert (
-        f"by measurement: cpu (1 proc, 2 threads, resident): {NEEDED_MB} MB (declared: 1800; measured: 300 MiB"
-        in printed
-    )
+    memory = f"{NEEDED_MB} MB (declared: 1800; measured: 300 MiB"
+    assert f"by measurement: cpu (1 proc, 2 threads, resident): {memory}" in printed
     assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
 
 
 @pytest.mark.slow
-def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked_for(
+def test_jobs_have_their_calls_plan_and_a_finished_run_keeps_what_it_asked_for(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made(results)
@@ -112,7 +110,7 @@ def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(re
     assert found.resources(gate)["mem_mb"] == 1800
 
 
-def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_asks_for_no_more_than_a_node_has(results: Path) -> None:
     found = made(results)
     (partition, *_) = found.site.partitions
     small = partition.model_copy(update={"memory_mb_per_node": 3000})

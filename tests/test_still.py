@@ -35,11 +35,7 @@ class Functional(nn.Module):
 MODELS = {
     "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (N, 5, 8), [DROPOUT_OFF]),
     "BatchNorm3d": (lambda: nn.BatchNorm3d(2), (N, 2, 3, 3, 3), [NORMS_FROZEN]),
-    "BatchNorm without statistics": (
-        lambda: nn.BatchNorm2d(2, track_running_stats=False),
-        (N, 2, 3, 3),
-        [NORMS_FROZEN],
-    ),
+    "without statistics": (lambda: nn.BatchNorm2d(2, track_running_stats=False), (N, 2, 3, 3), [NORMS_FROZEN]),
     "neither": (lambda: nn.Linear(8, 8), (N, 8), []),
 }
 

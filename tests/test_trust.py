@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,19 +46,15 @@ def link(path: Path) -> None:
     path.symlink_to(aside)
 
 
-OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
-    ("file", give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
-    ("manifest", open_to_all, MANIFEST, "can be written by everyone; chmod o-w it, or give a folder on "),
-    ("file", link, "rank-0.pt", "is a link"),
-    ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
-]
-
-
 @as_root
 @pytest.mark.parametrize(
     ("harm", "name", "told"),
-    [case[1:] for case in OF_A_CHECKPOINT],
-    ids=[f"{c[0]}: {c[3][:40]}" for c in OF_A_CHECKPOINT],
+    [
+        (give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
+        (open_to_all, MANIFEST, "can be written by everyone; chmod o-w it, or give a folder on "),
+        (link, "rank-0.pt", "is a link"),
+        (lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
+    ],
 )
 def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
     checkpoints: Checkpoints, training: Training, harm: Callable[[Path], None], name: str, told: str
@@ -142,23 +137,21 @@ def test_of_what_a_group_could_write_the_call_warns_once(
     assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
 
 
-@contextmanager
-def umask(value: int) -> Iterator[None]:
-    before = os.umask(value)
-    try:
-        yield
-    finally:
-        os.umask(before)
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
 
 
-@pytest.mark.parametrize("name", ["code/0123", "runs/0123", "equivalence/gates/0123"])
-def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, name: str) -> None:
+@pytest.mark.usefixtures("open_umask")
+def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
     """A specification of a job names its interpreter."""
-    with umask(0o002):
-        keep_others_out(tmp_path / "results")
-        write_json(tmp_path / "results" / "runs" / "a" / "run.json", {})
+    keep_others_out(tmp_path / "results")
+    write_json(tmp_path / "results" / "runs" / "a" / "run.json", {})
     assert all(path.stat().st_mode & 0o022 == 0 for path in (tmp_path / "results").rglob("*"))
-    for path in (tmp_path / "results" / name, tmp_path / "results"):
+    for name in ("code/0123", "runs/0123", "equivalence/gates/0123", "."):
+        path = tmp_path / "results" / name
         path.mkdir(exist_ok=True, parents=True)
         path.chmod(0o777)
         with pytest.raises(UserError, match=f"{path} can be written by everyone; chmod o-w it"):
