@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
 from io import StringIO
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -74,16 +73,13 @@ class Replica:
         return seen
 
 
-@dataclass
 class Node:
     """A pretended node: a folder for programs, and the node's own disk."""
 
-    folder: Path
-    replicas: list[Replica] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.replicas = folder, list[Replica]()
         for name in ("bin", "disk"):
-            (self.folder / name).mkdir()
+            (folder / name).mkdir()
 
     def with_program(self, refuses: str = "") -> Node:
         """The stand-in on the PATH; `refuses` is what the daemon does at its start."""

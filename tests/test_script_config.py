@@ -124,10 +124,7 @@ def test_another_command_script_import_or_data_set_is_another_run() -> None:
         ({"command": "python train.py $HOME"}, "'$HOME' is for a shell"),
         ({"command": "python train.py ./sub"}, "./sub is a folder here, and the command runs in a folder of its own"),
         ({"command": "srun python train.py"}, "leave it out, and give `launcher: srun`"),
-        (
-            {"command": "python train.py {data_worker}"},
-            "placeholder {data_worker} is unknown; did you mean 'data_workers'?",
-        ),
+        ({"command": "python train.py {data_worker}"}, "{data_worker} is unknown; did you mean 'data_workers'?"),
         ({"precision": "bf16"}, "comparisons[0].precision: changes nothing: the command has no {precision}"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
@@ -150,17 +147,13 @@ def test_horovods_processes_are_not_started_where_each_would_train_alone() -> No
     assert len(planned(asked | {"command": "horovodrun -np {world_size} python train.py"}).runs) == 1
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "trained"),
-    [
-        ({}, {"name": "train"}, ["script"]),
-        ({"read": SPEED}, {"read": SPEED}, ["script"]),
-        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 8}, ["script"]),
-        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 4}, ["b", "train"]),
-    ],
-)
-def test_programs_without_a_common_measure_have_an_answer_each(
-    first: dict[str, Any], second: dict[str, Any], trained: list[str]
-) -> None:
-    made = planned({"command": "python train.py", **first}, {"command": "python train.py", "name": "b", **second}).runs
-    assert sorted({run.task.name for run in made}) == trained
+def test_programs_without_a_common_measure_have_an_answer_each() -> None:
+    eight, four = ({"read": STEP, "global_batch_size": size} for size in (8, 4))
+    for first, second, trained in (
+        ({}, {"name": "train"}, {"script"}),
+        ({"read": SPEED}, {"read": SPEED}, {"script"}),
+        (eight, eight, {"script"}),
+        (eight, four, {"b", "train"}),
+    ):
+        command = {"command": "python train.py"}
+        assert {run.task.name for run in planned(command | first, command | {"name": "b"} | second).runs} == trained

@@ -260,15 +260,10 @@ class MappedOutput(UserDict[str, Any]):
         self.data = {"logits": self.logits}
 
 
-@pytest.mark.parametrize(
-    "whole",
-    [
-        Output(torch.tensor(0.5), torch.arange(6.0)),
-        MappedOutput(torch.arange(6.0)),
-        {"deep": (UserDict(ids=torch.arange(6)), Output(torch.tensor(1.0), torch.arange(6)))},
-    ],
-    ids=["dataclass", "mapped", "deep"],
-)
+DEEP = {"deep": (UserDict(ids=torch.arange(6)), Output(torch.tensor(1.0), torch.arange(6)))}
+
+
+@pytest.mark.parametrize("whole", [Output(torch.tensor(0.5), torch.arange(6.0)), MappedOutput(torch.arange(6.0)), DEEP])
 def test_outputs_of_other_classes_are_opened_too(whole: Any) -> None:
     """torch alone takes such an object for one leaf without tensors: its samples would all be kept, in silence."""
     part = batches.taken(whole if isinstance(whole, MappedOutput) else no_loss(whole), slice(4))

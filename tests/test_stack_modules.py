@@ -22,21 +22,19 @@ LIGHTNING = {"strategy": "lightning_ddp", "devices_per_node": 2}
 MODULES = {"lightning": ["cuda/12.2", "gcc"], "libtorch": ["cmake"]}
 
 
-def environment(found: Plan, specification: Any) -> dict[str, Any]:
-    job = found.job(specification)
-    return dict(job.environment)
+def modules_of(found: Plan, specification: Any) -> list[str]:
+    return found.job(specification).environment["stack_modules"]
 
 
 def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
     site = site_in(tmp_path, modules=["python/3.11"], stack_modules=MODULES, environment={"mode": "modules"})
     found = planned(CPU, LIGHTNING, site=site, device="cpu")
     (plain,), (further,) = found.runs_of("cpu"), found.runs_of("lightning_ddp")
-    assert environment(found, plain)["stack_modules"] == []
-    assert environment(found, further)["stack_modules"] == ["cuda/12.2", "gcc"]
-    assert environment(found, found.gates[found.gate(further)])["stack_modules"] == ["cuda/12.2", "gcc"]
-    assert environment(found, found.preflights[found.preflight(further)])["stack_modules"] == ["cuda/12.2", "gcc"]
+    assert modules_of(found, plain) == []
+    for each in (further, found.gates[found.gate(further)], found.preflights[found.preflight(further)]):
+        assert modules_of(found, each) == ["cuda/12.2", "gcc"]
     (program,) = found.libtorch.values()
-    assert environment(found, program)["stack_modules"] == ["cmake"]
+    assert modules_of(found, program) == ["cmake"]
 
 
 def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,15 +24,13 @@ def switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("switches")
-@pytest.mark.parametrize(
-    ("precision", "matrix_products", "convolutions"),
-    [("fp32", False, False), ("tf32", True, True), ("tf32_matmul", True, False), ("tf32_convolution", False, True)],
-)
-def test_both_switches_are_set(precision: str, matrix_products: bool, convolutions: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = not matrix_products, not convolutions
-    set_precision(precision)
-    assert torch.backends.cuda.matmul.allow_tf32 is matrix_products
-    assert torch.backends.cudnn.allow_tf32 is convolutions
+def test_both_switches_are_set() -> None:
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    allowed = {"fp32": (False, False), "tf32": (True, True)}
+    for precision, both in (allowed | {"tf32_matmul": (True, False), "tf32_convolution": (False, True)}).items():
+        products.allow_tf32, convolutions.allow_tf32 = (not each for each in both)
+        set_precision(precision)
+        assert (products.allow_tf32, convolutions.allow_tf32) == both, precision
 
 
 def test_tf32_is_not_planned_on_gpus_that_have_none() -> None:

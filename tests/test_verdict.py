@@ -65,17 +65,18 @@ def test_something_is_infinitely_more_than_nothing() -> None:
     assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
 
 
+def undivided(strategy: str, told: list[Observed], held: dict[str, int]) -> list[str]:
+    """The problems with who did the work of a step of four samples."""
+    data: Any = SimpleNamespace(run=planned(strategy)[0], indices=lambda _step: torch.arange(4))
+    divided(verdict := Verdict("gate"), Trial(name="algorithm", precision="fp64", steps=1), told, data, held)
+    return verdict.problems
+
+
 def test_replicas_send_about_as_much_as_their_gradients_hold() -> None:
-    run, trial = planned("ddp")[0], Trial(name="algorithm", precision="fp64", steps=1)
-    data: Any = SimpleNamespace(run=run, indices=lambda _step: torch.arange(4))
     for sent_bytes, problems in ((1000, 0), (999, 1)):
-        held = {"gradients": 10_000}
-        told = [
-            Observed(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], bytes_sent=sent_bytes, footprint=held) for n in (0, 1)
-        ]
-        verdict = Verdict("gate")
-        divided(verdict, trial, told, data, held)
-        assert len(verdict.problems) == problems, verdict.problems
+        of_rank: dict[str, Any] = {"bytes_sent": sent_bytes, "footprint": {"gradients": 10_000}}
+        told = [Observed(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], **of_rank) for n in (0, 1)]
+        assert len(undivided("ddp", told, {"gradients": 10_000})) == problems
 
 
 def test_bytes_sent_are_counted_over_tcp_alone() -> None:
@@ -109,12 +110,9 @@ def _receive(connection: socket.socket, count: int) -> None:
 @pytest.mark.parametrize(("used", "problems"), [([], []), ([10], []), ([10, 7], []), ([10, 0], [1])])
 def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], problems: list[int]) -> None:
     """On recorded bytes: no GPU is needed to judge them."""
-    trial = Trial(name="algorithm", precision="fp64", steps=1)
-    data: Any = SimpleNamespace(run=planned("cpu")[0], indices=lambda _step: torch.arange(4))
     seen = Observed(Replica(0, 1), samples=[[0, 1, 2, 3]], used_bytes=used)
-    verdict = Verdict("gate")
-    divided(verdict, trial, [seen], data, {})
-    assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
+    told = [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
+    assert undivided("cpu", [seen], {}) == told
 
 
 def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes() -> None:
