@@ -1,7 +1,5 @@
 """Files of a run that are another's, made anew or damaged: one message, and no run begins anew or goes on unseen."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`relay.chain` in one process: what is saved and restored, where it goes on, and each mistake in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 GPUs' figures come from `fake_nvml`, which is no driver: what real GPUs answer was never seen (docs/untested.md).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where others may have slowed the runs, or they train something else, no answer is certain: a sentence says why."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

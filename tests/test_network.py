@@ -1,7 +1,5 @@
 """A task's model: precision, activation checkpointing and memory order change how it is computed, never what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records that are no result, that tell steps twice, or that are those of another run: none is taken for a result."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Python that a job finds on its node: wheels fetched whole, and installed by real uv and pip without network."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What `zero3_offload_nvme` refuses: no libaio, no room, a disk that fills up."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A comparison's own momentum, weight decay and schedule: planned, the same in every strategy, resumed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

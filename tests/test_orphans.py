@@ -1,7 +1,5 @@
 """Processes whose launcher is killed end with it, and what an attempt leaves behind touches no later one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A row says where its runs, or its proof, were made with other libraries, data or code than the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

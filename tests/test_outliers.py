@@ -1,7 +1,5 @@
 """A result far outside those of the settings that train the same is a warning; ordinary noise is none."""
 
-from __future__ import annotations
-
 import math
 import random
 from functools import cache

@@ -1,7 +1,5 @@
 """Packages of the user's own, and a cluster's own wheels: looked for once, recorded, held, installed like others."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """docs/pages.yaml: every thing that it names is there, and docs/pages.md is made of it; `test_docs` has its links."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

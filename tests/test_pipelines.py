@@ -1,7 +1,5 @@
 """Every way of splitting a network's layers trains it as one process does; and what the planner is told of stages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The gates and references of a plan: which runs share one, and when one is run again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

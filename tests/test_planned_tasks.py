@@ -1,7 +1,5 @@
 """A task of one's own in a plan: its file, its options, its card, and what is frozen of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plan: every combination runs, on the devices that are there, or is skipped with the reason and what would do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

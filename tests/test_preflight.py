@@ -3,8 +3,6 @@
 The traps that can be made here are made in `test_preflight_on_nodes.py`.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Preflight for real: each trap that can be made here is made around the real worker role, and its remedy is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The probe: the largest batch that fits is found, whatever the budget, and the config that says so can be used."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """How processes are started, told who they are and meet: command lines, variables, CPUs; and nobody else gets there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The table of all gates: what a verdict's row says, and a short proof as its user runs it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The config's files as a call gives them: what Snakemake reads, but with the numbers as they are written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

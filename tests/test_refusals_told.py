@@ -1,7 +1,5 @@
 """A gate that refuses a setting says so on the driver's terminal at once; a call without a usable run says that too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What jobs ask of a site: nodes, tasks, CPUs, memory and GPUs for every shape; and what some clusters refuse."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

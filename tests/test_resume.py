@@ -1,7 +1,5 @@
 """Every strategy goes on from its checkpoint bit for bit, and from another one's within rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

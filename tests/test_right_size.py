@@ -1,7 +1,5 @@
 """Jobs ask for what finished runs needed, with a margin; jobs that were killed for memory ask for more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A config that names commands: what is planned, and each mistake as one line before anything is queued."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is read of a command's output, and of what it reports of itself."""
 
-from __future__ import annotations
-
 import io
 import math
 from pathlib import Path

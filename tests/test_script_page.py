@@ -1,7 +1,5 @@
 """The page of scripts that are measured as they stand: its script, its config with a repeat less, its command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Commands as their jobs run them: what they find, what is recorded, and how each of them may end."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Scripts as they stand on a Slurm cluster: over two nodes by torchrun and by srun, and as a chain of short jobs."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Why a command failed, as its user is told: the error that counts of its output, and what helps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

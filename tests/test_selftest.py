@@ -1,7 +1,5 @@
 """The self-test: it knows every strategy, tells wrong from right, and ends in one page whatever has failed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is in the processes of a sharded strategy: scalars, drift, overflows; on pretended GPUs; its options' gates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isnan
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sites: mistakes get one line, jobs the right partition, Snakemake the profiles, and clusters take the jobs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The workflow on a real Slurm cluster: shapes as Slurm saw them, the gate across nodes, reruns, refusals, remedies."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """On a real Slurm: every strategy from its gate to the report, whole nodes, broken nodes, and tasks that jobs see."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

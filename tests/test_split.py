@@ -1,7 +1,5 @@
 """What a step reads: the same samples for a seed, an epoch and a position; and batches of any structure."""
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict, UserDict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Spot checks: one process computes what a run recorded; what they find of wrong runs, and the job that makes them."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence

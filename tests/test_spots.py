@@ -1,7 +1,5 @@
 """Which steps of a run are drawn for its spot checks, and what becomes of them when jobs are killed. Without torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

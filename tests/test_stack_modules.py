@@ -1,7 +1,5 @@
 """What a stack needs of a node: environment modules, and versions of torch, Python and packages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Further stacks: their locks, the environment above the driver's own, and packages that are built here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

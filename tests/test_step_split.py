@@ -1,7 +1,5 @@
 """What a step's time goes to: planted waits are found where they were planted, and nothing that is trained changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

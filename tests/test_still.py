@@ -1,7 +1,5 @@
 """Any model as a proof trains it: no dropout, statistics frozen, a smooth function in the place of a kink."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Strategies: what the planner reads of them is what they are, and what they save is what they load."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a task's file to its class: options with their types, and mistakes in one line with file and line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

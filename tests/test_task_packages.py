@@ -1,7 +1,5 @@
 """Packages of the user that a task's own file needs: to look at it, to make its data, to prove and to train it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

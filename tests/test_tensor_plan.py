@@ -1,7 +1,5 @@
 """How matrices are split over tensor-parallel ranks, in models of any form, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a terminal shows while the driver works: a view below whole lines; in a file, a line for each event."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

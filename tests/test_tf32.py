@@ -1,7 +1,5 @@
 """TF32 of matrix products and of convolutions, never left to torch's defaults; and pictures with channels last."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Step times: blocks long enough to be measured, and nothing in them that is not training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace

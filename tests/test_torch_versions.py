@@ -1,7 +1,5 @@
 """Old versions of torch: what their torchrun understands. `scripts/torch_versions.py` tries every strategy on them."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import Future
 from dataclasses import replace

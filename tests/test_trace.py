@@ -1,7 +1,5 @@
 """Any model can be cut: what is recorded of it, where it may be cut, and that the parts compute what the model does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The task as the gate's trials train it: schedules, limits that rounding loosens, and how far a reference goes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

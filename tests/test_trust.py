@@ -1,7 +1,5 @@
 """Nothing of a checkpoint is loaded that another user could have written: refused with the reason, unread."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Each case in which a job has not done its work, and whether it is tried again."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

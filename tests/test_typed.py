@@ -1,7 +1,5 @@
 """What is read from JSON is the dataclass that was written, or nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """What a gate's verdict is made of: limits, differences, bytes sent, who did the work; and each own batch's part."""
 
-from __future__ import annotations
-
 import math
 import socket
 from contextlib import closing

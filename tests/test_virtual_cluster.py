@@ -1,7 +1,5 @@
 """The virtual cluster as its users have it: `relay virtual-cluster`, and what it says where it cannot be."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """What is said of jobs that do not start, and of a Slurm that does not answer."""
 
-from __future__ import annotations
-
 import logging
 import re
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 No NCCL is here. Flight Recorder's dumps are real ones, of gloo, which writes the same; the log's words are people's.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import time

@@ -1,7 +1,5 @@
 """The workflow as its user runs it: snakemake on a config, from the dataset to the report."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

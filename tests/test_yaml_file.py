@@ -1,7 +1,5 @@
 """What users write in YAML is what is read; what YAML would take for something else is refused in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
