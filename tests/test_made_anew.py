@@ -168,8 +168,7 @@ def begun(bench: Bench, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, prepared:
     made = bench.chain("results", **bench.strategy("edited"))
 
     def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
-        training, checkpoints = Training(ranks, prepared), Checkpoints(work, ranks)
-        filled(checkpoints, training, 4)
+        filled(Checkpoints(work, ranks), Training(ranks, prepared), 4)
         number = int(arguments[arguments.index("--attempt") + 1])
         path = attempts.attempt_path(work, number)
         path.parent.mkdir(exist_ok=True)
@@ -248,17 +247,15 @@ def test_what_others_have_put_in_the_way_is_not_written_to(tmp_path: Path, write
     (tmp_path / f".x.json.{os.getpid()}").symlink_to(tmp_path / "mine")
     (tmp_path / "mine").write_text("kept")
     write(tmp_path / "x.json", {"a": 1})
-    assert (tmp_path / "mine").read_text() == "kept"
-    assert read_json(tmp_path / "x.json") == {"a": 1}
+    assert ((tmp_path / "mine").read_text(), read_json(tmp_path / "x.json")) == ("kept", {"a": 1})
     assert len([*tmp_path.iterdir()]) == 3
 
 
-@pytest.mark.parametrize("damaged", ["3", "[]", '{"runs": 3, "allocated_seconds": "x"}', '{"runs": [{}]}'])
-def test_a_plan_and_a_summary_of_another_form_keep_no_call_from_planning(tmp_path: Path, damaged: str) -> None:
+def test_a_plan_and_a_summary_of_another_form_keep_no_call_from_planning(tmp_path: Path) -> None:
     plan = planned({"strategy": "cpu"}, results=tmp_path)
-    summary = Places(tmp_path, plan.runs[0].id).run / "summary.json"
-    summary.parent.mkdir(parents=True)
-    for path in (summary, tmp_path / "plan.json"):
-        path.write_text(damaged)
-    assert handed._edited(plan) == ""
-    assert costs._trained_seconds(Places(tmp_path, plan.runs[0].id)) == 0.0
+    places = Places(tmp_path, plan.runs[0].id)
+    places.run.mkdir(parents=True)
+    for damaged in ("3", "[]", '{"runs": 3, "allocated_seconds": "x"}', '{"runs": [{}]}'):
+        for path in (places.run / "summary.json", tmp_path / "plan.json"):
+            path.write_text(damaged)
+        assert (handed._edited(plan), costs._trained_seconds(places)) == ("", 0.0)

@@ -105,10 +105,6 @@ def test_what_was_measured_elsewhere_or_otherwise_is_not_certain(
 # Other options of a task are another model or other data: each has an answer of its own, and no speed is compared.
 
 
-NARROW: dict[str, Any] = {"task_options": {"width": 4}, "metrics": ("dice",)}
-WIDE: dict[str, Any] = {"task_options": {"width": 8}, "metrics": ("dice",)}
-
-
 def learnt(dice: float, loss: float) -> dict[str, Any]:
     """What a run's summary says of a segmentation."""
     evaluation = {"step": 22, "test_loss": loss, "test_accuracy": None, "test_metrics": {"dice": dice}}
@@ -118,13 +114,9 @@ def learnt(dice: float, loss: float) -> dict[str, Any]:
 @pytest.fixture
 def widths(tree: Tree) -> Tree:
     """One process trains the narrow network, two processes the wide one."""
-    for width, (dice, loss), strategy, devices, speed in (
-        (NARROW, (0.287, 0.7), "cpu", 1, 1000.0),
-        (WIDE, (0.889, 0.1), "ddp", 2, 760.0),
-    ):
-        tree.setting(
-            strategy, [speed, 1.01 * speed, 0.99 * speed], summary=learnt(dice, loss), devices_per_node=devices, **width
-        )
+    narrow, wide = ({"task_options": {"width": width}, "metrics": ("dice",)} for width in (4, 8))
+    tree.setting("cpu", [1000.0, 1010.0, 990.0], summary=learnt(0.287, 0.7), **narrow)
+    tree.setting("ddp", [760.0, 767.6, 752.4], summary=learnt(0.889, 0.1), devices_per_node=2, **wide)
     return tree
 
 

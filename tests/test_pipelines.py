@@ -1,5 +1,6 @@
 """Every way of splitting a network's layers trains it as one process does; and what the planner is told of stages."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,9 @@ def test_the_planner_knows_what_torch_refuses(ranks: Ranks, name: str, micro_bat
 
     schedule, processes = SCHEDULES[name], 3
     stages = [Told(index, processes * schedule.stages, processes) for index in range(schedule.stages)]
-    try:
+    skipped = [*schedule.problems(processes, micro_batches, False, False)]
+    with pytest.raises(ValueError) if skipped else nullcontext():
         get_schedule_class(schedule.name)(stages if schedule.stages > 1 else stages[0], micro_batches)
-    except ValueError:
-        fits = False
-    else:
-        fits = True
-    assert fits != bool([*schedule.problems(processes, micro_batches, False, False)])
 
 
 @dataclass

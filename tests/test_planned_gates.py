@@ -91,10 +91,8 @@ def test_a_gate_is_run_again_when_its_code_or_the_strategy_changes(tmp_path: Pat
     edit(tmp_path / "own/rates.json", "1", "2")  # which the strategy declares
     assert look()[1] != third[1]
     edit(tmp_path / "own/rates.json", "2", "1")
-    with (project / "scripts/relay/equivalence/gate.py").open("a") as file:
-        file.write("\nFURTHER = 1\n")
+    edit(project / "scripts/relay/equivalence/gate.py", "\n\n\n", "\n\nFURTHER = 1\n\n\n")
     fourth = look()
     assert (fourth[0], fourth[1] != third[1], fourth[2]) == (run, True, reference)
-    with (project / "scripts/relay/equivalence/trials.py").open("a") as file:
-        file.write("\nFURTHER = 1\n")
+    edit(project / "scripts/relay/equivalence/trials.py", "\n\n\n", "\n\nFURTHER = 1\n\n\n")
     assert look()[2] != reference

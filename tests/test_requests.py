@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plans import plan
+from plans import CPU, plan
 from relay.commands import drive
 from relay.config.config import load
 from relay.driver.job_requests import JobRequests
@@ -24,8 +24,6 @@ SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verifi
 SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12, "memory_mb_per_gpu": 32_000}
 SITE |= {"memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
-CPU: dict[str, Any] = {"strategy": "cpu"}
-
 STRATEGIES = str(Path(__file__).parent / "strategies")
 
 Planned = Callable[..., Plan]

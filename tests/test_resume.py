@@ -188,7 +188,7 @@ def test_segments_that_the_other_run_has_done_need_no_job_and_the_chain_says_fro
 
 
 @pytest.mark.slow
-def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(sources: Callable[..., Chain]) -> None:
+def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(sources: Sources) -> None:
     began = sources("cpu", 1)
     chain = began.planned("damaged")
     adopt(chain.results, began.run.id, chain.run.id)
@@ -199,28 +199,23 @@ def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
+def test_what_does_not_fit_is_one_line(sources: Sources) -> None:
+    began = sources("cpu", 1)
+    for number, (values, told) in enumerate((
         ({"global_batch_size": 16}, "global_batch_size is 16, 8 in run"),
         ({"its": replace(GPT, learning_rate=0.5)}, "task.learning_rate is 0.5, "),
         ({"total_steps": CUT}, f"total_steps is {CUT}, and so far run"),
         ({"total_steps": CUT - 1}, f"no sound checkpoint in .* up to step {CUT - 1}"),
-    ],
-    ids=["batch", "task", "nothing left", "further than the end"],
-)
-def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: dict[str, Any], told: str) -> None:
-    began = sources("cpu", 1)
-    name = "-".join(["unfit", *map(str, values), str(values.get("total_steps"))])
-    chain = began.planned(name, **values)
-    with pytest.raises(UserError, match=rf"^run .*{told}") as caught:
-        adopt(chain.results, began.run.id, chain.run.id)
-    assert "\n" not in str(caught.value)
-    assert not chain.work.exists()
+    )):  # fmt: skip
+        chain = began.planned(f"unfit-{number}", **values)
+        with pytest.raises(UserError, match=rf"^run .*{told}") as caught:
+            adopt(chain.results, began.run.id, chain.run.id)
+        assert "\n" not in str(caught.value)
+        assert not chain.work.exists()
 
 
 @pytest.mark.slow
-def test_the_command_says_what_it_did(sources: Callable[..., Chain], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_did(sources: Sources, capsys: pytest.CaptureFixture[str]) -> None:
     began = sources("cpu", 1)
     chain = began.planned("by-command")
     words = ["--run", chain.run.id, "--results", str(chain.results)]

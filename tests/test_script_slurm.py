@@ -14,6 +14,7 @@ from relay.run_folder.results_folder import check_layout
 from results_tree import rows
 from slurm_runs import planned_there, site_file, slurm_snakemake
 
+ONCE: dict[str, Any] = {"device": "cpu", "repeats": 1, "runtime_minutes": 10}
 TRAIN = """
     import os
     import socket
@@ -80,7 +81,7 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
     common |= {"global_batch_size": 64}
     by_torchrun = {"command": "torchrun train.py", "name": "by-torchrun", **common}
     by_srun = {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common}
-    config = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": [by_torchrun, by_srun]}
+    config = ONCE | {"comparisons": [by_torchrun, by_srun]}
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
     assert status == 0, printed
     found = rows(tmp_path / "results")
@@ -104,8 +105,7 @@ def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(textwrap.dedent(CHAIN))
-    config: dict[str, Any] = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "right_size": False}
-    config |= {"comparisons": [{"command": "python train.py", "name": "long"}]}
+    config = ONCE | {"right_size": False, "comparisons": [{"command": "python train.py", "name": "long"}]}
     site = site_file(tmp_path)
     seen(planned_there(config, site))
     status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site)

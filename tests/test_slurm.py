@@ -34,8 +34,7 @@ def submitted(cluster: MiniSlurm, before: set[str]) -> dict[str, dict[str, str]]
 
     Jobs without a comment are other tests': the cluster is shared by all tests of a process.
     """
-    jobs = [job for job in cluster.jobs() if job["JobId"] not in before]
-    return {job["Comment"]: job for job in jobs if "Comment" in job}
+    return {job["Comment"]: job for job in cluster.jobs() if job["JobId"] not in before and "Comment" in job}
 
 
 def known(cluster: MiniSlurm) -> set[str]:
@@ -70,14 +69,14 @@ def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> Non
     ranks = ranks_of(folder, run.id)
     assert len(ranks) == run.shape.world_size
     assert len({rank["host"] for rank in ranks}) == run.shape.nodes
+    names = {"OMP_NUM_THREADS": str(run.shape.threads), "SLURM_CPUS_PER_TASK": str(asked.cpus_per_task)}
+    names |= {"SLURM_JOB_ID": job["JobId"]}
     told = [rank["environment"] for rank in ranks]
-    assert {variables["OMP_NUM_THREADS"] for variables in told} == {str(run.shape.threads)}
-    assert {variables["SLURM_CPUS_PER_TASK"] for variables in told} == {str(asked.cpus_per_task)}
-    assert {variables["SLURM_JOB_ID"] for variables in told} == {job["JobId"]}
+    assert [{name: variables[name] for name in names} for variables in told] == [names] * len(told)
     if run.shape.world_size > 1:
+        local = [str(rank) for rank in range(run.shape.processes_per_node)] * run.shape.nodes
+        assert [variables["LOCAL_RANK"] for variables in told] == local
         assert [variables["RANK"] for variables in told] == [str(rank) for rank in range(run.shape.world_size)]
-        local = [variables["LOCAL_RANK"] for variables in told]
-        assert local == [str(rank) for rank in range(run.shape.processes_per_node)] * run.shape.nodes
 
 
 def test_two_nodes_train_the_same_as_one_process(cluster: MiniSlurm, compared: Compared) -> None:

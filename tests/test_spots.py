@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -96,13 +95,6 @@ def planned(chain: Chain, *spots: Spot) -> Chain:
     return chain
 
 
-def asked(chain: Chain, **values: Any) -> Chain:
-    """The same chain with other spot checks."""
-    chain.run = replace(chain.run, spot_checks=SpotChecks(**values))
-    chain.run.write(chain.declared / "run.json")
-    return chain
-
-
 @pytest.mark.slow
 def test_a_run_keeps_its_states_before_and_after_its_spots(bench: Bench) -> None:
     values = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}
@@ -147,5 +139,7 @@ def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
 @pytest.mark.slow
 def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
     with_spots = bench.chain("with", **SHORT).train(forked=True)
-    without = asked(bench.chain("without", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)
-    assert kept_losses(with_spots.work) == kept_losses(without.work)
+    without = bench.chain("without", **SHORT)
+    without.run = replace(without.run, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+    without.run.write(without.declared / "run.json")
+    assert kept_losses(with_spots.work) == kept_losses(without.train(forked=True).work)

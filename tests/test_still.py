@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.smooth import Smooth
-from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, still
+from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, FrozenNorms, still
 
 N = 6
 
@@ -58,9 +58,6 @@ def test_each_sample_is_computed_by_itself(name: str) -> None:
 
 
 def test_what_functions_do_is_told_and_stilled_by_modes() -> None:
-    from relay.task.draws import Draws
-    from relay.task.still import FrozenNorms
-
     torch.manual_seed(1)
     model, inputs = Functional().double(), torch.randn(N, 8, dtype=torch.float64)
     done = still(model, lambda each: each(inputs))

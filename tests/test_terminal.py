@@ -60,10 +60,8 @@ def event(kind: LogEvent, **told: object) -> None:
 
 
 def begun(number: int, rule: str = "segment") -> None:
-    wildcards = {"run": f"run-{number}", "end": "4"}
-    event(
-        LogEvent.JOB_INFO, jobid=number, rule_name=rule, rule_msg=f"Training [red]{number}[/red]", wildcards=wildcards
-    )
+    named = {"rule_name": rule, "rule_msg": f"Training [red]{number}[/red]"}
+    event(LogEvent.JOB_INFO, jobid=number, wildcards={"run": f"run-{number}", "end": "4"}, **named)
 
 
 def driven(stream: Stream, monkeypatch: pytest.MonkeyPatch, *, viewed: bool = False, **settings: object) -> str:

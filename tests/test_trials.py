@@ -12,14 +12,14 @@ from relay.equivalence.figures import largest, scaled
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial, at_own_batch, trials
-from relay.spec.run import Gate, OwnBatch, Reference, Training, changed
+from relay.spec.run import Gate, OwnBatch, Training, changed
 
 CPU = torch.device("cpu")
 
 
-def trial(run: Training, name: str) -> Trial:
-    """The trial of that name."""
-    return {t.name: t for t in trials(run)}[name]
+def trial(run: Training, name: str, **changes: Any) -> Trial:
+    """The run's trial of that name."""
+    return replace({each.name: each for each in trials(run)}[name], **changes)
 
 
 def in_trial(data: TrialData, name: str) -> TrialTask:
@@ -62,16 +62,11 @@ def test_a_limit_follows_rounding_as_long_as_faults_are_larger() -> None:
         assert twin.as_far_as(known).limit_of("parameters") == (limit and pytest.approx(limit))
         notes = [note for note in twin.weakened_by(known) if "rounding alone" in note]
         assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
-    (gradient,) = (each for each in trials(planned("cpu", precision="bf16")[0]) if each.name == "gradient")
+    gradient = trial(planned("cpu", precision="bf16")[0], "gradient")
     assert gradient.limit_of("parameters") == gradient.limit
 
 
 # How far a reference goes: rounding, measured on itself, bounds the steps; what is not finite is no verdict
-
-
-def asked(run: Reference, name: str, **changes: Any) -> Trial:
-    """The run's trial of that name."""
-    return replace({trial.name: trial for trial in trials(run)}[name], **changes)
 
 
 def in_parts(trial: Trial, data: TrialData, parts: int) -> dict[str, Any]:
@@ -91,22 +86,22 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
     """Rounding moves the first step by a last place, and more soon after: how much depends on the processor."""
     _, run = planned("cpu")
-    data, trial = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=60, least_steps=1)
-    limits = (replace(trial, most_rounding=most) for most in (2e-15, 1e-15, 5e-16, 2e-16))
+    data, its = TrialData(run, gates.digits, CPU), trial(run, "algorithm", steps=60, least_steps=1)
+    limits = (replace(its, most_rounding=most) for most in (2e-15, 1e-15, 5e-16, 2e-16))
     known = next(found for limit in limits if 0 < (found := reference.train(limit, data))["steps"] < 60)
-    assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
+    assert apart(in_parts(its.as_far_as(known), data, 1), known) == 0
 
 
 @pytest.mark.slow
 def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     _, run = planned("cpu")
     data = TrialData(run, gates.digits, CPU)
-    own = asked(run, "own precision")
+    own = trial(run, "own precision")
     known = reference.train(own, data)
     assert known["steps"] == own.steps
     assert 0 < own.rounding_margin * known["rounding"]["losses"] < own.limit  # a shallow network has no need of more
     single = changed(run, global_batch_size=1)  # which has no halves, but another start
-    alone = reference.train(asked(single, "algorithm", steps=5), data.of(single))
+    alone = reference.train(trial(single, "algorithm", steps=5), data.of(single))
     assert alone["steps"] == 5
     assert 0 < alone["rounding"]["parameters"] < EXACT
 
@@ -132,9 +127,9 @@ def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, m
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", forward)
     _, run = planned("cpu")
-    data, trial = TrialData(run, gates.digits, CPU), asked(run, "own precision", steps=20)
-    known = reference.train(trial, data)
+    data, its = TrialData(run, gates.digits, CPU), trial(run, "own precision", steps=20)
+    known = reference.train(its, data)
     assert known["steps"] == 20
     for parts in (4, 16):
-        figure = scaled(in_parts(trial, data, parts)["losses"], known["losses"])
+        figure = scaled(in_parts(its, data, parts)["losses"], known["losses"])
         assert figure <= 1.5 * known["rounding"]["losses"], parts
