@@ -25,11 +25,13 @@ pytest_plugins = ["checkpointed"]
 
 def split(folder: Path, strategy: str, name: str, processes: int = 2, **options: Any) -> tuple[Any, Path]:
     """The gate of a file that a user could bring, small, and its data; without dropout, which has tests of its own."""
-    small = {"unet": {"dropout": 0.0, "width": 2, "side": 16}, "lstm": {"dropout": 0.0}}.get(name, {})
+    unet = {"dropout": 0.0, "width": 2, "side": 16}
+    small = {"unet": unet, "lstm": {"dropout": 0.0, "width": 8}, "table": {"width": 8}}.get(name, {})
     return gate_of(own_task(name, **small), folder / name, strategy, processes, options=options), folder / name
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_processes_split_a_model_of_ones_own(tmp_path: Path) -> None:
     """Skip connections, BatchNorm by micro-batch, dict batches, and a length that differs from batch to batch."""
     places = {"schedule": "interleaved_zero_bubble", "cut_before": "down2, middle, up1"}
