@@ -106,15 +106,6 @@ def test_a_schedule_by_numpy_is_saved() -> None:
     assert again.step == 2
 
 
-def test_what_could_not_be_read_back_is_refused_by_its_name_before_it_is_saved() -> None:
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = State({"model": model, "optimizer": optimizer}, resume(model=nn.Linear(1, 1))._saver.ranks)
-    optimizer.param_groups[0]["since"] = datetime(2026, 1, 2, tzinfo=UTC)
-    with pytest.raises(ChainError, match=r"optimizer: its state_dict holds more than tensors and plain values"):
-        state.asked()
-
-
 def test_one_failed_save_ends_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """A shared disk is away for a moment."""
     written, fail = torch.save, [True]

@@ -1,7 +1,5 @@
 """`relay.chain` in one process: what is saved and restored, where it goes on, and each mistake in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -246,13 +244,15 @@ def test_a_checkpoint_of_something_else(monkeypatch: pytest.MonkeyPatch, capsys:
         resume(model=model())
     with pytest.raises(ChainError, match=r"model: 0.weight has shape \(4, 2\) there, and shape \(5, 2\) here"):
         saved(width=5)
-    with monkeypatch.context() as other:
-        other.setattr(sys, "argv", ["/elsewhere/other.py"])
-        with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
-            saved()
     path = Path("checkpoints/step-2/manifest.json")
     path.write_text(path.read_text().replace('"world_size": 1', '"world_size": 4'))
     with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4; give another folder"):
+        saved()
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/other.py"])
+    with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
+        saved()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ChainError, match="WORLD_SIZE is 2, and there is no process group; call init_process_group"):
         saved()
 
 
@@ -288,9 +288,7 @@ class Around(torch.optim.Optimizer):
         self.inner.step()
 
 
-def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_or_missed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_scripts_own_generators_and_an_inner_optimizer_are_kept_or_missed(capsys: pytest.CaptureFixture[str]) -> None:
     net, numpys = model(), np.random.default_rng(0)
     around = Around(torch.optim.SGD(net.parameters(), 0.1, momentum=0.9))
     net(torch.ones(1, 2)).sum().backward()
@@ -316,20 +314,14 @@ def test_generators_of_the_scripts_own_and_an_optimizer_within_another_are_kept_
     first, second = drawn("others", np.random.PCG64), drawn("others", np.random.PCG64)
     both, python = torch.rand(2, generator=torch.Generator()).tolist(), random.Random(1)
     assert [(first[1], second[1]), (first[2], second[2])] == [tuple(both), (python.random(), python.random())]
-    assert numpys
+    del numpys  # it was alive, so that it could be told of
 
 
-@pytest.mark.parametrize(
-    ("things", "told"),
-    [
-        ({"model": nn.LazyLinear(2)}, "model: its lazy layers have no shape yet; pass a batch through it before"),
-        ({"model": nn.Linear(1, 1), "kept": {"last": deque([1])}}, r"kept: .* plain values \(collections.deque\)"),
-    ],
-    ids=["lazy", "deque"],
-)
-def test_what_cannot_be_saved_is_refused_before_the_training(things: dict[str, Any], told: str) -> None:
-    with pytest.raises(ChainError, match=told):
-        resume(**things)
+def test_what_cannot_be_saved_is_refused_before_the_training() -> None:
+    with pytest.raises(ChainError, match="model: its lazy layers have no shape yet; pass a batch through it before"):
+        resume(model=nn.LazyLinear(2))
+    with pytest.raises(ChainError, match=r"kept: .* plain values \(collections.deque\)"):
+        resume(model=nn.Linear(1, 1), kept={"last": deque([1])})
 
 
 def test_an_optimizers_state_keeps_its_precision() -> None:
@@ -356,23 +348,18 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
     run = resume(model=net, optimizer=optimizer, scheduler=given)
     for step, _ in run.steps(range(3)):
         run.after(step)
-    told = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
-    about = [line for line in told if "ExponentialLR" in line or "optimizer trains" in line]
-    assert about == [
-        "relay.chain: warning: a ExponentialLR was made and is not saved; give it: resume(…, scheduler=scheduler)",
-        "relay.chain: warning: optimizer trains 2 parameters that are not saved; "
-        "give their module: resume(…, module=module)",
-    ]
-    assert "ConstantLR" not in "".join(told)
+    told = capsys.readouterr().err
+    schedule = "warning: a ExponentialLR was made and is not saved; give it: resume(…, scheduler=scheduler)\n"
+    module = "warning: optimizer trains 2 parameters that are not saved; give their module: resume(…, module=module)\n"
+    assert (told.count(schedule), told.count(module), "ConstantLR" in told) == (1, 1, False)
     assert forgotten.last_epoch == 0
 
 
 # Time
 
 
-@pytest.mark.parametrize(("limit", "seconds"), [("2:30", 150), ("1-2:3", 93780), (5.5, 5.5)])
-def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -> None:
-    assert seconds_of(limit) == seconds
+def test_a_limit_is_read_as_slurm_reads_it() -> None:
+    assert [seconds_of(limit) for limit in ("2:30", "1-2:3", 5.5)] == [150, 93780, 5.5]
 
 
 def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,10 +399,18 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(".job.sh.chain")
 
 
-def in_a_job(monkeypatch: pytest.MonkeyPatch, record: Path, job: str = "9") -> None:
+def in_a_job(monkeypatch: pytest.MonkeyPatch, record: Path, number: str = "9") -> None:
     """This process is a job of that script's chain."""
     monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(sbatch.Chain(["job.sh"], ".", str(record.absolute()), 5))))
-    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_JOB_ID", number)
+
+
+@pytest.fixture
+def job(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its job 9, which runs; the chain's file."""
+    in_a_job(monkeypatch, slurm)
+    answers("squeue", "")
+    return slurm
 
 
 def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs(slurm: Path) -> None:
@@ -446,49 +441,36 @@ def test_the_users_defaults_and_options_change_neither_what_is_waited_for_nor_wh
     assert set(environment.split()) == {"SBATCH_PARTITION=1", "SBATCH_OPEN_MODE=append"}
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ('echo Welcome; date -d @2000000000 +"9 9+0 $SLURM_TIME_FORMAT"; echo 10 9+1 2000000060', ""),
-        ("echo 9 9_[1-3] N/A", "Slurm tells no end of job 9 (N/A)"),
-        ("echo 'Resource temporarily unavailable' >&2; exit 1", "(squeue: Resource temporarily unavailable)"),
-    ],
-    ids=["a part of a job", "no limit", "no answer"],
-)
 def test_the_jobs_end_is_found_beside_its_other_parts_or_a_line_says_that_it_is_not(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lines: str, told: str
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    answers("squeue", lines)
-    assert end_time() == (None if told else 2e9)
-    assert (told or "no warning") in (capsys.readouterr().err or "no warning")
+    answers("squeue", 'echo Welcome; date -d @2000000000 +"9 9+0 $SLURM_TIME_FORMAT"; echo 10 9+1 2000000060')
+    assert (end_time(), capsys.readouterr().err) == (2e9, "")
+    answers("squeue", "echo 9 9_[1-3] N/A")  # no limit
+    assert end_time() is None
+    assert "Slurm tells no end of job 9 (N/A)" in capsys.readouterr().err
+    answers("squeue", "echo 'Resource temporarily unavailable' >&2; exit 1")
+    assert end_time() is None
+    assert "(squeue: Resource temporarily unavailable)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("sbatch_says", "status", "told"),
-    [
-        ("echo 17", 0, "warning: job 17 is still to come: scancel: Unable to contact slurm controller"),
-        ("echo QOSMaxSubmitJobPerUserLimit >&2; exit 1", 75, "sbatch: QOSMaxSubmitJobPerUserLimit; submit it again"),
-    ],
-)
 def test_what_slurm_refuses_at_the_end_is_told_and_the_trainings_status_stands(
-    slurm: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    sbatch_says: str,
-    status: int,
-    told: str,
+    job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The script lies where nodes cannot write, too: a second chain of it would not be noticed."""
-    in_a_job(monkeypatch, Path("/proc/none/.job.sh.chain"))
-    answers("sbatch", sbatch_says)
-    answers("squeue", "")
+    chain = json.dumps(vars(sbatch.Chain(["job.sh"], ".", "/proc/none/.job.sh.chain", 5)))
     answers("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    assert chain_command.main(["sh", "-c", f"exit {status}"]) == status
-    said = capfd.readouterr().err
-    assert told in said
-    assert ("another chain of this script would not be noticed" in said) == (status == 0)
+    for sbatch_says, status, told in (
+        ("echo 17", 0, "warning: job 17 is still to come: scancel: Unable to contact slurm controller"),
+        ("echo QOSMaxSubmitJobPerUserLimit >&2; exit 1", 75, "sbatch: QOSMaxSubmitJobPerUserLimit; submit it again"),
+    ):
+        monkeypatch.setenv(sbatch.CHAIN, chain)
+        answers("sbatch", sbatch_says)
+        assert chain_command.main(["sh", "-c", f"exit {status}"]) == status
+        said = capfd.readouterr().err
+        assert told in said
+        assert ("another chain of this script would not be noticed" in said) == (status == 0)
 
 
 @pytest.mark.parametrize(
@@ -521,31 +503,26 @@ def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for()
             Path(left).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(("ends_in", "least"), [(None, 0.4), (1.5, 1.4)])
-def test_what_does_not_end_is_killed_at_the_jobs_end(
-    monkeypatch: pytest.MonkeyPatch, ends_in: float | None, least: float
-) -> None:
-    monkeypatch.setattr(chain_command, "MOST_SECONDS", 0.2)
-    monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.2)
-    began = time.time()
-    if ends_in:
-        monkeypatch.setenv("SLURM_JOB_ID", "9")
-        monkeypatch.setenv("SLURM_JOB_END_TIME", str(began + ends_in))
+def test_what_does_not_end_is_killed_at_the_jobs_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_SECONDS", "MEANWHILE_SECONDS"):
+        monkeypatch.setattr(chain_command, name, 0.2)
     deaf = f"trap : TERM; kill -TERM {os.getpid()}; while :; do sleep 0.1; done"
-    assert chain_command.main(["sh", "-c", deaf]) == 75
-    assert least < time.time() - began < LONGEST_SECONDS
+    for least in (0.4, 1.4):  # where no end is known, and then in a job that ends soon
+        began = time.time()
+        assert chain_command.main(["sh", "-c", deaf]) == 75
+        assert least < time.time() - began < LONGEST_SECONDS
+        monkeypatch.setenv("SLURM_JOB_ID", "9")
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 1.5))
 
 
-def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`#SBATCH --signal=B:USR1@60` ends the shell at once; what it has started would train on beside the next job."""
-    answers("squeue", "")
     Path("inner.sh").write_text("trap 'touch saved; exit 75' TERM; touch begun; while :; do sleep 0.1; done")
-    in_a_job(monkeypatch, slurm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
-    job = subprocess.Popen(["sh", "-c", f"{sys.executable} -m relay.chain sh inner.sh; true"])
+    shell = subprocess.Popen(["sh", "-c", f"{sys.executable} -m relay.chain sh inner.sh; true"])
     until(Path("begun").exists, "the script runs")
-    job.send_signal(signal.SIGUSR1)
-    job.wait()
+    shell.send_signal(signal.SIGUSR1)
+    shell.wait()
     until(Path("saved").exists, "it has saved")
 
 
@@ -598,41 +575,34 @@ def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("queue", "submits", "job"), [("", True, "17"), ("18 afterany:9(unfulfilled)", False, "18")], ids=["none", "one"]
+    ("queue", "submits", "new"), [("", True, "17"), ("18 afterany:9(unfulfilled)", False, "18")], ids=["none", "one"]
 )
 def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
-    slurm: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    queue: str,
-    submits: bool,
-    job: str,
+    job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], queue: str, submits: bool, new: str
 ) -> None:
     """Of a job that was submitted and whose number was lost, no second one is made."""
-    in_a_job(monkeypatch, slurm)
     answers("sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
     answers("squeue", f"echo '{queue}'")
     monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.5)
     mended = "printf '#!/bin/sh\\ntouch submitted; echo 17\\n' > sbatch"
-    followed = f'for each in $(seq 600); do grep -q \'"after": "9"\' {slurm} && break; sleep 0.1; done'
+    followed = f'for each in $(seq 600); do grep -q \'"after": "9"\' {job} && break; sleep 0.1; done'
     assert chain_command.main(["sh", "-c", f"{mended}; {followed}; exit 75"]) == 75
     told = capfd.readouterr().err
     lost = "warning: the next job is not submitted yet: sbatch: sbatch: error: Batch job submission failed"
     assert (lost in told) is submits  # the queue is asked first
-    assert f"job {job} goes on" in told
-    assert read_json(slurm) == {"job": job, "after": "9"}
+    assert f"job {new} goes on" in told
+    assert read_json(job) == {"job": new, "after": "9"}
     assert Path("submitted").exists() is submits
 
 
 def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As where there is too little memory, or where no step ends within the limit."""
-    answers("squeue", "true")
     answers("scancel", "echo $* >> cancelled")
 
-    def ended(job: str, code: str) -> str:
-        in_a_job(monkeypatch, slurm, job)
+    def ended(number: str, code: str) -> str:
+        in_a_job(monkeypatch, job, number)
         code = f"import os; from relay.chain.telling import tell; {code}; os.kill(os.getpid(), 9)"
         assert chain_command.main([sys.executable, "-c", code]) == 128 + 9
         return capfd.readouterr().err
@@ -650,7 +620,7 @@ def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
     assert goes_on not in said
     assert Path("cancelled").read_text() == "17 --clusters=cluster\n"
     assert sbatch.main(["job.sh"]) == 0
-    assert read_json(slurm) == {"job": "17;cluster", "after": None}
+    assert read_json(job) == {"job": "17;cluster", "after": None}
 
 
 def test_a_script_that_cannot_be_read_is_one_line() -> None:
@@ -658,29 +628,22 @@ def test_a_script_that_cannot_be_read_is_one_line() -> None:
         sbatch.main(["/proc/self/mem"])
 
 
-@pytest.mark.parametrize(
-    ("told", "words", "why"),
-    [
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path) -> None:
+    for told, words, why in (
         ("--time=5 --export=NONE", [], "--export=NONE: it hands"),
         ("", ["--export", "NONE"], "--export NONE: it hands"),
         ("-a 1,2%1", [], "-a 1,2%1: each job of an array would submit an array"),
-    ],
-)
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(
-    slurm: Path, told: str, words: list[str], why: str
-) -> None:
-    Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
-    with pytest.raises(ChainError, match=why):
-        sbatch.main([*words, "job.sh"])
+    ):
+        Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
+        with pytest.raises(ChainError, match=why):
+            sbatch.main([*words, "job.sh"])
     assert read_json(slurm)["job"] == "7"
 
 
 # The command
 
 
-def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes(capfd: pytest.CaptureFixture[str]) -> None:
     note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
     assert chain_command.main(["sh", "-c", f"{note}; exit 1"]) == 75
     assert capfd.readouterr().err == ""

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
 from io import StringIO
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -74,16 +73,13 @@ class Replica:
         return seen
 
 
-@dataclass
 class Node:
     """A pretended node: a folder for programs, and the node's own disk."""
 
-    folder: Path
-    replicas: list[Replica] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.replicas = folder, list[Replica]()
         for name in ("bin", "disk"):
-            (self.folder / name).mkdir()
+            (folder / name).mkdir()
 
     def with_program(self, refuses: str = "") -> Node:
         """The stand-in on the PATH; `refuses` is what the daemon does at its start."""
@@ -111,13 +107,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         process.kill()
 
 
-@pytest.mark.parametrize(("shown", "said"), [("2,3", "0,1"), ("GPU-8f,GPU-9a", "0,1"), ("0", "0")])
-def test_clients_count_the_gpus_that_the_daemon_was_shown(
-    monkeypatch: pytest.MonkeyPatch, shown: str, said: str
-) -> None:
+def test_clients_count_the_gpus_that_the_daemon_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 2,3 they would find none: the daemon has made 0,1 of them."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert mps_daemon.renumbered() == {"CUDA_VISIBLE_DEVICES": said}
+    for shown, said in (("2,3", "0,1"), ("GPU-8f,GPU-9a", "0,1"), ("0", "0")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        assert mps_daemon.renumbered() == {"CUDA_VISIBLE_DEVICES": said}
 
 
 @pytest.mark.slow

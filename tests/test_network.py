@@ -1,7 +1,5 @@
 """A task's model: precision, activation checkpointing and memory order change how it is computed, never what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +83,7 @@ CPU = torch.device("cpu")
 
 def test_float32_that_is_lowered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast in the place of a variable: it lowers float32 alone, too."""
+    check_float32("fp32", CPU)  # as it is, it passes
     convolved = torch.nn.functional.conv2d
 
     def lowered(inputs: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Records that are no result, that tell steps twice, or that are those of another run: none is taken for a result."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -93,9 +91,7 @@ def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [LINES[:3] + LINES, [*LINES[:2], LINES[1], *LINES[2:]]],
-    ids=["all but its end, then all", "a line"],
+    "lines", [LINES[:3] + LINES, [*LINES[:2], LINES[1], *LINES[2:]]], ids=["all but its end, then all", "a line"]
 )
 def test_what_was_appended_again_counts_once(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
     run = short_run(DIGITS, total_steps=4, warmup_steps=0)
@@ -112,23 +108,19 @@ def test_a_lost_line_moves_no_other_steps_losses(tmp_path: Path) -> None:
 # Files of one run in another one's place, damaged small ones, and clocks that jump: told, and never a wrong result
 
 
-@pytest.mark.parametrize(
-    ("file", "told"),
-    [
-        ("runs/{}-r0/summary.json", "summary.json: is for run fast-r0, not slow-r0; remove it"),
-        ("equivalence/gates/gate-{}/verdict.json", "verdict.json: is for gate gate-fast, not gate-slow"),
-    ],
-)
-def test_what_was_copied_from_another_run_or_gate_is_told(
-    tree: Tree, capsys: pytest.CaptureFixture[str], file: str, told: str
-) -> None:
+def test_what_was_copied_from_another_run_or_gate_is_told(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.setting("ddp", [100.0], name="slow", devices_per_node=2)
     tree.setting("ddp", [900.0], name="fast", devices_per_node=2, options={"bucket_megabytes": 1})
-    (tree.root / file.format("slow")).write_bytes((tree.root / file.format("fast")).read_bytes())
-    assert tree.compare() == 1
-    assert told in capsys.readouterr().err
-    (row,) = [row for row in tree.rows(partial=True) if row["setting"] == "slow"]
-    assert row["status"] == "failed"
+    for file, told in {
+        "runs/{}-r0/summary.json": "summary.json: is for run fast-r0, not slow-r0; remove it",
+        "equivalence/gates/gate-{}/verdict.json": "verdict.json: is for gate gate-fast, not gate-slow",
+    }.items():
+        own = (path := tree.root / file.format("slow")).read_bytes()
+        path.write_bytes((tree.root / file.format("fast")).read_bytes())
+        assert tree.compare() == 1
+        assert told in capsys.readouterr().err
+        assert [row["setting"] for row in tree.rows(partial=True) if row["status"] == "failed"] == ["slow"]
+        path.write_bytes(own)
 
 
 def test_records_of_another_run_are_none(tmp_path: Path) -> None:

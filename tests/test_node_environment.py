@@ -1,10 +1,10 @@
-"""The Python that a job finds on its node: installed by real uv and pip on a real disk, without network."""
-
-from __future__ import annotations
+"""The Python that a job finds on its node: wheels fetched whole, and installed by real uv and pip without network."""
 
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import zipfile
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from living import LONGEST_SECONDS
+from living import LONGEST_SECONDS, until
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments import node, versioned
-from tiny_stack import PREPARE, ROOT, needs_root, prepared, python, told
+from relay.environments import node, versioned, wheelhouse
+from tiny_stack import FETCH, PREPARE, ROOT, fetched, needs_root, offline, prepared, project, python, told
 
 pytest_plugins = ["tiny_stack"]
 
@@ -78,7 +78,6 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(**python(RUN, json.dumps(told(tiny)), tmp_path, LATE), **pipes) as job:
         try:
-            assert job.stdout
             assert job.stdout.readline() == "runs\n"
             next(folder.glob("lib/python3*/site-packages/typing_extensions.py")).unlink()
             said, another = prepared(told(tiny), tmp_path)
@@ -94,29 +93,18 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
     assert list(tmp_path.glob("relay-*/*.[0-9]*")) == [Path(another).parents[1]]
 
 
-def copy_of(place: Path, folder: Path) -> Path:
-    """A wheelhouse to be spoilt."""
-    subprocess.run(["cp", "-r", place, folder / "copy"], check=True)
-    return folder / "copy"
-
-
 @pytest.mark.slow
-def test_a_wheel_that_was_damaged_on_the_way_is_refused(tmp_path: Path, tiny: Path) -> None:
-    copy = copy_of(tiny, tmp_path)
-    wheel = next(copy.glob("typing*.whl"))
-    wheel.write_bytes(wheel.read_bytes()[:-100])
+def test_a_wheel_that_was_damaged_or_exchanged_on_the_way_is_refused(tmp_path: Path, tiny: Path) -> None:
+    copy = shutil.copytree(tiny, tmp_path / "copy")
+    wheel, sums = next(copy.glob("typing*.whl")), copy / "SHA256SUMS"
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole[:-100])
     with pytest.raises(UserError, match=r"typing_extensions-\S+whl: missing or damaged; have it fetched"):
         prepared(told(copy), tmp_path)
     assert list(tmp_path.glob("relay-*/*.[0-9]*")) == []  # what could not be finished takes no room
-
-
-@pytest.mark.slow
-def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny: Path) -> None:
-    copy = copy_of(tiny, tmp_path)
-    wheel = next(copy.glob("typing*.whl"))
+    wheel.write_bytes(whole)
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("evil.py", "")
-    sums = copy / "SHA256SUMS"
     sums.write_text(re.sub(rf"\w+(?=  {re.escape(wheel.name)})", sha256(wheel), sums.read_text()))
     with pytest.raises(UserError, match=r"could not be made on node .*Hash mismatch for .typing-extensions"):
         prepared(told(copy), tmp_path)
@@ -143,12 +131,6 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, tiny: Path
 # What other modes run with
 
 
-def program(path: Path) -> Path:
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
-
-
 def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = tmp_path / "torch.sif"
     asked = {"mode": "apptainer", "modules": [], "image": str(image), "nvidia": True}
@@ -156,7 +138,8 @@ def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="neither apptainer nor singularity is on the PATH"):
         node.interpreter(asked, Path("/tmp"))
-    apptainer = str(program(tmp_path / "apptainer"))
+    apptainer = str(tmp_path / "apptainer")
+    Path(apptainer).touch(0o755)
     with pytest.raises(UserError, match=r"environment\.image: .*torch\.sif' is not there on node"):
         node.interpreter(asked, Path("/tmp"))
     image.touch()
@@ -166,3 +149,57 @@ def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: 
     assert node.interpreter(asked | {"nvidia": False}, Path("/tmp")) == [apptainer, "exec", *rest]
     with pytest.raises(UserError, match="cannot bind a folder with ':' or ','"):
         node.interpreter(asked, Path("/tmp/a:b"))
+
+
+# Wheels for nodes without network: fetched by real pip, complete or absent, every hash checked.
+
+
+@pytest.mark.slow
+def test_only_what_is_damaged_is_fetched_anew_and_no_stray_wheel_taken_up(tmp_path: Path, tiny: Path) -> None:
+    mine = project(tmp_path / "project")
+    place = fetched(mine, tmp_path, **offline(tiny))
+    bad, good = sorted(place.glob("*.whl"))
+    kept = good.stat().st_ino
+    bad.write_bytes(bad.read_bytes()[:-1] + b"x")
+    (place / "evil-1.0-py3-none-any.whl").write_bytes(b"evil")
+    assert len(wheelhouse.damaged(place) or ()) == 1
+    fetched(mine, tmp_path, **offline(tiny))
+    assert wheelhouse.damaged(place) == []
+    assert good.stat().st_ino == kept
+    assert "evil" not in (place / "requirements.txt").read_text() + (place / "SHA256SUMS").read_text()
+
+
+@pytest.mark.slow
+def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
+    mine = project(tmp_path / "project", spoil=True)
+    with pytest.raises(UserError, match="could not be fetched: THESE PACKAGES DO NOT MATCH THE HASHES"):
+        fetched(mine, tmp_path)
+    assert os.listdir(tmp_path / wheelhouse.FOLDER) == ["fetching.lock"]  # noqa: PTH208
+
+
+@pytest.mark.slow
+def test_a_fetch_that_is_killed_leaves_no_wheelhouse(tmp_path: Path, tiny: Path) -> None:
+    mine = project(tmp_path / "project")
+    command = python(FETCH, mine)
+    child = subprocess.Popen(**command, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: any((tmp_path / wheelhouse.FOLDER).glob(".tiny-*.partial")), "a part is there")
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    assert not list((tmp_path / wheelhouse.FOLDER).glob("tiny-*"))
+    assert wheelhouse.damaged(fetched(mine, tmp_path, **offline(tiny))) == []
+    assert not list((tmp_path / wheelhouse.FOLDER).glob(".tiny-*"))
+
+
+def test_the_build_of_torch_decides_what_is_asked_for() -> None:
+    cpu, cuda = (wheelhouse.order(ROOT, "torch", build) for build in ("cpu", "cuda"))
+    assert re.findall(r"(?m)^torch\S+", cpu.requirements(["torch"])) == ["torch===2.13.0+cpu", "torchvision===0.28.0"]
+    assert re.findall(r"(?m)^torch\S+", cuda.requirements(())) == ["torch===2.13.0", "torchvision===0.28.0"]
+    assert "nvidia-nccl" in cuda.requirements(())
+    assert "nvidia-nccl" not in cpu.requirements(())
+    assert cpu.folder != cuda.folder
+    with pytest.raises(UserError, match=r"'cu118' has no locked wheels; allowed: cpu, cuda"):
+        wheelhouse.order(ROOT, "torch", "cu118")
+    with pytest.raises(UserError, match=r"stack 'nothing': the lock .*nothing.txt is missing"):
+        wheelhouse.order(ROOT, "nothing", "cpu")

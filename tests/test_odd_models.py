@@ -1,7 +1,5 @@
 """Ordinary models of science with something odd: no strategy that computes them rightly is blamed."""
 
-from __future__ import annotations
-
 from abc import ABC
 from dataclasses import replace
 from pathlib import Path

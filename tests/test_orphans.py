@@ -1,12 +1,11 @@
 """Processes whose launcher is killed end with it, and what an attempt leaves behind touches no later one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -40,7 +39,6 @@ def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(benc
     stopped = psutil.Process(hook.pid())
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, job)
     above = stopped.parent()
-    assert above is not None
     ranks = [child for child in above.children() if "resource_tracker" not in " ".join(words(child))]
     assert len(ranks) == 2
     above.kill()
@@ -61,13 +59,8 @@ def test_a_rank_whose_launcher_is_gone_ends_before_it_begins() -> None:
 
 def recorded(work: Path, rank: int) -> None:
     """A fault of this process's attempt, as an orphan writes it when nobody has come to join it."""
-    os.environ["RANK"] = str(rank)
-    try:
-        raise PeerFailed("nobody came")
-    except PeerFailed as error:
-        faults.record(work, error, rank)
-    finally:
-        del os.environ["RANK"]
+    with mock.patch.dict(os.environ, {"RANK": str(rank)}):
+        faults.record(work, PeerFailed("nobody came"), rank)
 
 
 def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
@@ -86,9 +79,7 @@ def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
     assert [fault.rank for fault in faults.of_ranks(tmp_path)] == [1]
 
 
-def test_what_an_orphan_still_writes_gets_into_no_later_checkpoint(
-    checkpoints: Checkpoints, training: Training
-) -> None:
+def test_what_an_orphan_still_writes_gets_into_no_later_one(checkpoints: Checkpoints, training: Training) -> None:
     """Each attempt writes in a folder of its own, also at the same step."""
     alive.begin()
     orphaned = checkpoints.directory / f".partial-{alive.attempt()}-4"

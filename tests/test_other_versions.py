@@ -1,7 +1,5 @@
 """A row says where its runs, or its proof, were made with other libraries, data or code than the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -52,11 +50,9 @@ def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:
 def test_a_reference_made_with_another_torch_proves_nothing(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, reference = planned("cpu")
-    known = plain_reference.read(gates.reference(shortened(reference, FEW_STEPS)))
+    known = plain_reference.read(gates.reference(shortened(planned("cpu")[1], FEW_STEPS)))
     known["made_with"]["versions"]["torch"] = "2.12.0"
-    older = tmp_path / "references" / "older" / "reference.pt"
-    older.parent.mkdir(parents=True)
+    (older := tmp_path / "older" / "reference.pt").parent.mkdir()
     plain_reference.write(older, known)
     found = judged(gates, own_strategy(tmp_path / "strategies", "right"), trained=older)
     assert (found.status, found.verdict) == (1, None)

@@ -1,7 +1,5 @@
 """A result far outside those of the settings that train the same is a warning; ordinary noise is none."""
 
-from __future__ import annotations
-
 import math
 import random
 from functools import cache
@@ -13,7 +11,6 @@ from chain_runs import DIGITS, short_run
 from relay.comparison.inputs import RunResult
 from relay.comparison.objections import outliers
 from relay.comparison.setting_result import Goal, SettingResult, seconds_to, stated_accuracy
-from relay.spec.run import Run
 from results_tree import REFUSED, Tree, rows, shown
 from summaries import summary_of
 
@@ -53,12 +50,8 @@ def test_of_two_settings_neither_is_known_to_be_wrong(tree: Tree) -> None:
 
 
 def test_no_number_is_far_from_all() -> None:
-    alike = {
-        "one": of_repeats([0.96, 0.961]),
-        "other": of_repeats([0.959, 0.962]),
-        "wrong": of_repeats([math.nan, math.nan]),
-    }
-    assert "wrong" in outliers(alike)
+    alike = {"one": [0.96, 0.961], "other": [0.959, 0.962], "wrong": [math.nan, math.nan]}
+    assert "wrong" in outliers({name: of_repeats(accuracies) for name, accuracies in alike.items()})
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
@@ -71,16 +64,12 @@ def test_noise_is_never_warned_of(repeats: int) -> None:
         assert outliers({name: of_repeats(values) for name, values in drawn.items()}) == {}, comparison
 
 
-@cache
-def a_run() -> Run:
-    return short_run(DIGITS)
+a_run = cache(lambda: short_run(DIGITS))
 
 
 def of_repeats(accuracies: list[float]) -> list[RunResult]:
-    return [
-        RunResult(run=a_run(), gate="", segments=1, summary=summary_of(test_accuracy=each), error="", verdict=None)
-        for each in accuracies
-    ]
+    of_run: dict[str, Any] = {"run": a_run(), "gate": "", "segments": 1, "error": "", "verdict": None}
+    return [RunResult(summary=summary_of(test_accuracy=each), **of_run) for each in accuracies]
 
 
 # The time to a stated accuracy, and the curve that a setting is shown beside
@@ -88,11 +77,8 @@ def of_repeats(accuracies: list[float]) -> list[RunResult]:
 
 def learnt(*accuracies: float) -> dict[str, Any]:
     """A summary's evaluations: one after each epoch of 22 steps."""
-    return {
-        "evaluations": [
-            {"step": 22 * epoch, "test_loss": 0.1, "test_accuracy": value} for epoch, value in enumerate(accuracies, 1)
-        ]
-    }
+    steps = [{"step": 22 * epoch, "test_accuracy": value} for epoch, value in enumerate(accuracies, 1)]
+    return {"evaluations": [each | {"test_loss": 0.1} for each in steps]}
 
 
 def plotted(tree: Tree) -> dict[str, SettingResult]:

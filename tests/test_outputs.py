@@ -1,7 +1,5 @@
 """Outputs whose samples another dimension counts, or none: seen on the card, joined, cut and compared along it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of a model of one's own: its task runs, its card is the one shown, and templates run as they are."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,9 +1,8 @@
-"""Packages of the user's own in a stack: validated, locked once, a part of the identity, installed like the others."""
-
-from __future__ import annotations
+"""Packages of the user's own, and a cluster's own wheels: looked for once, recorded, held, installed like others."""
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,12 @@ from relay.environments import login_node, node, overlay
 from relay.environments.locks import lock_of, names_and_versions
 from relay.planning import table
 from relay.planning.plan import Plan
+from relay.workflow import unready
+from slurm_runs import site_in
 from small_wheels import lock_entry, only, write_wheel
 
 OWN = {"packages": {"torch": ["tiny-audio"]}}
+NOWHERE = r"packages\.torch: pip has no wheels for nowhere: No matching distribution found for nowh"
 TORCH = "2.13.0"  # the lock's
 
 
@@ -27,11 +29,16 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "index"
     write_wheel(folder, "tiny-audio", "1.0", f"torch=={TORCH}", "tiny-codec>=2", "numpy")
     write_wheel(folder, "tiny-codec", "2.1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return alone(folder, tmp_path, monkeypatch)
+
+
+def alone(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have pip look into this folder, and nowhere else; a fresh folder to work in."""
     for name, value in only(folder).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    (place / "work").mkdir()
+    monkeypatch.chdir(place / "work")
     return folder
 
 
@@ -50,11 +57,8 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
     assert f"stack torch: as recorded in {lock}" in " ".join(table.render(first, width=200).split("\n"))
     assert "recorded" not in table.render(planned(CPU))
     assert re.fullmatch("torch-[0-9a-f]{12}", stack)
-    assert set(names_and_versions(lock)) == {
-        *names_and_versions(ROOT / "envs/torch.txt"),
-        "tiny-audio==1.0",
-        "tiny-codec==2.1",
-    }
+    own = {"tiny-audio==1.0", "tiny-codec==2.1"}
+    assert {*names_and_versions(lock)} == {*names_and_versions(ROOT / "envs/torch.txt")} | own
     text = lock.read_text()
     assert all(lock_entry(wheel) in text for wheel in index.glob("*.whl"))
     assert str(index) not in text
@@ -73,11 +77,7 @@ def test_the_lock_has_the_stacks_own_versions_and_holds_while_the_list_is_the_sa
     [
         ({"torch": ["a", "-r x"]}, r"packages\.torch\[1\]: '-r x' is not allowed; allowed: a package"),
         ({"torch": ["torch==2.9.0"]}, rf"'torch==2\.9\.0' is not allowed: the stack's lock has torch {TORCH}"),
-        pytest.param(
-            {"torch": ["nowhere"]},
-            r"packages\.torch: pip has no wheels for nowhere: No matching distribution found for nowh",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param({"torch": ["nowhere"]}, NOWHERE, marks=pytest.mark.slow),
     ],
 )
 def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
@@ -104,3 +104,46 @@ def test_here_it_is_an_environment_above_the_drivers(index: Path, tmp_path: Path
     assert done.stdout.split()[0] == "1.0"
     assert done.stdout.split()[1].startswith(TORCH)
     assert overlay.place(lock) != overlay.place(ROOT / "envs/torch.txt")
+
+
+# A cluster's own wheels: what its folder offers when a comparison is planned first is recorded, and holds then.
+
+
+OFFERED = {"torch": ["torch", "psutil"], "lightning": ["torch", "pytorch-lightning"]}
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cluster's folder of wheels, with versions of its own. pip knows it by its configuration."""
+    folder = tmp_path / "wheelhouse"
+    for name, version in (("torch", "2.6.0+site"), ("psutil", "7.0+site"), ("filelock", "3.1+site")):
+        write_wheel(folder, name, version, *(["filelock"] if name == "torch" else []))
+    for name, version in (("2.5.1", "<2.6"), ("2.5.2", "")):
+        write_wheel(folder, "pytorch-lightning", name, f"torch{version}")
+    return alone(folder, tmp_path, monkeypatch)
+
+
+def planned_in(folder: Path) -> Plan:
+    environment = {"mode": "wheels", "wheels_from": "site", "packages": OFFERED, "python": sys.executable}
+    return planned(CPU, site=site_in(folder, environment=environment), may="look")
+
+
+@pytest.mark.slow
+def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) -> None:
+    found = planned_in(tmp_path)
+    assert unready.unready(found) == []
+    job = found.job(found.runs[0])
+    assert job.environment["packages"] == ["filelock===3.1+site", "psutil===7.0+site", "torch===2.6.0+site"]
+    lock = lock_of(ROOT, found.runs[0].stack)
+    shown = " ".join(table.render(found, width=200).split("\n"))
+    assert f"stack torch: torch 2.6.0+site, as recorded in {lock}" in shown
+
+
+@pytest.mark.slow
+def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offered: Path, tmp_path: Path) -> None:
+    planned_in(tmp_path)
+    write_wheel(offered, "torch", "2.7.0+site", "filelock")
+    (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
+    (line,) = unready.unready(planned_in(tmp_path))
+    assert "torch 2.6.0+site (torch-2.6.0+site-py3-none-any.whl) is no more in" in line
+    assert "delete this lock to begin again" in line

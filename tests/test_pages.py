@@ -1,7 +1,5 @@
 """docs/pages.yaml: all that it names is there; docs/pages.md is made of it; `test_docs_commands` has its links."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -18,13 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT_PAGE = ROOT / "docs/measure-your-script.md"  # has the variables that scripts find; another test holds it
 VARIABLES = "\n".join(path.read_text() for path in [SCRIPT_PAGE, *(ROOT / "scripts/relay").rglob("*.py")])
 RULES = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")])
-BLOCKS: dict[str, type[BaseModel]] = {
-    "": Site,
-    "partitions": Partition,
-    "environment": Environment,
-    "libtorch": LibTorch,
-    "openmp": OpenMP,
-}
+BLOCKS: dict[str, type[BaseModel]] = {"": Site, "partitions": Partition, "environment": Environment}
+BLOCKS |= {"libtorch": LibTorch, "openmp": OpenMP}
 
 
 def strategy(name: str) -> Path:

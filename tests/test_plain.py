@@ -1,7 +1,5 @@
 """A plain training in one process: parts change nothing but rounding, and replicas have statistics of their own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

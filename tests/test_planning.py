@@ -1,6 +1,4 @@
-"""The plan: every combination runs, on the devices that are there, and what comes out of it."""
-
-from __future__ import annotations
+"""The plan: every combination runs, on the devices that are there, or is skipped with the reason and what would do."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from relay.base.errors import UserError
 from relay.config import comparisons
 from relay.config.config import load
 from relay.planning import costs, planner
+from relay.spec.strategy_files import find
 from short_tasks import shipped
 
 pytest_plugins = ["plans"]
@@ -88,20 +87,17 @@ def test_the_cost_adds_up() -> None:
 
 # What is skipped, and why
 
+TWO_SIZES = {"global_batch_size": 64, "batch_per_device": 16}
+ON_ONE_MACHINE = "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node"
+
 
 @pytest.mark.parametrize(
     ("comparison", "reason"),
     [
         (CPU | {"threads": 4, "cpus_per_task": 2}, "threads 4 exceed cpus_per_task 2"),
         (DDP | {"devices_per_node": 3}, "global_batch_size 64 is not divisible by 3 processes"),
-        (
-            DDP | {"global_batch_size": 64, "batch_per_device": 16},
-            "global_batch_size 64 contradicts batch_per_device 16; give one",
-        ),
-        (
-            DDP | {"nodes": 2, "devices_per_node": 1},
-            "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node",
-        ),
+        (DDP | TWO_SIZES, "global_batch_size 64 contradicts batch_per_device 16; give one"),
+        (DDP | {"nodes": 2}, ON_ONE_MACHINE),
         (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
         (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
     ],
@@ -121,26 +117,17 @@ def test_lengths_that_leave_nothing_are_named() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("comparison", "line"),
-    [
-        (
-            {"strategy": "dpp"},
-            "config: comparisons[1].strategy: 'dpp' is unknown; did you mean 'ddp'? docs/strategies.md has all",
-        ),
-        (
-            {"strategy": "hooked", "options": {"bucketmb": 3}},
-            "config: comparisons[1].options.bucketmb: 3 is not allowed, hooked has no such option; "
-            "did you mean 'bucket_mb'? allowed: bucket_mb, hook, views",
-        ),
-    ],
-)
-def test_unknown_strategies_and_options_have_one_line(tmp_path: Path, comparison: dict[str, Any], line: str) -> None:
+def test_unknown_strategies_and_options_have_one_line(tmp_path: Path) -> None:
     folder = strategy_folder(tmp_path, "hooked", "options={'hook': 'none', 'bucket_mb': 25, 'views': False}")
-    with pytest.raises(UserError) as caught:
-        planned(CPU, comparison, strategy_folders=[folder])
-    (found,) = str(caught.value).splitlines()
-    assert found.startswith(line)
+    options = "3 is not allowed, hooked has no such option; did you mean 'bucket_mb'? allowed: bucket_mb, hook, views"
+    for line, comparison in {
+        "strategy: 'dpp' is unknown; did you mean 'ddp'? docs/strategies.md has all": {"strategy": "dpp"},
+        f"options.bucketmb: {options}": {"strategy": "hooked", "options": {"bucketmb": 3}},
+    }.items():
+        with pytest.raises(UserError) as caught:
+            planned(CPU, comparison, strategy_folders=[folder])
+        (found,) = str(caught.value).splitlines()
+        assert found.startswith(f"config: comparisons[1].{line}")
 
 
 # A plan is counted before it is expanded
@@ -187,3 +174,51 @@ REFUSED = {
 def test_what_cannot_be_had_is_skipped_with_the_reason(reason: str) -> None:
     comparison, gpus = REFUSED[reason]
     assert reasons(comparison, gpus=gpus) == [reason]
+
+
+# Every strategy asked for where it cannot run is skipped at planning time, with the reason and what would do.
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+LOSS = "loss_parallel is for cross entropy of the model's outputs, the loss of linear-random10 is another one"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "more", "task", "said"),
+    [
+        ("fsdp", 1, {}, "lenet-digits", "fsdp needs at least 2 devices, has 1; give devices_per_node: 2"),
+        ("pipeline", 2, {"options": {"micro_batches": 3}}, "lenet-digits", "are not divisible by micro_batches 3"),
+        ("tensor_parallel", 3, {}, "gpt-tiny", "(block0.query) of gpt-tiny are not divisible by 3 processes"),
+        ("expert_parallel", 8, {}, "gpt-moe-tiny", "divides experts over 8 processes, gpt-moe-tiny has 4"),
+        ("tensor_parallel", 2, {"options": {"loss_parallel": True}}, "linear-random10", LOSS),
+        ("cpu", 1, {"channels_last": True}, "gpt-tiny", "channels_last is for images"),
+    ],
+)
+def test_what_cannot_run_is_skipped_with_its_reason(
+    strategy: str, devices: int, more: dict[str, Any], task: str, said: str
+) -> None:
+    (reason,) = reasons({"strategy": strategy, "devices_per_node": devices, **more}, task=task)
+    assert said in reason
+
+
+def test_lossy_options_are_known_by_their_values() -> None:
+    ddp = {"strategy": "ddp", "devices_per_node": 2, "options": {"compression": ["none", "fp16"]}}
+    told = {run.strategy.options["compression"]: run.strategy.lossy for run in planned(ddp).runs}
+    assert told == {"none": {}, "fp16": {"compression": 2e-3}}
+
+
+@pytest.mark.slow
+def test_every_file_of_the_proof_plans_every_strategy() -> None:
+    """A strategy that nobody proves would be proven to nobody."""
+    import yaml
+
+    asked: set[str] = set()
+    for path in sorted((ROOT / "config" / "proof").glob("*.yaml")):
+        made = plan(load(yaml.safe_load(path.read_text())), gpus=0)
+        asked.update(made.strategies)
+        here = {skipped.setting.strategy.name for skipped in made.skipped}
+        without = {"single_gpu", "data_parallel", "model_parallel_in_process"}  # GPUs
+        assert here <= without | {"zero3_offload_nvme"}, here  # libaio
+    assert asked == set(find())

@@ -1,7 +1,5 @@
 """The list of planted faults fits the code: each has its place and its tests, and no package is without."""
 
-from __future__ import annotations
-
 from planted.plant import ROOT, faults
 
 FAULTS = faults()

@@ -1,7 +1,5 @@
 """The answer is never certain and wrong where the truth is planted; `benchmarks/planted_truths.py` draws more often."""
 
-from __future__ import annotations
-
 import pytest
 
 from planted_truths import TRUTHS, Truth, changed, found

@@ -1,7 +1,5 @@
 """Preflight for real: each trap that can be made here is made around the real worker role, and its remedy is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -46,13 +44,8 @@ def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
     assert all(rank["seen"] == {"work": [True, True], "node_disk": [True, True]} for rank in facts["ranks"])
     assert facts["ranks"][0]["node_disk"]["written_bytes_per_second"] > 0
     assert not list(tmp_path.rglob(".relay-seen-*"))
-    shown = subprocess.run(
-        [*preflight_runs.PREFLIGHT, "--page", tmp_path / "results" / "preflight"],
-        capture_output=True,
-        text=True,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert f"1×2c {socket.gethostname()}" in shown.stdout
+    words = [*preflight_runs.PREFLIGHT, "--page", tmp_path / "results" / "preflight"]
+    assert f"1×2c {socket.gethostname()}" in subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
 def test_what_torch_compile_builds_is_built_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,16 +96,9 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)  # as /tmp is
     run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader")
-    told = {
-        "OMP_NUM_THREADS": "64",
-        "TORCH_NCCL_ASYNC_HANDLING": "1",
-        "HOME": str(folder / "home"),
-        "TRITON_CACHE_DIR": str(folder / "open" / "triton"),
-        "OMP_STACKSIZE": "1m",
-        "GLOO_ANYTHING": "told",
-        "NCCL_ANYTHING": "told too",
-        "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}",
-    }
+    told = {"OMP_NUM_THREADS": "64", "OMP_STACKSIZE": "1m", "TORCH_NCCL_ASYNC_HANDLING": "1"}
+    told |= {"HOME": str(folder / "home"), "TRITON_CACHE_DIR": str(folder / "open" / "triton")}
+    told |= {"GLOO_ANYTHING": "told", "NCCL_ANYTHING": "told too", "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}"}
     declared = job_of(run, memory_mb=10**9, node_disk="$NOT_SET_ANYWHERE/disk")
     return collect(folder, run, [Rank((*without_locks(), "taskset", "-c", "0"), told)], declared)
 
@@ -125,11 +111,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         ("misspelt variables", "warn", ["TORCH_NCCL_ASYNC_HANDLING", "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING"]),
         ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk", "NOT_SET_ANYWHERE is not set", "correct `node_disk`"]),
         ("torchvision", "warn", ["does not fit torch", "was_removed", "a task that imports it fails"]),
-        (
-            "caches",
-            "note",
-            ["TRITON_CACHE_DIR is", "/open/triton", "others can write to", "/open;", "folder of your own"],
-        ),
+        ("caches", "note", ["TRITON_CACHE_DIR is", "/open/triton", "others can write to", "/open;", "of your own"]),
         ("home folder's packages", "warn", ["/.local/lib/site-packages/torch", "PYTHONNOUSERSITE=1"]),
         ("memory", "note", ["the job declares 1000000000 MB", "correct the site's file"]),
         ("locks", "warn", ["rank 0", "No locks available", "not kept apart", "flock"]),

@@ -1,7 +1,5 @@
 """All that trains, on pretended GPUs: no tensor lies on the wrong device, and each GPU is asked as a GPU is."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import partial

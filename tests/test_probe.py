@@ -1,13 +1,9 @@
 """The probe: the largest batch that fits is found, whatever the budget, and the config that says so can be used."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -44,7 +40,6 @@ def test_the_search_ends_beside_the_limit(unit: int, limit: int) -> None:
     assert len(search.sizes) == len(set(search.sizes)) <= 14
     assert search.largest <= limit
     if limit < most:
-        assert search.too_large is not None
         assert limit < search.too_large <= search.largest + max(unit, search.largest // 16)
     assert (search.largest == 0) == (limit < unit)
 
@@ -105,24 +100,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def probe(results: Path) -> Callable[..., tuple[int, Any]]:
-    """Probes a comparison with that much memory on the node: its job's status, and what it wrote."""
-
-    def run(
-        comparison: dict[str, Any], memory_mb: int, strategy_folders: Sequence[str] = (), **limits: Any
-    ) -> tuple[int, Any]:
-        ((name, asked),) = batch_searches(planned(comparison, strategy_folders=[*strategy_folders])).items()
-        spec, output = results / "probe" / f"{name}.run.json", results / "probe" / f"{name}.json"
-        budget = {"minutes": 3, "memory_fraction": 1.0, "node_memory_mb": memory_mb}
-        replace(asked, limits=replace(asked.limits, **budget | limits)).write(spec)
-        output.unlink(missing_ok=True)
-        status = run_probe(spec, results, output)
-        return status, json.loads(output.read_text()) if output.exists() else None
-
-    return run
-
-
 FULL = """
 import torch.distributed as dist
 from relay import strategies
@@ -147,14 +124,18 @@ class Full(Base):
 
 @pytest.mark.slow
 def test_what_a_full_gpu_causes_is_a_size_that_does_not_fit(
-    probe: Callable[..., tuple[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a fault of the strategy, nor processes that were killed, which would be tried again."""
     monkeypatch.setattr(job, "Tries", partial(Tries, start=preloaded.start))
     (tmp_path / "full.py").write_text(FULL)
-    comparison = {"strategy": "full", "devices_per_node": 2}
-    status, found = probe(comparison, 100_000, first=4, most=5, strategy_folders=[str(tmp_path)])
-    assert (status, found["batch_per_device"], found["limited_by"]) == (0, 4, "memory")
+    made = planned({"strategy": "full", "devices_per_node": 2}, strategy_folders=[str(tmp_path)])
+    (asked,) = batch_searches(made).values()
+    budget = {"minutes": 3, "memory_fraction": 1.0, "node_memory_mb": 100_000, "first": 4, "most": 5}
+    replace(asked, limits=replace(asked.limits, **budget)).write(results / "probe" / "run.json")
+    assert run_probe(results / "probe" / "run.json", results, results / "probe" / "found.json") == 0
+    found = json.loads((results / "probe" / "found.json").read_text())
+    assert (found["batch_per_device"], found["limited_by"]) == (4, "memory")
     assert found["tried"][0]["budget_bytes"] == 50_000 * 2**20  # half of the node's memory each
     assert [one["peak_memory_bytes"] is None for one in found["tried"]] == [False, True]
 

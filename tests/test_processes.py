@@ -1,13 +1,18 @@
-"""How processes are started and told who they are: command lines, variables, shares of CPUs, and what was granted."""
+"""How processes are started, told who they are and meet: command lines, variables, CPUs; and nobody else gets there."""
 
-from __future__ import annotations
-
+import json
 import os
+import shutil
+import signal
 import socket
+import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -16,11 +21,70 @@ from relay.base.errors import UserError
 from relay.config.config import load
 from relay.launch import step
 from relay.launch.command_lines import PORT, Meeting, command, free_port
-from relay.process import cpus, machine
+from relay.process import cpus, machine, meeting
 from relay.process.cpus import SHARE
+from relay.process.ranks import _store
 from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.run import Run, changed
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+ROLE = """
+import json, os, sys, time
+from relay.process.ranks import Ranks
+
+def main(arguments):
+    ranks = Ranks.join("cpu", "gloo")
+    told = [os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), os.environ.get("TORCH_RELAY_MEETING")]
+    if ranks.gather(ranks.rank) == [0, 1] and ranks.rank == 0:
+        print(json.dumps(told), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_no_other_user_and_no_other_node_reaches_it(tmp_path: Path) -> None:
+    shutil.copytree(SCRIPTS / "relay", tmp_path / "relay")
+    (tmp_path / "relay" / "does.py").write_text(ROLE)
+    words = command(run(launcher="direct"), [sys.executable], ["does", str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as started:
+        told = started.stdout.readline()
+        try:
+            address, port, folder = json.loads(told)
+            every = psutil.Process(started.pid).children(recursive=True)
+            connections = [one for each in (psutil.Process(started.pid), *every) for one in each.net_connections()]
+            listening = [one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN]
+            mode = stat.S_IMODE(Path(folder).stat().st_mode)
+            if os.getuid() == 0:  # which can be another user
+                looked = subprocess.run(["ls", folder, f"{folder}/ranks"], user=65534, capture_output=True, text=True)
+                assert looked.stdout == ""
+                assert looked.stderr.count("Permission denied") == 2
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((address, port), timeout=5)
+        finally:
+            started.send_signal(signal.SIGTERM)
+            for process in psutil.Process(started.pid).children(recursive=True):
+                process.kill()
+    assert (address, set(listening) - {"127.0.0.1"}, mode) == ("127.0.0.1", set(), 0o700)
+    assert not Path(folder).exists()
+    assert str(meeting.MEMORY) in folder or not meeting.MEMORY.exists()
+
+
+def test_of_several_nodes_it_is_reached_at_their_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own server listens on all interfaces."""
+    port = free_port("")
+    for name, value in {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port)}.items():
+        monkeypatch.setenv(name, value)
+    store = _store(0, 1)
+    assert store is not None
+    socket.create_connection(("127.0.0.2", port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+# How processes are started and told who they are: command lines, variables, shares of CPUs, and what was granted.
+
 
 STEP = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3", "SLURM_JOB_ID": "12345", "SLURM_NODEID": "1"}
 STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", PORT: "22345"}
@@ -48,10 +112,10 @@ def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
     assert "--rdzv-backend=c10d" not in words
 
 
-@pytest.mark.parametrize("address", ["127.0.1.1", ""])
-def test_a_rendezvous_on_localhost_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
-        Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
+def test_a_rendezvous_on_localhost_is_refused() -> None:
+    for address in ("127.0.1.1", ""):
+        with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
+            Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
 
 
 def test_threads_are_bound_only_where_a_process_has_cpus_of_its_own(tmp_path: Path) -> None:
@@ -100,20 +164,17 @@ def test_what_was_granted_as_declared_passes() -> None:
     allocation.check(job(), {"JobId": "7"})
 
 
-@pytest.mark.parametrize(
-    ("granted", "told"),
-    [
-        ({"NumNodes": "1"}, "nodes: 1, the run declares 2"),
-        ({"NumTasks": "8"}, "tasks: 8, the run declares 4"),
-        ({"CPUs/Task": "1"}, "CPUs of a task: 1, the run declares 3"),
-        ({"TRES": "cpu=6,mem=8000M"}, "CPUs in all: 6, the run declares 12"),
-        ({"AllocTRES": "cpu=12,mem=4G"}, "memory_mb in all: 4096, the run declares 8000"),
-        ({"TresPerNode": "gres:gpu:1"}, "GPUs of a node: 1, the run declares 2"),
-    ],
-)
-def test_another_grant_is_refused_with_both_numbers(granted: dict[str, str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:2"} | granted)
+def test_another_grant_is_refused_with_both_numbers() -> None:
+    for told, granted in {
+        "nodes: 1, the run declares 2": {"NumNodes": "1"},
+        "tasks: 8, the run declares 4": {"NumTasks": "8"},
+        "CPUs of a task: 1, the run declares 3": {"CPUs/Task": "1"},
+        "CPUs in all: 6, the run declares 12": {"TRES": "cpu=6,mem=8000M"},
+        "memory_mb in all: 4096, the run declares 8000": {"AllocTRES": "cpu=12,mem=4G"},
+        "GPUs of a node: 1, the run declares 2": {"TresPerNode": "gres:gpu:1"},
+    }.items():
+        with pytest.raises(UserError, match=told):
+            allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:2"} | granted)
 
 
 def test_steps_say_everything_again() -> None:

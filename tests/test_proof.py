@@ -1,7 +1,5 @@
 """The table of all gates: what a verdict's row says, and a short proof as its user runs it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -56,16 +54,9 @@ def test_a_limit_that_was_kept_ends_nothing_later() -> None:
 
 @pytest.mark.slow
 def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_path: Path) -> None:
-    config = {
-        "task": "lenet-digits",
-        "strategy_folders": [str(ROOT / "tests" / "strategies")],
-        "comparisons": [
-            {"strategy": "cpu"},
-            {"strategy": "single_gpu"},
-            {"strategy": "wrong_sum", "devices_per_node": 2},
-        ],
-        "device": "cpu",
-    }
+    comparisons = [{"strategy": "cpu"}, {"strategy": "single_gpu"}, {"strategy": "wrong_sum", "devices_per_node": 2}]
+    config = {"task": "lenet-digits", "device": "cpu", "comparisons": comparisons}
+    config["strategy_folders"] = [str(ROOT / "tests" / "strategies")]
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     words = ["prove", "mine.yaml", "--steps", "20", "--precision", "fp64"]
     command = [sys.executable, ROOT / "scripts" / "main.py", *words]

@@ -1,7 +1,5 @@
 """A gate that refuses a setting says so on the driver's terminal at once; a call without a usable run says that too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +58,5 @@ def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -
     status, printed = snakemake(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}]}, "all")
     assert status == 1
     assert f"error: nothing can run, every setting is skipped:\n{SKIPPED}\n" in printed
-    assert printed.count("error: ") == 1
-    assert "Traceback" not in printed
-    assert "Job stats" not in printed
-    assert printed.count(SKIPPED) == 1, "the reason stands once"
-    assert "what" not in printed, "no table without a row"
+    assert printed.count("error: ") == printed.count(SKIPPED) == 1, "the reason stands once"
+    assert [noise for noise in ("Traceback", "Job stats", "what") if noise in printed] == [], "no table without a row"

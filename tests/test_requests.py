@@ -1,7 +1,5 @@
 """What jobs ask of a site: nodes, tasks, CPUs, memory and GPUs for every shape; and what some clusters refuse."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from plans import plan
+from plans import CPU, plan
 from relay.commands import drive
 from relay.config.config import load
 from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.slurm import allocation, shapes
-from relay.spec.job import Job
 from relay.spec.site import load_site
 from relay.spec.site_blocks import all_counters
 
@@ -27,8 +24,6 @@ SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verifi
 SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12}
 SITE |= {"memory_mb_per_gpu": 32_000, "memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
-CPU: dict[str, Any] = {"strategy": "cpu"}
-
 STRATEGIES = str(Path(__file__).parent / "strategies")
 
 Planned = Callable[..., Plan]
@@ -47,15 +42,12 @@ def planned(tmp_path: Path) -> Planned:
     return make
 
 
-def only_job(found: Plan) -> Job:
+def only_job(found: Plan) -> Any:
     (run,) = found.runs
-    job = found.job(run)
-    assert job
-    return job
+    return found.job(run)
 
 
 def flags_of(found: Plan) -> list[str]:
-    assert found.site
     return shapes.sbatch_flags(only_job(found), found.site)
 
 
@@ -120,7 +112,6 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
 
     assert counts(run) == {"user_jobs": 1, "user_cpus": 48, "user_1_gpus": 4}
     assert counts(reference) == {"user_jobs": 1, "user_cpus": reference.shape.cpus_per_node, "user_1_gpus": 1}
-    assert found.site
     most = {name: counter.most for name, counter in all_counters(found.site).items()}
     assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
 
@@ -151,7 +142,6 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
 
 def asked(found: Plan) -> dict[str, Any]:
     """The resources of the plan's one run."""
-    assert found.site
     return shapes.resources(only_job(found), found.site)
 
 
@@ -186,16 +176,15 @@ def test_replicas_on_one_device_share_it_without_nccl(planned: Planned) -> None:
     assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
 
 
-def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Planned) -> None:
-    first = planned({"strategy": "cpu"}).runs[0].id
-    assert planned({"strategy": "cpu"}, site={"account": "other"}).runs[0].id == first
-    assert planned({"strategy": "cpu"}, site={"name": "elsewhere"}).runs[0].id != first
-    assert plan(load({"repeats": 1, "comparisons": [{"strategy": "cpu"}]}), gpus=0).runs[0].id != first
+def test_another_site_with_other_gpus_or_software_is_another_run_and_an_account_or_a_disk_is_none(
+    planned: Planned,
+) -> None:
+    def run_on(**site: Any) -> str:
+        return planned({"strategy": "single_gpu"}, site=site).runs[0].id
 
-
-def test_other_gpus_or_other_software_are_another_run(planned: Planned) -> None:
-    first = planned({"strategy": "single_gpu"}).runs[0].id
-    renamed = {"partitions": [GPU_NODES | {"gpu_name": "h100"}]}
-    assert planned({"strategy": "single_gpu"}, site=renamed).runs[0].id != first
-    assert planned({"strategy": "single_gpu"}, site={"environment": {"mode": "current"}}).runs[0].id != first
-    assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first
+    h100 = [GPU_NODES | {"gpu_name": "h100"}]
+    assert run_on() == run_on(account="other") == run_on(node_disk="/scratch")
+    other = {run_on(name="elsewhere"), run_on(partitions=h100), run_on(environment={"mode": "current"})}
+    assert len(other - {run_on()}) == 3
+    here = plan(load({"repeats": 1, "comparisons": [CPU]}), gpus=0).runs[0].id
+    assert planned(CPU).runs[0].id != here

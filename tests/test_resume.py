@@ -1,7 +1,5 @@
 """Every strategy goes on from its checkpoint bit for bit, and from another one's within rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ from relay.base.files import read_json
 from relay.run_folder.run_chain import read_measured
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
-from relay.spec.run import Run
 from relay.spec.tasks import TaskSpec
 from relay.training.adoption import adopt
 from results_tree import status
@@ -90,16 +87,6 @@ def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case
     assert_same(result(cut), result(uncut.train(forked=True)))
 
 
-def test_what_was_measured_stays_when_the_plan_is_written_again(bench: Bench) -> None:
-    """Each call of the workflow writes it; a segment trained after that has to cut the model as those before."""
-    chain = begun(bench, "results", "pipeline")
-    chain.measured({"call_seconds": {"embed": 0.25}})
-    chain.run.write(chain.declared / "run.json")
-    replace(chain.run, seed=8).write(chain.declared / "run.json")
-    assert read_measured(chain.declared) == {"call_seconds": {"embed": 0.25}}
-    assert Run.read(chain.declared / "run.json").seed == 8
-
-
 # From another strategy, or on another number of devices
 
 
@@ -112,8 +99,11 @@ def module_bench(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> It
         made.kill()
 
 
+Sources = Callable[..., Chain]
+
+
 @pytest.fixture(scope="module")
-def sources(module_bench: Bench) -> Callable[[str, int | None], Chain]:
+def sources(module_bench: Bench) -> Sources:
     """Trains a strategy half way, once: in float64, where rounding hides nothing."""
     made: dict[str, Chain] = {}
 
@@ -154,10 +144,7 @@ def wanted(module_bench: Bench) -> Callable[[TaskSpec], dict[str, Any]]:
     ids=lambda end: f"{end[0]} {end[1]}",
 )
 def test_another_run_goes_on_from_it_within_rounding(
-    sources: Callable[..., Chain],
-    wanted: Callable[[TaskSpec], dict[str, Any]],
-    source: tuple[str, int],
-    target: tuple[str, int],
+    sources: Sources, wanted: Callable[[TaskSpec], dict[str, Any]], source: tuple[str, int], target: tuple[str, int]
 ) -> None:
     """Parameters, the optimizer's state and the losses of the steps still to go are those of one uncut process.
 
@@ -177,9 +164,7 @@ def test_another_run_goes_on_from_it_within_rounding(
 
 
 @pytest.mark.slow
-def test_segments_that_the_other_run_has_done_are_done_without_a_job_and_the_chain_says_from_where(
-    sources: Callable[..., Chain],
-) -> None:
+def test_segments_that_the_other_run_has_done_need_no_job_and_the_chain_says_from_where(sources: Sources) -> None:
     began = sources("cpu", 1)
     chain = began.planned("adopting")
     assert adopt(chain.results, began.run.id, chain.run.id, dry=True) == CUT
@@ -203,7 +188,7 @@ def test_segments_that_the_other_run_has_done_are_done_without_a_job_and_the_cha
 
 
 @pytest.mark.slow
-def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(sources: Callable[..., Chain]) -> None:
+def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(sources: Sources) -> None:
     began = sources("cpu", 1)
     chain = began.planned("damaged")
     adopt(chain.results, began.run.id, chain.run.id)
@@ -214,28 +199,23 @@ def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
+def test_what_does_not_fit_is_one_line(sources: Sources) -> None:
+    began = sources("cpu", 1)
+    for number, (values, told) in enumerate((
         ({"global_batch_size": 16}, "global_batch_size is 16, 8 in run"),
         ({"its": replace(GPT, learning_rate=0.5)}, "task.learning_rate is 0.5, "),
         ({"total_steps": CUT}, f"total_steps is {CUT}, and so far run"),
         ({"total_steps": CUT - 1}, f"no sound checkpoint in .* up to step {CUT - 1}"),
-    ],
-    ids=["batch", "task", "nothing left", "further than the end"],
-)
-def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: dict[str, Any], told: str) -> None:
-    began = sources("cpu", 1)
-    name = "-".join(["unfit", *map(str, values), str(values.get("total_steps"))])
-    chain = began.planned(name, **values)
-    with pytest.raises(UserError, match=rf"^run .*{told}") as caught:
-        adopt(chain.results, began.run.id, chain.run.id)
-    assert "\n" not in str(caught.value)
-    assert not chain.work.exists()
+    )):  # fmt: skip
+        chain = began.planned(f"unfit-{number}", **values)
+        with pytest.raises(UserError, match=rf"^run .*{told}") as caught:
+            adopt(chain.results, began.run.id, chain.run.id)
+        assert "\n" not in str(caught.value)
+        assert not chain.work.exists()
 
 
 @pytest.mark.slow
-def test_the_command_says_what_it_did(sources: Callable[..., Chain], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_did(sources: Sources, capsys: pytest.CaptureFixture[str]) -> None:
     began = sources("cpu", 1)
     chain = began.planned("by-command")
     words = ["--run", chain.run.id, "--results", str(chain.results)]

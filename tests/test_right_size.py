@@ -1,7 +1,5 @@
 """Jobs ask for what finished runs needed, with a margin; jobs that were killed for memory ask for more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,14 +45,12 @@ def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:
 
 def asked(found: Plan, run: Run) -> tuple[int | None, int]:
     job = found.job(run)
-    assert job is not None
     return job.memory_mb, job.minutes
 
 
 def declared(results: Path, run: Run) -> int | None:
     """The memory that a run's jobs find declared, and check against what Slurm granted."""
     job = Job.read(results / "runs" / run.id / "run.json")
-    assert job is not None
     return job.memory_mb
 
 
@@ -67,15 +63,13 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     resources = JobRequests(found).resources(found.runs[1])
     assert (resources["mem_mb"], resources["runtime"]) == (NEEDED_MB, 21)
     printed = " ".join(render(found).split())
-    assert (
-        f"by measurement: cpu (1 proc, 2 threads, resident): {NEEDED_MB} MB (declared: 1800; measured: 300 MiB"
-        in printed
-    )
+    memory = f"{NEEDED_MB} MB (declared: 1800; measured: 300 MiB"
+    assert f"by measurement: cpu (1 proc, 2 threads, resident): {memory}" in printed
     assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
 
 
 @pytest.mark.slow
-def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked_for(
+def test_jobs_have_their_calls_plan_and_a_finished_run_keeps_what_it_asked_for(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made(results)
@@ -114,9 +108,8 @@ def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(re
     assert found.resources(gate)["mem_mb"] == 1800
 
 
-def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_asks_for_no_more_than_a_node_has(results: Path) -> None:
     found = made(results)
-    assert found.site is not None
     (partition, *_) = found.site.partitions
     small = partition.model_copy(update={"memory_mb_per_node": 3000})
     jobs = JobRequests(replace(found, site=found.site.model_copy(update={"partitions": [small]})))

@@ -1,7 +1,5 @@
 """The rules: each names its own parts, and Snakemake's linter finds nothing."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from functools import cached_property

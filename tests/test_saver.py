@@ -1,7 +1,5 @@
 """The ranks of a training save and load together: what one of them meets, all of them know."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

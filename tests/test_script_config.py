@@ -1,7 +1,5 @@
 """A config that names commands: what is planned, and each mistake as one line before anything is queued."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,16 +30,14 @@ def only(**comparison: Any) -> Any:
 
 
 def test_axes_and_options_fill_in_the_command() -> None:
+    """Null is a value of an option, too."""
     command = "torchrun --n={processes_per_node} train.py {batch_per_process} {data_workers} {lr} {seed} {{x}}"
-    asked = {"command": command, "global_batch_size": 64, "devices_per_node": [1, 2], "options": {"lr": [0.1, 0.2]}}
-    asked |= {"data_workers": 3}
-    words = sorted(run.strategy.script.command for run in planned(asked).runs)
-    expected = [
-        ("torchrun", f"--n={count}", "train.py", str(64 // count), "3", lr, "{seed}", "{{x}}")
-        for count in (1, 2)
-        for lr in ("0.1", "0.2")
+    asked = {"command": command, "global_batch_size": 64, "devices_per_node": [1, 2], "options": {"lr": [0.1, None]}}
+    words = sorted(run.strategy.script.command for run in planned(asked | {"data_workers": 3}).runs)
+    values = [(1, "0.1"), (1, "None"), (2, "0.1"), (2, "None")]
+    assert words == [
+        ("torchrun", f"--n={count}", "train.py", str(64 // count), "3", lr, "{seed}", "{{x}}") for count, lr in values
     ]
-    assert words == expected
 
 
 def test_an_option_may_have_the_name_of_what_no_axis_sets() -> None:
@@ -53,19 +49,15 @@ def test_an_option_may_have_the_name_of_what_no_axis_sets() -> None:
             only(command=f"python train.py {{{name}}}", options={name: 7})
 
 
-def test_null_is_a_value_of_an_option() -> None:
-    asked = {"command": "python train.py --a {a}", "options": {"a": [None, "x"]}}
-    assert sorted(run.strategy.script.command[-1] for run in planned(asked).runs) == ["None", "x"]
-
-
 def test_the_files_of_a_command_are_its_script_what_that_imports_and_what_the_command_names() -> None:
     Path("settings.json").write_text("{}")
     Path("not_named.json").write_text("{}")
     script = only(command="python train.py --config=settings.json").strategy.script
     assert (script.file, script.files) == ("train.py", ("helper.py", "settings.json", "train.py"))
-    assert only(command="python -m train").strategy.script.file == "train.py"
-    assert only(command="torchrun -m train").strategy.script.file == "train.py"
-    assert only(command="python -m torch.distributed.run train.py").strategy.script.file == "train.py"
+    for command in ("python -m train", "torchrun -m train", "python -m torch.distributed.run train.py"):
+        assert only(command=command).strategy.script.file == "train.py"
+    linked = only(command="python train.py ./sub", links={"sub": "sub"}).strategy.script  # it may be named then
+    assert linked.files == ("helper.py", "train.py")
 
 
 def test_a_module_comes_with_its_package_and_files_of_one_name_do_not_meet() -> None:
@@ -105,39 +97,26 @@ def test_a_runs_folder_mirrors_the_place_of_all_that_is_named(scripts: Path, mon
     assert len({Path(script.frozen_name(file)).parent for file in script.files}) == 1
 
 
-def test_a_folder_that_is_linked_may_be_named() -> None:
-    script = only(command="python train.py ./sub", links={"sub": "sub"}).strategy.script
-    assert script.files == ("helper.py", "train.py")
-
-
-@pytest.mark.parametrize(
-    ("text", "reported", "chained"),
-    [
-        ("from relay.chain import step\n", True, False),
-        ("from relay.chain import resume\n", True, True),
-        ("from chain import resume\n", False, False),
-    ],
-)
-def test_whether_a_script_is_a_chain(text: str, reported: bool, chained: bool) -> None:
-    Path("train.py").write_text(text)
-    script = only().strategy.script
-    assert (script.reported, script.chained) == (reported, chained)
+def test_whether_a_script_is_a_chain() -> None:
+    found = {}
+    for text in ("from relay.chain import step", "from relay.chain import resume", "from chain import resume"):
+        Path("train.py").write_text(f"{text}\n")
+        script = only().strategy.script
+        found[text.removeprefix("from ")] = (script.reported, script.chained)
+    chains = {"relay.chain import step": (True, False), "relay.chain import resume": (True, True)}
+    assert found == chains | {"chain import resume": (False, False)}
     shutil.copytree(Path(chain.__file__).parent, "chain")  # as a user's copy beside the script
     assert only().strategy.script.reported
 
 
-@pytest.mark.parametrize("name", ["train.py", "helper.py"])
-def test_an_edit_of_the_script_or_of_what_it_imports_is_another_run(name: str) -> None:
-    before = only().id
-    assert only().id == before
-    Path(name).write_text(Path(name).read_text() + "more = 1\n")
-    assert only().id != before
-
-
-def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> None:
-    assert only().id != only(command="python train.py --more").id
-    assert only(links={"data": "sub"}).id != only(links={"data": "train.py"}).id
-    assert only(read={"loss": "loss (.*)"}).id != only().id
+def test_another_command_script_import_or_data_set_is_another_run() -> None:
+    ids = [only(**given).id for given in ({}, {"command": "python train.py --more"}, {"read": {"loss": "loss (.*)"}})]
+    ids += [only(links={"data": name}).id for name in ("sub", "train.py")]
+    assert only().id == ids[0]
+    for name in ("train.py", "helper.py"):
+        Path(name).write_text(Path(name).read_text() + "more = 1\n")
+        ids.append(only().id)
+    assert len({*ids}) == len(ids) == 7
 
 
 @pytest.mark.parametrize(
@@ -147,10 +126,7 @@ def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> Non
         ({"command": "python train.py $HOME"}, "'$HOME' is for a shell"),
         ({"command": "python train.py ./sub"}, "./sub is a folder here, and the command runs in a folder of its own"),
         ({"command": "srun python train.py"}, "leave it out, and give `launcher: srun`"),
-        (
-            {"command": "python train.py {data_worker}"},
-            "placeholder {data_worker} is unknown; did you mean 'data_workers'?",
-        ),
+        ({"command": "python train.py {data_worker}"}, "{data_worker} is unknown; did you mean 'data_workers'?"),
         ({"precision": "bf16"}, "comparisons[0].precision: changes nothing: the command has no {precision}"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
@@ -173,17 +149,13 @@ def test_horovods_processes_are_not_started_where_each_would_train_alone() -> No
     assert len(planned(asked | {"command": "horovodrun -np {world_size} python train.py"}).runs) == 1
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "trained"),
-    [
-        ({}, {"name": "train"}, ["script"]),
-        ({"read": SPEED}, {"read": SPEED}, ["script"]),
-        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 8}, ["script"]),
-        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 4}, ["b", "train"]),
-    ],
-)
-def test_programs_without_a_common_measure_have_an_answer_each(
-    first: dict[str, Any], second: dict[str, Any], trained: list[str]
-) -> None:
-    made = planned({"command": "python train.py", **first}, {"command": "python train.py", "name": "b", **second}).runs
-    assert sorted({run.task.name for run in made}) == trained
+def test_programs_without_a_common_measure_have_an_answer_each() -> None:
+    eight, four = ({"read": STEP, "global_batch_size": size} for size in (8, 4))
+    for first, second, trained in (
+        ({}, {"name": "train"}, {"script"}),
+        ({"read": SPEED}, {"read": SPEED}, {"script"}),
+        (eight, eight, {"script"}),
+        (eight, four, {"b", "train"}),
+    ):
+        command = {"command": "python train.py"}
+        assert {run.task.name for run in planned(command | first, command | {"name": "b"} | second).runs} == trained

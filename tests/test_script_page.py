@@ -1,13 +1,12 @@
 """The page of scripts that are measured as they stand: its script, its config with a repeat less, its command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,14 +20,8 @@ def typed(folder: Path, text: str) -> str:
     """What the page's command prints, for a project that is installed elsewhere."""
     words = [word.replace("RELAY/.venv/bin/", f"{Path(sys.executable).parent}/") for word in shlex.split(text)]
     words = [word.replace("RELAY", str(ROOT)) for word in words]
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"COLUMNS": "80"},
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(words, cwd=folder, env=os.environ | {"COLUMNS": "80"}, **pipes)
     assert done.returncode == 0, done.stdout
     return done.stdout
 

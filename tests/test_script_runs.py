@@ -1,7 +1,5 @@
 """Commands as their jobs run them: what they find, what is recorded, and how each of them may end."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -34,6 +32,7 @@ SPEAKING = """
         print(f"epoch {epoch} loss {1 / (epoch + 1)} acc {20 * epoch} % {1000 * (epoch + 1)} img/s")
 """
 RANK = "int(__import__('os').environ['RANK'])"
+LATER = f"import sys, time\ntime.sleep({RANK})\nsys.exit(3 * ({RANK} == 1))\n"  # rank 1 fails
 READ = {"samples_per_second": "([0-9.]+) img/s", "loss": "loss ([0-9.]+)", "accuracy": "acc ([0-9.]+)"}
 
 
@@ -46,20 +45,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "x").write_text("42")
-    (tmp_path / "some.json").write_text("{}")
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "beside").write_text("7")
-    (tmp_path / "above.txt").write_text("8")
-    made = commanded(
-        SPEAKING,
-        "python sub/train.py --config=some.json --seed {seed} above.txt",
-        links={"data": "set", "sub": "sub", "../up/data": "set"},
-        read=READ,
-        cpus_per_task=2,
-        threads=1,
-    )
+    for name, text in {"set/x": "42", "some.json": "{}", "sub/beside": "7", "above.txt": "8"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = "python sub/train.py --config=some.json --seed {seed} above.txt"
+    links = {"data": "set", "sub": "sub", "../up/data": "set"}
+    made = commanded(SPEAKING, command, links=links, read=READ, cpus_per_task=2, threads=1)
     status, printed = made.run()
     assert status == 0, printed
     assert made.places.folder / tmp_path.name == made.folder, "a folder above, for what lies above"
@@ -90,17 +81,11 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
         ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3: almost\n| almost"]),
         ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
         ("from relay.chain import step\n", {}, ["it ended with status 0 without a single step"]),
-        (
-            f"import sys, time\ntime.sleep({RANK})\nsys.exit(3 * ({RANK} == 1))\n",
-            {"launcher": "direct", "devices_per_node": 2},
-            ["the command ended with status 3"],
-        ),
+        (LATER, {"launcher": "direct", "devices_per_node": 2}, ["the command ended with status 3"]),
     ],
     ids=["its status", "no match", "no step", "a rank after the others have ended"],
 )
-def test_a_command_that_fails_is_told_once_and_not_tried_again(
-    script: str, comparison: dict[str, Any], told: list[str]
-) -> None:
+def test_a_command_that_fails_is_told_and_not_tried_again(script: str, comparison: dict[str, Any], told: Any) -> None:
     made = commanded(script, **{"command": "python train.py", **comparison})
     status, printed = made.run()
     assert status == 1, printed
@@ -171,9 +156,7 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: si
 
 
 @pytest.mark.slow
-def test_what_a_command_leaves_behind_ends_with_it_and_what_it_writes_beside_itself_is_warned_of(
-    tmp_path: Path,
-) -> None:
+def test_what_a_command_leaves_behind_ends_with_it_and_what_it_writes_elsewhere_is_warned_of(tmp_path: Path) -> None:
     place = tmp_path / "out.txt"
     made = commanded(
         "import subprocess, sys\n"
@@ -271,16 +254,9 @@ def test_what_a_script_under_srun_may_read_is_there_for_every_launcher_without_s
     shape: dict[str, Any] = {"devices_per_node": gpus or 2, "cpus_per_task": 2, "launcher": launcher}
     run = only({"command": "python train.py", **shape}, device="cuda" if gpus else "cpu", gpus=gpus)
     found = variables(run, Here.of(run, {}), Path("work"), 1, {})
-    of_pages = {
-        "GPUS_PER_NODE": str(gpus),
-        "SLURM_GPUS_ON_NODE": str(gpus),
-        "SLURM_CPUS_PER_TASK": "2",
-        "SLURM_NNODES": "1",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_JOB_NODELIST": socket.gethostname(),
-        "SLURM_SUBMIT_DIR": str(Path.cwd()),
-        "SLURM_TMPDIR": tempfile.gettempdir(),
-    }
+    of_pages = {"GPUS_PER_NODE": str(gpus), "SLURM_GPUS_ON_NODE": str(gpus), "SLURM_CPUS_PER_TASK": "2"}
+    of_pages |= {"SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": socket.gethostname()}
+    of_pages |= {"SLURM_SUBMIT_DIR": str(Path.cwd()), "SLURM_TMPDIR": tempfile.gettempdir()}
     if launcher == "direct":  # a process of its own for each
         of_pages |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
         of_pages |= {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}

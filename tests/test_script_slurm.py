@@ -1,7 +1,5 @@
 """Scripts as they stand on a Slurm cluster: over two nodes by torchrun and by srun, and as a chain of short jobs."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path
@@ -16,6 +14,7 @@ from relay.run_folder.results_folder import check_layout
 from results_tree import rows
 from slurm_runs import planned_there, site_file, slurm_snakemake
 
+ONCE: dict[str, Any] = {"device": "cpu", "repeats": 1, "runtime_minutes": 10}
 TRAIN = """
     import os
     import socket
@@ -58,16 +57,6 @@ CHAIN = """
 """
 
 
-def measured(
-    cluster: MiniSlurm, folder: Path, comparisons: list[dict[str, Any]], **config: Any
-) -> list[dict[str, str]]:
-    """The rows of the comparison of commands, run on the cluster."""
-    asked = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons, **config}
-    status, printed = slurm_snakemake(cluster, folder, asked, site=site_file(folder))
-    assert status == 0, printed
-    return rows(folder / "results")
-
-
 def folders(results: Path) -> list[Path]:
     return sorted((results / "checkpoints").glob("*/folder"))
 
@@ -90,14 +79,12 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
     read = {"step": "step ([0-9]+)", "loss": "loss ([0-9.]+)"}
     common = {"read": read, "nodes": 2, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1}
     common |= {"global_batch_size": 64}
-    found = measured(
-        cluster,
-        tmp_path,
-        [
-            {"command": "torchrun train.py", "name": "by-torchrun", **common},
-            {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common},
-        ],
-    )
+    by_torchrun = {"command": "torchrun train.py", "name": "by-torchrun", **common}
+    by_srun = {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common}
+    config = ONCE | {"comparisons": [by_torchrun, by_srun]}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
+    assert status == 0, printed
+    found = rows(tmp_path / "results")
     assert [(row["status"], row["world_size"], bool(row["unproven"])) for row in found] == [("done", "4", True)] * 2
     assert all(float(row["samples_per_second"]) > 0 for row in found)
     for folder in folders(tmp_path / "results"):
@@ -118,8 +105,7 @@ def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(textwrap.dedent(CHAIN))
-    config: dict[str, Any] = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "right_size": False}
-    config |= {"comparisons": [{"command": "python train.py", "name": "long"}]}
+    config = ONCE | {"right_size": False, "comparisons": [{"command": "python train.py", "name": "long"}]}
     site = site_file(tmp_path)
     seen(planned_there(config, site))
     status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site)

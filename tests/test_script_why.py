@@ -1,7 +1,5 @@
 """Why a command failed, as its user is told: the error that counts of its output, and what helps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -23,10 +21,7 @@ LOST = "torch.distributed.DistBackendError: [gloo/transport/tcp/pair.cc:534] Con
         (f"{TRACEBACK}KeyError: 'a'\n\nDuring handling of it:\n\n{TRACEBACK}my.Own: it is b\n", "my.Own: it is b"),
         (f"{TRACEBACK}ValueError: the cause\n{TRACEBACK}{LOST}\n", "ValueError: the cause"),
         ("".join(f"[rank1]: {line}\n" for line in f"{TRACEBACK}ValueError: x".splitlines()), "ValueError: x"),
-        (
-            "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x",
-            "train.py: error: unrecognized arguments: --x",
-        ),
+        ("usage: train.py [-h]\ntrain.py: error: no such argument: --x", "train.py: error: no such argument: --x"),
         ("step 1\nrun.sh: line 2: gpt: command not found\n", "run.sh: line 2: gpt: command not found"),
         ("loss 3.1\nalmost\n", ""),
     ],

@@ -1,7 +1,5 @@
 """The self-test: it knows every strategy, tells wrong from right, and ends in one page whatever has failed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -54,22 +52,18 @@ def test_gates_of_further_configs_come_with_what_they_need_and_change_nothing_of
 # What is right
 
 
-@pytest.mark.parametrize(
-    ("name", "ended", "right"),
-    [
+def test_a_fault_has_to_be_named_and_tried_again_only_where_that_helps() -> None:
+    killed = "its processes were killed (status 1)"
+    for name, ended, right in (
         ("own_error", Ending(FAULT, "own_error failed: ValueError: planted by the self-test"), True),
-        ("own_error", Ending(INTERRUPTED, "own_error: its processes were killed (status 1)"), False),
+        ("own_error", Ending(INTERRUPTED, f"own_error: {killed}"), False),
         ("own_error", Ending(FAULT, "own_error failed: RuntimeError: something else"), False),
-        ("killed_peer", Ending(INTERRUPTED, "killed_peer: its processes were killed (status 1)"), True),
+        ("killed_peer", Ending(INTERRUPTED, f"killed_peer: {killed}"), True),
         ("killed_peer", Ending(FAULT, "killed_peer failed: its processes were killed"), False),
-        ("duplicate_gpu", Ending(INTERRUPTED, "duplicate_gpu: its processes were killed (status 1)"), False),
+        ("duplicate_gpu", Ending(INTERRUPTED, f"duplicate_gpu: {killed}"), False),
         ("hang", None, False),
-    ],
-)
-def test_a_fault_has_to_be_named_and_tried_again_only_where_that_helps(
-    name: str, ended: Ending | None, right: bool
-) -> None:
-    assert judged(FAULTS[name], ended)[0] == right
+    ):
+        assert judged(FAULTS[name], ended)[0] == right, (name, ended)
 
 
 def test_a_killed_run_has_to_have_the_uncut_ones_result() -> None:
@@ -86,10 +80,10 @@ def test_a_killed_run_has_to_have_the_uncut_ones_result() -> None:
 # The page
 
 
-@pytest.mark.parametrize(("ok", "outcome"), [(True, "worked"), (False, "failed")])
-def test_a_part_is_as_its_record_says(tmp_path: Path, ok: bool, outcome: str) -> None:
-    write_json(tmp_path / f"selftest/{RESUME}/run-1.json", {"ok": ok, "told": "as it was", "seconds": 1.0})
-    assert Records(tmp_path, {"run-1": "a run"}).of_own_part(RESUME, "run-1", None).outcome == outcome
+def test_a_part_is_as_its_record_says(tmp_path: Path) -> None:
+    for ok, outcome in ((True, "worked"), (False, "failed")):
+        write_json(tmp_path / f"selftest/{RESUME}/run-1.json", {"ok": ok, "told": "as it was", "seconds": 1.0})
+        assert Records(tmp_path, {"run-1": "a run"}).of_own_part(RESUME, "run-1", None).outcome == outcome
 
 
 # All of it

@@ -1,6 +1,4 @@
-"""What is in the processes of a sharded strategy: scalars, drift, overflows; and the same on pretended GPUs."""
-
-from __future__ import annotations
+"""What is in the processes of a sharded strategy: scalars, drift, overflows; on pretended GPUs; its options' gates."""
 
 from dataclasses import replace
 from math import isnan
@@ -13,16 +11,17 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from any_models import Scaled
+from gate_parts import judged, named
+from gate_runs import Gates
 from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay.process.ranks import Ranks
-from relay.spec.tasks import TaskSpec
 from relay.strategies import _sharded
 from relay.strategies._clipping import local
 from relay.strategies.base import Strategy
 from relay.strategies.tensor_parallel import whole
 from relay.task import batches
-from sharded import SAMPLES, batch, built, of_task, prepared
+from sharded import FP64, GPT, MOE, SAMPLES, batch, built, of_task, prepared
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +60,6 @@ def _drifting(ranks: Ranks, folder: Path) -> None:
     def uneven(self: Strategy, loss: torch.Tensor) -> None:
         backward(self, loss)
         for parameter in self.model.parameters():
-            assert parameter.grad is not None
             gradient = local(parameter.grad)
             gradient += 1e-3 * (ranks.rank % 2)
 
@@ -81,7 +79,6 @@ def test_what_is_whole_on_every_tensor_rank_stays_the_same_on_all(tmp_path: Path
 def _overflow(ranks: Ranks, folder: Path) -> None:
     task = of_task("gpt-tiny", folder, "fp16")
     strategy = built("tensor_parallel", ranks, task)
-    assert strategy.scaler is not None
     given = batch(task, strategy)
     strategy.train_step(given)
     before, scale = strategy.whole_model(), strategy.scaler.get_scale()
@@ -108,16 +105,16 @@ def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) ->
 
 # What shards, cuts or replicates a model, on pretended GPUs: it computes, saves and loads there what it does on CPUs
 
-GPT = spec("gpt-tiny", depth=2, heads=2, global_batch_size=SAMPLES)
+SHORT = spec("gpt-tiny", depth=2, heads=2, global_batch_size=SAMPLES)
 STRATEGIES = (
-    ("fsdp", 2, GPT, {"offload": True}, "fp16"),
-    ("fsdp_tensor_parallel", 4, GPT, {}, "fp64"),
-    ("pipeline", 2, GPT, {"micro_batches": 2}, "fp16"),
+    ("fsdp", 2, {"offload": True}, "fp16"),
+    ("fsdp_tensor_parallel", 4, {}, "fp64"),
+    ("pipeline", 2, {"micro_batches": 2}, "fp16"),
 )
 
 
-def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], precision: str, folder: Path) -> None:
-    task = bound(its, precision, folder / data_of(its, folder).directory_name)
+def _as_plain(ranks: Ranks, name: str, options: dict[str, Any], precision: str, folder: Path) -> None:
+    task = bound(SHORT, precision, folder / data_of(SHORT, folder).directory_name)
     strategy = built(name, ranks, task, **options)
     given = batches.moved(batch(task, strategy), ranks.device)
     losses = [strategy.train_step(given)]
@@ -130,21 +127,20 @@ def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], p
     assert {tensor.device for tensor in batches.leaves(strategy.predict(given))} <= {ranks.device}
     told = [each for each in ranks.gather([loss.item() for loss in losses]) if not isnan(each[0])]
     plain = built("cpu", replace(ranks, devices=(torch.device("cpu"),)), task)
+    both = (strategy, plain)
     expected = [plain.train_step(task.example(SAMPLES)).item() for _ in losses]
     near = {"rel": 1e-9, "abs": 1e-12} if precision == "fp64" else {"rel": 0.02, "abs": 0.02}
     assert [sum(step) / len(told) for step in zip(*told, strict=True)] == pytest.approx(expected, **near)
-    sums = [
-        {key: tensor.double().sum().item() for key, tensor in each.whole_model().items()} for each in (strategy, plain)
-    ]
-    assert sums[0] == pytest.approx(sums[1], **near) or ranks.rank > 0
+    mine, its = ({key: tensor.double().sum().item() for key, tensor in each.whole_model().items()} for each in both)
+    assert mine == pytest.approx(its, **near) or ranks.rank > 0
 
 
-@pytest.mark.parametrize(("name", "processes", "its", "options", "precision"), STRATEGIES)
+@pytest.mark.parametrize(("name", "processes", "options", "precision"), STRATEGIES)
 def test_what_shards_or_cuts_a_model_trains_it_on_gpus_as_one_process_on_a_cpu_does(
-    name: str, processes: int, its: TaskSpec, options: dict[str, Any], precision: str, tmp_path: Path
+    name: str, processes: int, options: dict[str, Any], precision: str, tmp_path: Path
 ) -> None:
-    data_of(its, tmp_path)
-    spawned(_as_plain, processes, name, its, options, precision, tmp_path, gpus=processes)
+    data_of(SHORT, tmp_path)
+    spawned(_as_plain, processes, name, options, precision, tmp_path, gpus=processes)
 
 
 def test_a_mesh_over_gloo_does_not_bring_nccl() -> None:
@@ -154,3 +150,47 @@ def test_a_mesh_over_gloo_does_not_bring_nccl() -> None:
 
 def _of_all(ranks: Ranks) -> None:
     assert ranks.mesh(2).get_group() is dist.group.WORLD
+
+
+# Sharded strategies equal the reference in the precisions and with the options of their own.
+
+
+def cell(strategy: str, *given: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """A gate to run: what `gate_runs.planned` takes; in float64 where nothing else is said."""
+    merged = {"strategy": strategy, **FP64}
+    for values in given:
+        merged |= values
+    return merged | ({"options": options} if options else {})
+
+
+BF16, FP16 = {"precision": "bf16"}, {"precision": "fp16"}
+RECOMPUTED, LAST = {"activation_checkpointing": True}, {"channels_last": True}
+CELLS = {
+    2: [
+        cell("fsdp", LAST),
+        cell("fsdp", GPT, offload=True),
+        cell("fsdp", GPT, RECOMPUTED, BF16, mixed_precision=True),
+        cell("fsdp", FP16, mixed_precision=True),
+        cell("tensor_parallel", GPT, RECOMPUTED, BF16),
+        cell("tensor_parallel", GPT, FP16, loss_parallel=True),
+        cell("expert_parallel", MOE, RECOMPUTED, BF16),
+        cell("expert_parallel", MOE, FP16),
+    ],
+    4: [
+        cell("fsdp", GPT, replicas=2, offload=True, reshard_after_forward=False),
+        cell("tensor_parallel", loss_parallel=True),  # ten classes over four ranks
+        cell("fsdp_tensor_parallel", MOE),
+        cell("fsdp_tensor_parallel", GPT, FP16),
+    ],
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("world_size", CELLS)
+def test_it_trains_what_the_reference_trains(gates: Gates, world_size: int, tmp_path: Path) -> None:
+    """Only this puts sharding strategies with these options and precisions through a gate."""
+    verdicts = judged(gates, CELLS[world_size], world_size, tmp_path)
+    assert {name: verdict["problems"] for name, verdict in verdicts.items()} == {
+        named(each): [] for each in CELLS[world_size]
+    }

@@ -1,7 +1,5 @@
 """On a real Slurm: every strategy from its gate to the report, whole nodes, broken nodes, and tasks that jobs see."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -52,27 +50,23 @@ ELSEWHERE = {"ddp"}  # in `test_slurm.py`
 ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
 
 
+TRAINED = {"dense": GPT | {"comparisons": EACH}, "experts": {"task": "gpt-moe-tiny", "comparisons": EXPERTS}}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "config",
-    [SHORT | GPT | {"comparisons": EACH}, SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}],
-    ids=["dense", "experts"],
-)
-def test_every_strategy_goes_through_gate_and_training(
-    cluster: MiniSlurm, tmp_path: Path, config: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("model", TRAINED)
+def test_every_strategy_goes_through_gate_and_training(cluster: MiniSlurm, tmp_path: Path, model: str) -> None:
     """The only whole run of these strategies as Slurm's jobs, and of spot checks there."""
-    site = site_file(tmp_path)
+    site, config = site_file(tmp_path), SHORT | TRAINED[model]
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
     assert status == 0, printed
     found = {row["strategy"]: row for row in rows(tmp_path / "results")}
     ran = {name for name in found if name not in ON_GPUS}
-    assert {name: found[name]["status"] for name in ran} == dict.fromkeys(ran, "done")
-    assert {name: found[name]["equivalent"] for name in ran} == dict.fromkeys(ran, "true")
+    told = {name: (found[name]["status"], found[name]["equivalent"]) for name in ran}
+    assert told == dict.fromkeys(ran, ("done", "true"))
     for name in set(found) & ON_GPUS:
-        assert found[name]["status"] == "skipped"
-        assert "needs a GPU" in found[name]["reason"]
+        assert (found[name]["status"], "needs a GPU" in found[name]["reason"]) == ("skipped", True)
     summaries = [*(tmp_path / "results/runs").glob("*/summary.json")]
     assert len(summaries) == len(ran)
     for path in summaries:
@@ -108,22 +102,6 @@ def test_no_strategy_is_left_out() -> None:
 # On a real Slurm cluster: jobs without a request for memory, GPUs by --gres, whole nodes
 
 
-def looked(
-    cluster: MiniSlurm, folder: Path, config: dict[str, Any], site: Path
-) -> tuple[list[dict[str, str]], list[dict[str, Any]], str]:
-    """The jobs of a call of `snakemake preflight`, what their ranks collected, and what was printed."""
-    before = {job["JobId"] for job in cluster.jobs()}
-    status, printed = slurm_snakemake(cluster, folder, config, "preflight", "--retries", "0", site=site)
-    # The cluster's GPUs are no real ones, so that a look at them fails.
-    assert status == (1 if config["device"] == "cuda" else 0), printed
-    jobs = [job for job in cluster.jobs() if job["JobId"] not in before and "Comment" in job]
-    collected = [
-        json.loads((folder / f"results/preflight/{name}/collected.json").read_text())
-        for name in planned_there(config, site).preflights
-    ]
-    return jobs, collected, printed
-
-
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.timeout(600)
@@ -136,7 +114,11 @@ def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pyte
         site = site_file(folder, partitions=partitions, cpus_per_gpu=1, gpu_request="gres", node_disk="/tmp")
         by_srun = DDP | {"launcher": "srun"}
         config = {"repeats": 1, "runtime_minutes": 10, "device": "cuda", "comparisons": [by_srun]}
-        (job,), (told,), printed = looked(cluster, folder, config, site)
+        status, printed = slurm_snakemake(cluster, folder, config, "preflight", "--retries", "0", site=site)
+        (job,) = [job for job in cluster.jobs() if "Comment" in job]
+    assert status == 1, printed  # the cluster's GPUs are no real ones, so that a look at them fails
+    (name,) = planned_there(config, site).preflights
+    told = json.loads((folder / f"results/preflight/{name}/collected.json").read_text())
     assert (job["NumTasks"], job["NumCPUs"]) == ("2", "8")
     assert job["TresPerNode"].endswith("gpu:fake:4")
     assert "MinMemoryNode" not in job  # the cluster gives a default for each CPU

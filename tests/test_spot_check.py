@@ -1,7 +1,5 @@
 """Spot checks: one process computes what a run recorded; what they find of wrong runs, and the job that makes them."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ pytest_plugins = ["chain_runs"]
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
 # ResNet's blocks with BatchNorm, and a GPT with experts; both narrow.
 NORMALISED = spec("resnet18-tiny", global_batch_size=8, width=4, train_count=301, test_count=77)
+DIGITS = spec("lenet-digits")
 
 
 def of(strategy: str, ranks: int = 2, **options: Any) -> dict[str, Any]:
@@ -36,12 +35,23 @@ def of(strategy: str, ranks: int = 2, **options: Any) -> dict[str, Any]:
     return {"strategy": strategy, "launcher": "torchrun", "devices_per_node": ranks, "options": options}
 
 
+def found_of(chain: Chain) -> dict[str, Any]:
+    """What is found of the run, once it is trained."""
+    (found,) = verdict(chain.train(forked=True))
+    return found
+
+
+def passed(chain: Chain) -> dict[str, Any]:
+    """The same, which has nothing against it."""
+    found = found_of(chain)
+    assert found["status"] == "passed", found
+    return found
+
+
 @pytest.mark.slow
 def test_dropout_is_drawn_again_as_it_was(bench: Bench) -> None:
     values = of("pipeline_ddp", 4, stages=2, schedule="gpipe", micro_batches=2)
-    chain = bench.chain("run", **SHORT, **values).train(forked=True)
-    (found,) = verdict(chain)
-    assert found["status"] == "passed", found
+    found = passed(chain := bench.chain("run", **SHORT, **values))
     assert len(found["spots"]) == len(set(kept(chain).spots))
     assert max(figures(found, "update")) < 2e-6  # of 2e-5 allowed: other masks would change all of it
     assert states(chain.work) == []
@@ -49,10 +59,7 @@ def test_dropout_is_drawn_again_as_it_was(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_a_run_is_computed_again_in_its_own_precision_and_parts(bench: Bench) -> None:
-    values = of("ddp", accumulation=2)
-    chain = bench.chain("run", spec("lenet-digits"), precision="bf16", **SHORT, **values).train(forked=True)
-    (found,) = verdict(chain)
-    assert found["status"] == "passed", found
+    found = passed(bench.chain("run", DIGITS, precision="bf16", **SHORT, **of("ddp", accumulation=2)))
     assert max(figures(found, "update")) <= 5e-3
 
 
@@ -114,7 +121,6 @@ def test_a_run_without_records_or_with_a_damaged_state_is_not_checked(bench: Ben
 
 # Spot checks of runs whose faults show after the watched steps, or that leave little to compare
 
-DIGITS = spec("lenet-digits")
 # A hundredth of the steps follow a stretch.
 LONG = {"total_steps": 400, "evaluate_every_steps": 400, "checkpoint_minutes": 10.0}
 SPOTS = (Spot("random step", 30, 32), Spot("end", 398, 400))
@@ -145,11 +151,6 @@ OVERFLOWS = """return super().train_step(batch)
     def unused(self, batch):"""
 
 
-def found_of(chain: Chain) -> dict[str, Any]:
-    (found,) = verdict(chain.train(forked=True))
-    return found
-
-
 @pytest.mark.slow
 def test_a_fault_that_shows_a_few_steps_after_each_save(bench: Bench) -> None:
     chain = begun(bench.chain("run", DIGITS, **LONG, **bench.strategy("later", LATER)), *SPOTS)
@@ -171,8 +172,7 @@ def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench) -> None:
 @pytest.mark.slow
 def test_statistics_of_right_replicas(bench: Bench) -> None:
     """Under DDP they begin each step with the first one's."""
-    found = found_of(begun(bench.chain("run", NORMALISED, **SHORT, **of("ddp")), *AWAY))
-    assert found["status"] == "passed", found
+    found = passed(begun(bench.chain("run", NORMALISED, **SHORT, **of("ddp")), *AWAY))
     assert max(figures(found, "statistics of replicas")) < 3e-6
 
 
@@ -197,13 +197,30 @@ def of_folder(name: str) -> dict[str, Any]:
     return {"strategy": name, "strategy_file": str(FOLDER / f"{name}.py")}
 
 
-def problems(bench: Bench, spec: TaskSpec = DIGITS, **values: Any) -> str:
-    """What the spot check has against a run, all in one text; its states stay."""
-    chain = bench.chain("run", spec, **OF_TWELVE | values).train(forked=True)
-    (found,) = verdict(chain)
+WRONG: dict[str, tuple[TaskSpec, dict[str, Any], str]] = {
+    "an evaluation of averaged parameters, which begins after the gate": (
+        DIGITS,
+        of_folder("unseen_evaluation_averaged") | {"total_steps": 30, "evaluate_every_steps": 30},
+        "end, steps 29 to 30: test loss differs from one plain process's by ",
+    ),
+    "a diverged training whose losses are told as finite": (
+        replace(DIGITS, learning_rate=1e12),
+        of_folder("unseen_infinite_skipped"),
+        "one plain process's loss is not finite there, the run recorded finite ones",
+    ),
+    "gradients that are sent as fp16": (DIGITS, of("ddp", compression="fp16"), "update differ"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_run_is_told_and_its_states_stay(bench: Bench, wrong: str) -> None:
+    spec, values, told = WRONG[wrong]
+    found = found_of(chain := bench.chain("run", spec, **OF_TWELVE | values))
     assert found["status"] == "failed", found
     assert states(chain.work)
-    return "\n".join(found["problems"])
+    assert told in (problems := "\n".join(found["problems"]))
+    assert ("update" in problems) is (told == "update differ")
 
 
 @pytest.mark.slow
@@ -216,30 +233,8 @@ def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_of_averaged_parameters_which_begins_after_the_gate(bench: Bench) -> None:
-    told = problems(bench, **of_folder("unseen_evaluation_averaged"), total_steps=30, evaluate_every_steps=30)
-    assert "end, steps 29 to 30: test loss differs from one plain process's by " in told
-    assert "update" not in told
-
-
-@pytest.mark.slow
-def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> None:
-    diverging = replace(DIGITS, learning_rate=1e12)
-    told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
-    assert "one plain process's loss is not finite there, the run recorded finite ones" in told
-
-
-@pytest.mark.slow
-def test_gradients_that_are_sent_as_fp16(bench: Bench) -> None:
-    declared = {"strategy": "ddp", "options": {"compression": "fp16"}, **TWO}
-    assert "update differ" in problems(bench, **declared)
-
-
-@pytest.mark.slow
 def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
-    declared = {"strategy": "ddp", "options": {"compression": "fp16"}, "lossy": {"compression": 2e-3}, **TWO}
-    (found,) = verdict(bench.chain("run", DIGITS, **OF_TWELVE, **declared).train(forked=True))
-    assert found["status"] == "passed", found
+    passed(bench.chain("run", DIGITS, **OF_TWELVE, **of("ddp", compression="fp16"), lossy={"compression": 2e-3}))
 
 
 @pytest.mark.slow

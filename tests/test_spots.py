@@ -1,11 +1,8 @@
 """Which steps of a run are drawn for its spot checks, and what becomes of them when jobs are killed. Without torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -77,11 +74,11 @@ def test_what_can_no_longer_be_met_is_told_and_the_last_steps_that_are_left_are_
     assert found.missed[0].startswith("hop:")
 
 
-@pytest.mark.parametrize("text", ["", '{"spots": 3}'])
-def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_none(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "spots.json").write_text(text)
-    assert Spots.read(tmp_path) is None
+    for text in ("", '{"spots": 3}'):
+        (tmp_path / FOLDER / "spots.json").write_text(text)
+        assert Spots.read(tmp_path) is None
 
 
 # The states that real trainings keep for their spot checks: over jobs that end, are killed, or start anew
@@ -95,13 +92,6 @@ def planned(chain: Chain, *spots: Spot) -> Chain:
     told = {"generation": "first", "code": "", "strategy_source": "", "adopted_from": None, "attempts": []}
     write_json(chain.work / "chain.json", told)
     Spots(list(spots)).write(chain.work)
-    return chain
-
-
-def asked(chain: Chain, **values: Any) -> Chain:
-    """The same chain with other spot checks."""
-    chain.run = replace(chain.run, spot_checks=SpotChecks(**values))
-    chain.run.write(chain.declared / "run.json")
     return chain
 
 
@@ -149,5 +139,7 @@ def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
 @pytest.mark.slow
 def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
     with_spots = bench.chain("with", **SHORT).train(forked=True)
-    without = asked(bench.chain("without", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)
-    assert kept_losses(with_spots.work) == kept_losses(without.work)
+    without = bench.chain("without", **SHORT)
+    without.run = replace(without.run, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+    without.run.write(without.declared / "run.json")
+    assert kept_losses(with_spots.work) == kept_losses(without.train(forked=True).work)

@@ -1,7 +1,5 @@
 """What a stack needs of a node: environment modules, and versions of torch, Python and packages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,19 @@ LIGHTNING = {"strategy": "lightning_ddp", "devices_per_node": 2}
 MODULES = {"lightning": ["cuda/12.2", "gcc"], "libtorch": ["cmake"]}
 
 
-def environment(found: Plan, specification: Any) -> dict[str, Any]:
-    job = found.job(specification)
-    assert job is not None
-    return dict(job.environment)
+def modules_of(found: Plan, specification: Any) -> list[str]:
+    return found.job(specification).environment["stack_modules"]
 
 
 def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
     site = site_in(tmp_path, modules=["python/3.11"], stack_modules=MODULES, environment={"mode": "modules"})
     found = planned(CPU, LIGHTNING, site=site, device="cpu")
     (plain,), (further,) = found.runs_of("cpu"), found.runs_of("lightning_ddp")
-    assert environment(found, plain)["stack_modules"] == []
-    assert environment(found, further)["stack_modules"] == ["cuda/12.2", "gcc"]
-    assert environment(found, found.gates[found.gate(further)])["stack_modules"] == ["cuda/12.2", "gcc"]
-    assert environment(found, found.preflights[found.preflight(further)])["stack_modules"] == ["cuda/12.2", "gcc"]
+    assert modules_of(found, plain) == []
+    for each in (further, found.gates[found.gate(further)], found.preflights[found.preflight(further)]):
+        assert modules_of(found, each) == ["cuda/12.2", "gcc"]
     (program,) = found.libtorch.values()
-    assert environment(found, program)["stack_modules"] == ["cmake"]
+    assert modules_of(found, program) == ["cmake"]
 
 
 def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,20 +45,11 @@ def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
 # What a strategy needs of torch, Python and its stack's packages: the planner skips, preflight stops
 
 
-@pytest.mark.parametrize(
-    ("found", "lacks"),
-    [
-        ({"deepspeed": "0.14.5+site"}, []),
-        ({"deepspeed": "0.14.4"}, ["needs deepspeed >=0.14.5,<0.20, has deepspeed 0.14.4"]),
-        ({"deepspeed": "0.20.0"}, ["needs deepspeed >=0.14.5,<0.20, has deepspeed 0.20.0"]),
-        ({"deepspeed": None}, ["needs deepspeed >=0.14.5,<0.20, has none"]),
-    ],
-)
-def test_a_version_is_asked_for_without_its_label(found: dict[str, str | None], lacks: list[str]) -> None:
-    assert list(versions.lacking(["deepspeed>=0.14.5,<0.20"], found)) == lacks
-
-
-def test_one_of_several_will_do() -> None:
+def test_a_version_is_asked_for_without_its_label_and_one_of_several_will_do() -> None:
+    asked = "needs deepspeed >=0.14.5,<0.20, has"
+    assert list(versions.lacking(["deepspeed>=0.14.5,<0.20"], {"deepspeed": "0.14.5+site"})) == []
+    for found, has in (("0.14.4", "deepspeed 0.14.4"), ("0.20.0", "deepspeed 0.20.0"), (None, "none")):
+        assert list(versions.lacking(["deepspeed>=0.14.5,<0.20"], {"deepspeed": found})) == [f"{asked} {has}"]
     either = "lightning|pytorch-lightning"
     assert list(versions.lacking([either], {"pytorch-lightning": "2.5.1"})) == []
     assert list(versions.lacking([either], {})) == ["needs lightning or pytorch-lightning, has none"]
@@ -79,12 +65,16 @@ def test_a_ready_site_names_what_each_stack_needs(name: str) -> None:
         assert list(versions.lacking(by_name, there)) == [], strategy
 
 
+def first(check: Any, run: dict[str, Any], **rank: Any) -> Any:
+    """The first finding of a check on one rank of a node."""
+    ranks = [{"rank": 0, "node": "n1", **rank}]
+    return next(check(Facts({"run": run, "job": None, "ranks": ranks, "allreduce": [], "complete": True})), None)
+
+
 def test_preflight_stops_where_the_environment_lacks_it() -> None:
     def found(**there: str | None) -> Any:
-        rank = {"rank": 0, "node": "n1", "python": "/env/bin/python", "packages": there | {"numpy": "2.0"}}
         run = {"node_needs": ["package deepspeed>=0.14.5,<0.20", "node_disk"], "stack": "deepspeed-0123456789ab"}
-        facts = Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True})
-        return next(packages(facts), None)
+        return first(packages, run, python="/env/bin/python", packages=there | {"numpy": "2.0"})
 
     assert found(deepspeed="0.19.8") is None
     stopped = found(deepspeed=None)
@@ -108,13 +98,9 @@ def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
 
 def test_preflight_stops_what_the_node_is_too_old_for() -> None:
     def found(torch: str, *needs: str) -> Any:
-        rank = {"rank": 0, "node": "n1", "torch": {"version": torch}, "python_version": "3.11.7"}
-        run = {"node_needs": needs}
-        facts = Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True})
-        return next(least_versions(facts), None)
+        return first(least_versions, {"node_needs": needs}, torch={"version": torch}, python_version="3.11.7")
 
     stopped = found("2.5.1", "torch>=2.9", "libaio")
-    assert stopped is not None
     assert stopped.severity == "stop"
     assert "needs torch 2.9 or newer, has 2.5.1 (rank 0 on n1)" in stopped.found
     assert found("2.5.1") is None

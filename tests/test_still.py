@@ -1,13 +1,16 @@
-"""Any model stilled: no dropout, whatever has it; BatchNorm of any kind frozen; and what is left is told."""
+"""Any model as a proof trains it: no dropout, statistics frozen, a smooth function in the place of a kink."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from relay.task.draws import Draws
+from relay.task.in_float64 import InFloat64
+from relay.task.smooth import Smooth
 from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, FrozenNorms, still
 
 N = 6
@@ -30,7 +33,8 @@ class Functional(nn.Module):
 MODELS = {
     "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (N, 5, 8), [DROPOUT_OFF]),
     "BatchNorm3d": (lambda: nn.BatchNorm3d(2), (N, 2, 3, 3, 3), [NORMS_FROZEN]),
-    "no statistics": (lambda: nn.BatchNorm2d(2, track_running_stats=False), (N, 2, 3, 3), [NORMS_FROZEN]),
+    "without statistics": (lambda: nn.BatchNorm2d(2, track_running_stats=False), (N, 2, 3, 3), [NORMS_FROZEN]),
+    "neither": (lambda: nn.Linear(8, 8), (N, 8), []),
 }
 
 
@@ -81,3 +85,96 @@ def test_an_average_of_the_weights_is_frozen_although_it_is_them_at_first() -> N
     known = {name: each.clone() for name, each in model.state_dict().items()}
     assert still(model, lambda each: each(torch.ones(2, 3))).buffers == ("average",)
     assert all(torch.equal(each, known[name]) for name, each in model.state_dict().items())
+
+
+# The smooth twin of any model: the same function in the place of a kink, whoever calls it.
+
+
+KINKS: dict[str, tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "relu": (nn.ReLU(), F.relu),
+    "relu of a tensor": (nn.ReLU(inplace=True), lambda x: x.relu()),
+    "leaky relu": (nn.LeakyReLU(0.2), lambda x: F.leaky_relu(x, negative_slope=0.2)),
+    "prelu": (nn.PReLU(4), lambda x: F.prelu(x, torch.full((4,), 0.25, dtype=x.dtype))),
+    "hardswish": (nn.Hardswish(), F.hardswish),
+    "max pooling with padding": (nn.MaxPool2d(3, 2, 1), lambda x: F.max_pool2d(x, 3, stride=2, padding=1)),
+    "adaptive max pooling": (nn.AdaptiveMaxPool2d(2), lambda x: F.adaptive_max_pool2d(x, 2)),
+}
+FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {  # and where the kink is
+    "abs": (torch.abs, 0.0),
+    "clamp from below": (lambda x: torch.clamp(x, min=0.5), 0.5),
+    "l1 loss": (lambda x: F.l1_loss(x, torch.zeros_like(x), reduction="none"), 0.0),
+}
+
+
+def slopes(function: Callable[[torch.Tensor], torch.Tensor], at: float) -> tuple[float, float]:
+    """The slopes a little below and above a number."""
+    x = torch.tensor([at - 1e-6, at + 1e-6], dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(function(x).sum(), x)
+    return float(found[0]), float(found[1])
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_modules_and_functions_have_the_same_twin(name: str) -> None:
+    module, function = KINKS[name]
+    inputs = torch.randn(2, 4, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rough = module.double()(inputs.clone())
+    with Smooth():
+        by_module, by_function = module(inputs.clone()), function(inputs.clone())
+    assert torch.equal(by_module, by_function)
+    assert by_module.shape == rough.shape
+    assert not torch.allclose(by_module, rough)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_no_kink_any_more(name: str) -> None:
+    function, kink = FUNCTIONS[name]
+    below, above = slopes(function, kink)
+    assert abs(below - above) > 0.5
+    with Smooth():
+        below, above = slopes(function, kink)
+    assert abs(below - above) < 1e-4
+
+
+def test_whole_and_complex_numbers_are_left_alone() -> None:
+    """The backward pass of a product with zeros in it looks for the first one by `relu_` of whole numbers."""
+    factors = torch.tensor([[0.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    with Smooth(), Draws().fixed():
+        factors.cumprod(1).sum().backward()
+        assert torch.equal(torch.tensor([-2, 3]).abs(), torch.tensor([2, 3]))
+        assert torch.equal(torch.tensor([3 + 4j]).abs(), torch.tensor([5.0]))
+    assert factors.grad.tolist() == [[9.0, 0.0, 0.0]]
+
+
+def test_what_asks_for_16_bits_is_computed_in_float64() -> None:
+    inputs = torch.full((2,), 1 + 2.0**-40, dtype=torch.float64)
+    with InFloat64() as mode:
+        for made in (inputs.half().float(), inputs.bfloat16(), inputs.to(torch.float16), inputs.type(torch.bfloat16)):
+            assert torch.equal(made, inputs)
+    assert mode.seen
+
+
+def test_complex_numbers_are_computed_in_as_many_bits() -> None:
+    """A Fourier neural operator writes its modes into zeros of torch.cfloat."""
+    modes = torch.full((2,), 1 + 2.0**-40, dtype=torch.complex128)
+    with InFloat64() as mode:
+        written = torch.zeros(2, dtype=torch.cfloat)
+        written[:] = modes
+        for made in (written, modes.to(torch.complex64), modes.cfloat(), modes * torch.tensor([1 + 0j, 1 + 0j])):
+            assert torch.equal(made, modes)
+    assert mode.seen
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_is_computed_again_in_a_backward_pass_has_the_same_twin(use_reentrant: bool) -> None:
+    """Modes of torch's are left while `backward` is handed over. The kernels of several stay in their order."""
+    layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).double()
+    inputs = torch.randn(16, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = []
+    for again in (False, True):
+        layers.zero_grad()
+        with InFloat64(), Smooth():
+            outputs = checkpoint(layers, inputs, use_reentrant=use_reentrant) if again else layers(inputs)
+            outputs.sum().backward()
+        found.append([parameter.grad.clone() for parameter in layers.parameters() if parameter.grad is not None])
+    assert [len(each) for each in found] == [4, 4]
+    assert all(torch.allclose(*pair, rtol=1e-12, atol=1e-12) for pair in zip(*found, strict=True))

@@ -1,9 +1,6 @@
 """Strategies: what the planner reads of them is what they are, and what they save is what they load."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,10 +25,7 @@ FILES = of_stack("torch") | {
 }
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
 BATCH = 16
-OPTIMIZERS = {
-    "sgd": partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=0.01),
-    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
-}
+
 
 pytest_plugins = ["checkpointed"]
 
@@ -59,11 +53,9 @@ def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
 # What is saved
 
 
-def training(name: str, ranks: Ranks, optimizer: str) -> Strategy:
+def training(name: str, ranks: Ranks) -> Strategy:
     """A strategy at its start, on LeNet."""
-    lenet = task("lenet-digits", "fp32")
-    lenet.own.optimizer = OPTIMIZERS[optimizer]  # type: ignore[method-assign, assignment]
-    return strategies.load(name)(lenet, ranks, BATCH, {})
+    return strategies.load(name)(task("lenet-digits", "fp32"), ranks, BATCH, {})
 
 
 def batches(strategy: Strategy) -> Iterator[Batch]:
@@ -82,40 +74,28 @@ def trained(strategy: Strategy, first: int, last: int) -> dict[str, torch.Tensor
     return {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
 
 
-def saved_and_loaded(name: str, ranks: Ranks, folder: Path, optimizer: str) -> None:
+def _saved_and_loaded(ranks: Ranks, folder: Path) -> None:
     """A training that goes on from its checkpoint ends as the one that was never interrupted, bit for bit."""
-    uncut = training(name, ranks, optimizer)
+    uncut = training("ddp", ranks)
     at_checkpoint = trained(uncut, 0, BEFORE)
-    uncut.save(folder / name).result()
+    uncut.save(folder / "saved").result()
     end = trained(uncut, BEFORE, BEFORE + AFTER)
 
-    resumed = training(name, ranks, optimizer)
+    resumed = training("ddp", ranks)
     assert not _equal(resumed.model.state_dict(), at_checkpoint)
-    resumed.load(folder / name)
+    resumed.load(folder / "saved")
     assert _equal(resumed.model.state_dict(), at_checkpoint)
     whole = resumed.whole_model()
     assert ranks.rank > 0 or _equal(whole, at_checkpoint)
     assert _equal(trained(resumed, BEFORE, BEFORE + AFTER), end)
     assert not _equal(end, at_checkpoint)
-    torch.save((at_checkpoint, end), folder / f"{name}-{ranks.rank}.pt")
+    torch.save((at_checkpoint, end), folder / f"{ranks.rank}.pt")
+    for name in ("ddp", "fsdp"):
+        statistics_come_back(name, ranks, folder / name)
 
 
 def _equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return list(mine) == list(other) and all(torch.equal(tensor, other[name]) for name, tensor in mine.items())
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_one_process_goes_on_from_its_checkpoint_bit_for_bit(ranks: Ranks, tmp_path: Path, optimizer: str) -> None:
-    saved_and_loaded("cpu", ranks, tmp_path, optimizer)
-
-
-def _each_optimizer(ranks: Ranks, folder: Path, optimizers: list[str]) -> None:
-    for optimizer in optimizers:
-        place = folder / optimizer
-        place.mkdir(exist_ok=True)
-        saved_and_loaded("ddp", ranks, place, optimizer)
-    for name in ("ddp", "fsdp"):
-        statistics_come_back(name, ranks, folder / name)
 
 
 def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
@@ -134,21 +114,20 @@ def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ddp_goes_on_from_its_checkpoint_bit_for_bit_and_one_process_reads_it(ranks: Ranks, tmp_path: Path) -> None:
-    spawned(_each_optimizer, 2, tmp_path, list(OPTIMIZERS))
-    for optimizer in OPTIMIZERS:
-        (at_checkpoint, end), (other_rank, _) = (torch.load(tmp_path / optimizer / f"ddp-{rank}.pt") for rank in (0, 1))
-        assert _equal(at_checkpoint, other_rank)
-        single = training("cpu", ranks, optimizer)
-        single.load(tmp_path / optimizer / "ddp")
-        assert _equal(single.whole_model(), at_checkpoint)
-        # From there on it computes the same, but for the order of sums.
-        ended = trained(single, BEFORE, BEFORE + AFTER)
-        assert all(torch.allclose(ended[name], end[name], rtol=0, atol=1e-4) for name in end)
+    spawned(_saved_and_loaded, 2, tmp_path)
+    (at_checkpoint, end), (other_rank, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert _equal(at_checkpoint, other_rank)
+    single = training("cpu", ranks)
+    single.load(tmp_path / "saved")
+    assert _equal(single.whole_model(), at_checkpoint)
+    # From there on it computes the same, but for the order of sums.
+    ended = trained(single, BEFORE, BEFORE + AFTER)
+    assert all(torch.allclose(ended[name], end[name], rtol=0, atol=1e-4) for name in end)
 
 
 def test_training_goes_as_far_as_its_losses_are_taken(ranks: Ranks) -> None:
     """Between two steps the caller evaluates, saves and sets the rate: no step must be trained ahead of it."""
-    strategy = training("cpu", ranks, "sgd")
+    strategy = training("cpu", ranks)
     taken: list[Batch] = []
 
     def noted() -> Iterator[Batch]:

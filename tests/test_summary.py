@@ -20,13 +20,7 @@ from relay.run_folder.summary import Losses, Summary
 from relay.spec.run import Run, changed
 from relay.training.summary import summarise
 
-FACTS = {
-    "host": "node1",
-    "device_name": "a processor",
-    "cpus": 4,
-    "versions": {"python": "3.11", "torch": "2.13.0", "cuda": None, "nccl": None},
-    "threads": 2,
-}
+FACTS = {"host": "node1", "device_name": "a processor", "cpus": 4, "versions": {"torch": "2.13.0"}, "threads": 2}
 END = {"stopped": None, "peak_memory_bytes": 1000}
 
 
@@ -95,14 +89,9 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     ends = [evaluated(5, 0.4, 2.0), evaluated(10, 0.75, 1.5)]
     written.attempt(begin(), steps(0, 10, evaluations=ends), {"end": 10} | END, started=100.0, ended=102.0)
     found = written.summary(run)
-    assert found.status == "done"
-    assert found.reason == ""
-    assert found.samples_per_second == pytest.approx(640)
-    assert found.measured_steps == 10
-    assert found.step_seconds_median == pytest.approx(0.1)
-    assert found.train_seconds == pytest.approx(1.0)
-    assert found.allocated_seconds == pytest.approx(2.0)
-    assert found.goodput == pytest.approx(0.5)
+    assert (found.status, found.reason, found.measured_steps) == ("done", "", 10)
+    assert (found.samples_per_second, found.step_seconds_median) == (pytest.approx(640), pytest.approx(0.1))
+    assert [found.train_seconds, found.allocated_seconds, found.goodput] == pytest.approx([1.0, 2.0, 0.5])
     assert (found.test_accuracy, found.test_loss, found.train_loss) == (0.75, 1.5, 10.0)
     assert found.losses == Losses(list(range(1, 11)), [float(n) for n in range(1, 11)])
     assert found.evaluations == tuple(ends)
@@ -183,14 +172,10 @@ def records(*, ended: bool = True) -> list[dict[str, Any]]:
     """Launched at 115, begun at 125, 40 seconds of steps, 9 of evaluation, 6 of saving, the last record at 190."""
     lines: list[dict[str, Any]] = [
         {"time": 125.0, "start": 0, "launched": 115.0},
-        {"time": 150.0, "blocks": [[0, 10, 20.0, 0.0]], "losses": [1.0] * 10, "paused": {"evaluation": 4.0}},
-        {
-            "time": 180.0,
-            "blocks": [[10, 20, 20.0, 0.0]],
-            "losses": [1.0] * 10,
-            "paused": {"evaluation": 5.0, "saving": 2},
-        },
+        {"time": 150.0, "blocks": [[0, 10, 20.0, 0.0]], "paused": {"evaluation": 4.0}},
+        {"time": 180.0, "blocks": [[10, 20, 20.0, 0.0]], "paused": {"evaluation": 5.0, "saving": 2}},
     ]
+    lines = [line | ({"losses": [1.0] * 10} if "blocks" in line else {}) for line in lines]
     return [*lines, {"time": 190.0, "end": 20, "paused": {"saving": 4.0}}] if ended else lines
 
 

@@ -1,7 +1,5 @@
 """Processes that one has started: every launcher passes on the same signals to them, and they end together."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """From a task's file to its class: options with their types, and mistakes in one line with file and line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +29,9 @@ class Helper(relay.Task):
 class Task(Helper):
     width = 32
 """
+
+
+ONE = "{file}: one class must derive from relay.Task; found: "
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +76,8 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     [
         ("import relay\nclass Task(relay.Task:\n", "{file}:2: no valid Python: "),
         ("import relay\nimport no_such_package\n", "{file}:2: No module named 'no_such_package'; allowed: packages"),
-        (
-            "import relay\n",
-            "{file}: one class must derive from relay.Task; found: none; a script is measured as a `command`",
-        ),
-        (
-            "import relay\nclass A(relay.Task): ...\nclass B(relay.Task): ...\n",
-            "{file}: one class must derive from relay.Task; found: A and B",
-        ),
+        ("import relay\n", f"{ONE}none; a script is measured as a `command`"),
+        ("import relay\nclass A(relay.Task): ...\nclass B(relay.Task): ...\n", f"{ONE}A and B"),
     ],
     ids=["syntax", "import", "empty", "two"],
 )

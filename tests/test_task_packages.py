@@ -1,7 +1,5 @@
 """Packages of the user that a task's own file needs: to look at it, to make its data, to prove and to train it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -71,10 +69,9 @@ def test_a_task_that_needs_a_package_is_looked_at_proven_and_trained(folder: Pat
     assert "nothing can be planned before its data are there" in printed
     status, printed = driver.call()
     assert status == 0, printed
-    kinds = ("gates", "references", "spot_checks")
-    made = {kind: list((folder / "results/equivalence" / kind).glob("*/*.*")) for kind in kinds}
-    assert all(made.values())
-    gates = [json.loads(path.read_text()) for path in made["gates"] if path.name == "verdict.json"]
+    proofs = folder / "results/equivalence"
+    assert all([*proofs.glob(f"{kind}/*/*.*")] for kind in ("references", "spot_checks"))
+    gates = [json.loads(path.read_text()) for path in proofs.glob("gates/*/verdict.json")]
     assert [gate["equivalent"] for gate in gates] == [True, True]
     # What was prepared is gone. The rule prepares it again, and needs the package for it.
     (data,) = (folder / "results/datasets").glob("*/manifest.json")

@@ -1,7 +1,5 @@
 """How matrices are split over tensor-parallel ranks, in models of any form, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -115,19 +113,15 @@ def overwritten(inputs: torch.Tensor) -> torch.Tensor:
     return inputs
 
 
+def less_their_mean(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs - inputs.mean(-1, keepdim=True)
+
+
 @pytest.mark.parametrize(
-    "between",
-    [
-        nn.Dropout(0.1),
-        lambda x: x.softmax(-1),
-        lambda x: x * torch.ones(8),
-        lambda x: x - x.mean(-1, keepdim=True),
-        overwritten,
-    ],
+    "between", [nn.Dropout(0.1), lambda x: x.softmax(-1), lambda x: x * torch.ones(8), less_their_mean, overwritten]
 )
 def test_what_needs_all_numbers_may_not(between: Any) -> None:
-    expected = {"first": "column, whole", "second": "row, whole"}
-    assert styles(Between(between), torch.zeros(2, 4)) == expected
+    assert styles(Between(between), torch.zeros(2, 4)) == {"first": "column, whole", "second": "row, whole"}
 
 
 def test_a_matrix_that_is_not_called_is_left_alone() -> None:
@@ -145,10 +139,6 @@ def test_a_hook_of_a_parameter_is_refused_where_a_shard_takes_its_place() -> Non
     model: Any = Residual(8)
     model.inner.weight.register_hook(lambda gradient: gradient / 2)
     nothing: Any = None
-    for shards in (
-        lambda: shard_units(model, [], nothing),
-        lambda: split(nothing, model, nothing),
-        lambda: replicated(model, nothing),
-    ):
+    for shard, given in ((shard_units, (model, [])), (split, (nothing, model)), (replicated, (model,))):
         with pytest.raises(RuntimeError, match=r"^inner\.weight has a hook for its gradient"):
-            shards()
+            shard(*given, nothing)

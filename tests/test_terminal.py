@@ -1,7 +1,5 @@
 """What a terminal shows while the driver works: a view below whole lines; in a file, a line for each event."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys
@@ -62,10 +60,8 @@ def event(kind: LogEvent, **told: object) -> None:
 
 
 def begun(number: int, rule: str = "segment") -> None:
-    wildcards = {"run": f"run-{number}", "end": "4"}
-    event(
-        LogEvent.JOB_INFO, jobid=number, rule_name=rule, rule_msg=f"Training [red]{number}[/red]", wildcards=wildcards
-    )
+    named = {"rule_name": rule, "rule_msg": f"Training [red]{number}[/red]"}
+    event(LogEvent.JOB_INFO, jobid=number, wildcards={"run": f"run-{number}", "end": "4"}, **named)
 
 
 def driven(stream: Stream, monkeypatch: pytest.MonkeyPatch, *, viewed: bool = False, **settings: object) -> str:

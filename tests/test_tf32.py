@@ -1,7 +1,5 @@
 """TF32 of matrix products and of convolutions, never left to torch's defaults; and pictures with channels last."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -24,33 +22,21 @@ def switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("switches")
-@pytest.mark.parametrize(
-    ("precision", "matrix_products", "convolutions"),
-    [
-        ("fp32", False, False),
-        ("tf32", True, True),
-        ("tf32_matmul", True, False),
-        ("tf32_convolution", False, True),
-    ],
-)
-def test_both_switches_are_set(precision: str, matrix_products: bool, convolutions: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = not matrix_products, not convolutions
-    set_precision(precision)
-    assert torch.backends.cuda.matmul.allow_tf32 is matrix_products
-    assert torch.backends.cudnn.allow_tf32 is convolutions
+def test_both_switches_are_set() -> None:
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    allowed = {"fp32": (False, False), "tf32": (True, True)}
+    for precision, both in (allowed | {"tf32_matmul": (True, False), "tf32_convolution": (False, True)}).items():
+        products.allow_tf32, convolutions.allow_tf32 = (not each for each in both)
+        set_precision(precision)
+        assert (products.allow_tf32, convolutions.allow_tf32) == both, precision
 
 
-@pytest.mark.parametrize(
-    ("site", "precision", "said"),
-    [
-        ("arc", "tf32_matmul", "precision tf32_matmul would be fp32 (compute capability 7.0, it needs 8.0); use fp32"),
-        ("narval", "tf32", None),
-    ],
-)
-def test_tf32_is_not_planned_on_gpus_that_have_none(site: str, precision: str, said: str | None) -> None:
-    made = planned({"strategy": "single_gpu", "precision": precision}, site=load_site(site, ROOT))
-    assert bool(made.settings) is (said is None)
-    assert not said or said in made.skipped[0].reasons[0]
+def test_tf32_is_not_planned_on_gpus_that_have_none() -> None:
+    asked = {"strategy": "single_gpu", "precision": "tf32_matmul"}
+    assert planned(asked, site=load_site("narval", ROOT)).settings
+    (skipped,) = planned(asked, site=load_site("arc", ROOT)).skipped
+    said = "precision tf32_matmul would be fp32 (compute capability 7.0, it needs 8.0); use fp32"
+    assert said in skipped.reasons[0]
 
 
 def test_the_real_gpu_is_asked_before_anything_is_measured(
@@ -82,18 +68,14 @@ PIPELINE: dict[str, Any] = {"strategy": "pipeline", "devices_per_node": 2}
 PARTED = {"schedule": "interleaved_zero_bubble", "micro_batches": 4}
 
 
-@pytest.mark.parametrize(
-    ("comparison", "config", "last"),
-    [
-        (CPU, {}, True),
-        (CPU, {"task": "resnet18-tiny"}, False),
-        (PIPELINE | {"options": PARTED}, {}, False),
-        ({"strategy": "single_gpu", "precision": "bf16"}, {"gpus": 1, "device": "cuda"}, True),
-    ],
-)
-def test_what_a_plan_takes_where_nobody_says(comparison: dict[str, Any], config: dict[str, Any], last: bool) -> None:
-    run = only(comparison, **{"task": "lenet-digits", **config})
-    assert run.computation.channels_last is last
+def test_what_a_plan_takes_where_nobody_says() -> None:
+    def last(comparison: dict[str, Any], task: str = "lenet-digits", **here: Any) -> bool:
+        return only(comparison, task=task, **here).computation.channels_last
+
+    assert last(CPU)
+    assert not last(CPU, "resnet18-tiny")
+    assert not last(PIPELINE | {"options": PARTED})
+    assert last({"strategy": "single_gpu", "precision": "bf16"}, gpus=1, device="cuda")
 
 
 def test_a_model_that_cannot_be_computed_so_is_skipped_with_the_reason() -> None:

@@ -1,7 +1,5 @@
 """Old versions of torch: what their torchrun understands. `scripts/torch_versions.py` tries every strategy on them."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import Future
 from dataclasses import replace
@@ -28,9 +26,7 @@ def arguments(nodes: int) -> list[str]:
     gate, _ = planned("ddp")
     run = replace(gate, shape=replace(gate.shape, nodes=nodes, launcher="torchrun"))
     words = command(run, ["python"], ["role", "work"], Meeting("10.0.0.1", 20_000, 1))
-    first = words.index("relay.launch.torchrun") + 1
-    last = words.index("relay.launch.worker") - 1
-    return words[first:last]
+    return words[words.index("relay.launch.torchrun") + 1 : words.index("relay.launch.worker") - 1]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

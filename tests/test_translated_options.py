@@ -4,8 +4,6 @@ Its tables have a line for each script: what its job asks for, what is planned o
 differs. The plan is compared word for word.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator

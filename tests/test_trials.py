@@ -1,7 +1,5 @@
 """The task as the gate's trials train it: schedules, limits that rounding loosens, and how far a reference goes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +17,14 @@ from relay.spec.run import Gate, OwnBatch, Training, changed
 CPU = torch.device("cpu")
 
 
-def asked(run: Training, name: str, **changes: Any) -> Trial:
+def trial(run: Training, name: str, **changes: Any) -> Trial:
     """The run's trial of that name."""
-    return replace({trial.name: trial for trial in trials(run)}[name], **changes)
+    return replace({each.name: each for each in trials(run)}[name], **changes)
 
 
 def in_trial(data: TrialData, name: str) -> TrialTask:
     """The task in that trial."""
-    return data.task(asked(data.run, name))
+    return data.task(trial(data.run, name))
 
 
 def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:
@@ -51,27 +49,20 @@ def test_an_own_batch_is_trained_at_its_own_learning_rate(gates: Gates) -> None:
     assert (larger.learning_rate(0), larger.own.learning_rate) == (own.learning_rate, own.learning_rate)
 
 
-@pytest.mark.parametrize(
-    ("moved", "limit", "told"),
-    [
+def test_a_limit_follows_rounding_as_long_as_faults_are_larger() -> None:
+    """Gradients in fp16 move one step by 3e-4."""
+    twin = trial(planned("cpu")[0], "smooth twin")
+    for moved, limit, told in (
         (1e-7, 1e-5, None),
         (8e-6, 2.4e-5, None),
         (2e-5, 6e-5, "2e-05, so that 6e-05 is allowed in place of 5e-05"),
         (1e-3, None, "1e-03, so that they are not compared"),
-    ],
-)
-def test_a_limit_follows_rounding_as_long_as_faults_are_larger(
-    moved: float, limit: float | None, told: str | None
-) -> None:
-    """Gradients in fp16 move one step by 3e-4."""
-    run, _ = planned("cpu")
-    twin = asked(run, "smooth twin")
-    known = {"steps": 1, "slowdown": 1, "scale": 1.0, "ended": "", "rounding": {"parameters": moved}}
-    found = twin.as_far_as(known).limit_of("parameters")
-    assert found == (limit and pytest.approx(limit))
-    notes = [note for note in twin.weakened_by(known) if "rounding alone" in note]
-    assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
-    (gradient,) = (each for each in trials(planned("cpu", precision="bf16")[0]) if each.name == "gradient")
+    ):
+        known = {"steps": 1, "slowdown": 1, "scale": 1.0, "ended": "", "rounding": {"parameters": moved}}
+        assert twin.as_far_as(known).limit_of("parameters") == (limit and pytest.approx(limit))
+        notes = [note for note in twin.weakened_by(known) if "rounding alone" in note]
+        assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
+    gradient = trial(planned("cpu", precision="bf16")[0], "gradient")
     assert gradient.limit_of("parameters") == gradient.limit
 
 
@@ -95,22 +86,22 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
     """Rounding moves the first step by a last place, and more soon after: how much depends on the processor."""
     _, run = planned("cpu")
-    data, trial = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=60, least_steps=1)
-    limits = (replace(trial, most_rounding=most) for most in (2e-15, 1e-15, 5e-16, 2e-16))
+    data, its = TrialData(run, gates.digits, CPU), trial(run, "algorithm", steps=60, least_steps=1)
+    limits = (replace(its, most_rounding=most) for most in (2e-15, 1e-15, 5e-16, 2e-16))
     known = next(found for limit in limits if 0 < (found := reference.train(limit, data))["steps"] < 60)
-    assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
+    assert apart(in_parts(its.as_far_as(known), data, 1), known) == 0
 
 
 @pytest.mark.slow
 def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     _, run = planned("cpu")
     data = TrialData(run, gates.digits, CPU)
-    own = asked(run, "own precision")
+    own = trial(run, "own precision")
     known = reference.train(own, data)
     assert known["steps"] == own.steps
     assert 0 < own.rounding_margin * known["rounding"]["losses"] < own.limit  # a shallow network has no need of more
     single = changed(run, global_batch_size=1)  # which has no halves, but another start
-    alone = reference.train(asked(single, "algorithm", steps=5), data.of(single))
+    alone = reference.train(trial(single, "algorithm", steps=5), data.of(single))
     assert alone["steps"] == 5
     assert 0 < alone["rounding"]["parameters"] < EXACT
 
@@ -136,9 +127,9 @@ def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, m
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", forward)
     _, run = planned("cpu")
-    data, trial = TrialData(run, gates.digits, CPU), asked(run, "own precision", steps=20)
-    known = reference.train(trial, data)
+    data, its = TrialData(run, gates.digits, CPU), trial(run, "own precision", steps=20)
+    known = reference.train(its, data)
     assert known["steps"] == 20
     for parts in (4, 16):
-        figure = scaled(in_parts(trial, data, parts)["losses"], known["losses"])
+        figure = scaled(in_parts(its, data, parts)["losses"], known["losses"])
         assert figure <= 1.5 * known["rounding"]["losses"], parts

@@ -1,11 +1,8 @@
 """Nothing of a checkpoint is loaded that another user could have written: refused with the reason, unread."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,38 +44,24 @@ def link(path: Path) -> None:
     path.symlink_to(aside)
 
 
-OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
-    ("file", give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
-    (
-        "manifest",
-        open_to_all,
-        MANIFEST,
-        "can be written by everyone; chmod o-w it, or give a folder on ",
-    ),
-    ("file", link, "rank-0.pt", "is a link"),
-    ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
-]
-
-
 @as_root
 @pytest.mark.parametrize(
     ("harm", "name", "told"),
-    [case[1:] for case in OF_A_CHECKPOINT],
-    ids=[f"{c[0]}: {c[3][:40]}" for c in OF_A_CHECKPOINT],
+    [
+        (give_away, "strategy/.metadata", "belongs to another user (54321); remove it, or give a folder on "),
+        (open_to_all, MANIFEST, "can be written by everyone; chmod o-w it, or give a folder on "),
+        (link, "rank-0.pt", "is a link"),
+        (lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
+    ],
 )
 def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
-    checkpoints: Checkpoints,
-    training: Training,
-    monkeypatch: pytest.MonkeyPatch,
-    harm: Callable[[Path], None],
-    name: str,
-    told: str,
+    checkpoints: Checkpoints, training: Training, harm: Callable[[Path], None], name: str, told: str
 ) -> None:
     filled(checkpoints, training, 4)
     place = checkpoints.directory / "step-4"
     assert sound_checkpoints.damage(place) is None
     harm(place / name)
-    monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
+    vars(training.strategy)["load"] = lambda *_: pytest.fail("it was loaded")
     assert told in (sound_checkpoints.damage(place) or "")
     with pytest.raises(UserError, match="no sound checkpoint"):
         checkpoints.resume(training.strategy, 0, 10)
@@ -86,7 +69,7 @@ def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
 
 @pytest.mark.parametrize("level", [3, 1, 0], ids=["above results", "results/checkpoints", "the run's folder"])
 def test_a_folder_above_into_which_everybody_can_write_is_refused(
-    tmp_path: Path, ranks: Ranks, training: Training, monkeypatch: pytest.MonkeyPatch, level: int
+    tmp_path: Path, ranks: Ranks, training: Training, level: int
 ) -> None:
     """Also where a link leads there."""
     work = tmp_path / "results" / "checkpoints" / "run-1"
@@ -95,7 +78,7 @@ def test_a_folder_above_into_which_everybody_can_write_is_refused(
     filled(checkpoints, training, 4)
     assert writers.unsafe_above(work) is None
     open_to_all((work, *work.parents)[level])
-    monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
+    vars(training.strategy)["load"] = lambda *_: pytest.fail("it was loaded")
     told = f"{(work, *work.parents)[level]} can be written by everyone; chmod o-w it, or give a folder on another disk"
     with pytest.raises(UserError, match=re.escape(told)):
         checkpoints.resume(training.strategy, 0, 10)
@@ -152,23 +135,21 @@ def test_of_what_a_group_could_write_the_call_warns_once(
     assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
 
 
-@contextmanager
-def umask(value: int) -> Iterator[None]:
-    before = os.umask(value)
-    try:
-        yield
-    finally:
-        os.umask(before)
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
 
 
-@pytest.mark.parametrize("name", ["code/0123", "runs/0123", "equivalence/gates/0123"])
-def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, name: str) -> None:
+@pytest.mark.usefixtures("open_umask")
+def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
     """A specification of a job names its interpreter."""
-    with umask(0o002):
-        keep_others_out(tmp_path / "results")
-        write_json(tmp_path / "results" / "runs" / "a" / "run.json", {})
+    keep_others_out(tmp_path / "results")
+    write_json(tmp_path / "results" / "runs" / "a" / "run.json", {})
     assert all(path.stat().st_mode & 0o022 == 0 for path in (tmp_path / "results").rglob("*"))
-    for path in (tmp_path / "results" / name, tmp_path / "results"):
+    for name in ("code/0123", "runs/0123", "equivalence/gates/0123", "."):
+        path = tmp_path / "results" / name
         path.mkdir(exist_ok=True, parents=True)
         path.chmod(0o777)
         with pytest.raises(UserError, match=f"{path} can be written by everyone; chmod o-w it"):

@@ -1,7 +1,5 @@
 """Each case in which a job has not done its work, and whether it is tried again."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,34 +92,21 @@ def test_words_that_say_so() -> None:
         assert look_up(text, "logs") is None
 
 
-@pytest.mark.parametrize(
-    ("group", "file"),
-    [("0::/job/step", "job/step/memory.events"), ("9:memory:/job/step", "memory/job/step/memory.oom_control")],
-)
-def test_the_kernels_count(group: str, file: str, tmp_path: Path) -> None:
-    (tmp_path / "cgroup").write_text(f"3:cpu:/elsewhere\n{group}\n")
-    assert memory_kills(tmp_path / "cgroup", tmp_path) is None
-    place = tmp_path / file
-    place.parent.mkdir(parents=True)
-    place.write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
-    assert memory_kills(tmp_path / "cgroup", tmp_path) == 2
+def test_the_kernels_count(tmp_path: Path) -> None:
+    for group, file in (("0::", "job/step/memory.events"), ("9:memory:", "memory/job/step/memory.oom_control")):
+        (tmp_path / "cgroup").write_text(f"3:cpu:/elsewhere\n{group}/job/step\n")
+        assert memory_kills(tmp_path / "cgroup", tmp_path) is None
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+        assert memory_kills(tmp_path / "cgroup", tmp_path) == 2
 
 
-class Killed:
-    """A gate's job that Slurm has killed, by default for memory, as Snakemake asks about it."""
-
-    def __init__(self, folder: Path, asks: int | None, why: str = "Exceeded job memory limit", said: str = "") -> None:
-        self.asks, self.why = asks, why
-        self.log = folder / "gate.log"
-        self.retries = Retries({1: said}, more_memory=lambda job, had_mb: self.asks)
-
-    def tried_again(self, attempt: int, had_mb: int) -> bool:
-        self.log.write_text(f"slurmstepd: error: {self.why}\n")
-        rule = SimpleNamespace(name="gate", restart_times=2)
-        resources = {"mem_mb": had_mb, "runtime": 5}
-        job = SimpleNamespace(jobid=1, attempt=attempt, log=[str(self.log)], rule=rule, resources=resources)
-        job.message = "Gate: is it the same?"
-        return self.retries.times(job) >= attempt
+def killed(retries: Retries, attempt: int, had_mb: int, why: str = "Exceeded job memory limit") -> bool:
+    """Whether a gate's job that Slurm has killed, by default for memory, is tried again."""
+    Path("gate.log").write_text(f"slurmstepd: error: {why}\n")
+    rule = SimpleNamespace(name="gate", restart_times=2)
+    of_job = {"log": ["gate.log"], "resources": {"mem_mb": had_mb, "runtime": 5}, "message": "Gate: is it the same?"}
+    return retries.times(SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_job)) >= attempt
 
 
 @pytest.fixture
@@ -135,24 +120,24 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_it_is_tried_once_with_more_and_then_given_up(tmp_path: Path, said: list[str]) -> None:
-    job = Killed(tmp_path, asks=1800)
-    assert job.tried_again(1, 900)
+def test_it_is_tried_once_with_more_and_then_given_up(said: list[str]) -> None:
+    retries = Retries(more_memory=lambda job, had_mb: 2 * had_mb)
+    assert killed(retries, 1, 900)
     assert said[-1].endswith("killed for memory with 900 MB a node, asks for 1800 MB now; goes on with attempt 2")
-    job.asks = 3600
-    assert not job.tried_again(2, 1800)
+    assert not killed(retries, 2, 1800)
     assert "killed for memory with 1800 MB a node\n  given up  twice in a row" in said[-1]
     assert "the same call tries with 3600 MB; or let it need less" in said[-1]
 
 
-def test_where_no_node_has_more_it_is_given_up_at_once(tmp_path: Path, said: list[str]) -> None:
-    assert not Killed(tmp_path, asks=16000).tried_again(1, 16000)
+def test_where_no_node_has_more_it_is_given_up_at_once(said: list[str]) -> None:
+    assert not killed(Retries(more_memory=lambda job, had_mb: had_mb), 1, 16000)
     assert "given up  no node has more" in said[-1]
     assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
 
 
-def test_where_its_time_was_over_the_limit_is_named(tmp_path: Path, said: list[str]) -> None:
-    assert not Killed(tmp_path, None, "CANCELLED", "SLURM status is: 'TIMEOUT'. ").tried_again(3, 900)
+def test_where_its_time_was_over_the_limit_is_named(said: list[str]) -> None:
+    retries = Retries({1: "SLURM status is: 'TIMEOUT'. "}, more_memory=lambda job, had_mb: None)
+    assert not killed(retries, 3, 900, "CANCELLED")
     assert "remedy    its time limit of 5 minutes was too short: raise runtime_minutes, then" in said[-1]
 
 
@@ -167,7 +152,8 @@ def chain(bench: Bench) -> Chain:
 @pytest.fixture
 def started(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The attempts whose processes were started; each is killed with its node."""
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    for name, value in {"SLURM_RESTART_COUNT": "0", "SLURM_JOB_ID": "17"}.items():
+        monkeypatch.setenv(name, value)
     found: list[int] = []
 
     def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
@@ -178,12 +164,6 @@ def started(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def reached(chain: Chain, step: int) -> None:
-    place = chain.work / f"step-{step}"
-    place.mkdir(parents=True)
-    write_json(place / MANIFEST, {"step": step, "files": {}})
-
-
 def run(chain: Chain, restarts: int = 0) -> int:
     os.environ["SLURM_RESTART_COUNT"] = str(restarts)  # Slurm does not set it in a job's first start
     return training_job.run_segment(Places(chain.results, chain.run.id), 0, 60, 1)
@@ -191,9 +171,8 @@ def run(chain: Chain, restarts: int = 0) -> int:
 
 @pytest.mark.slow
 def test_two_starts_without_progress_end_it_with_the_reason(
-    chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    chain: Chain, started: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert [run(chain, restarts) for restarts in range(3)] == [75, 75, 1]
     assert started == [1, 2]
     told = "Slurm has started job 17 again and again: 2 attempts in a row came no further than step 0"
@@ -202,12 +181,9 @@ def test_two_starts_without_progress_end_it_with_the_reason(
 
 
 @pytest.mark.slow
-def test_with_progress_it_goes_on_without_a_count(
-    chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
+def test_with_progress_it_goes_on_without_a_count(chain: Chain, started: list[int]) -> None:
     for number in range(1, 7):
         assert run(chain, number - 1) == 75
         if number % 2:  # each second attempt comes further
-            reached(chain, number)
+            write_json(chain.work / f"step-{number}" / MANIFEST, {"step": number, "files": {}})
     assert started == list(range(1, 7))

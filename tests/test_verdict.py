@@ -1,37 +1,44 @@
-"""What a gate's verdict is made of: limits, differences, bytes sent, and who did the work."""
-
-from __future__ import annotations
+"""What a gate's verdict is made of: limits, differences, bytes sent, who did the work; and each own batch's part."""
 
 import math
 import socket
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gate_runs import planned
+from gate_runs import FEW_STEPS, Gates, planned
+from relay.base.ending import INTERRUPTED
+from relay.datasets.manifest import digest
 from relay.equivalence.course import Observed
 from relay.equivalence.division import divided
 from relay.equivalence.figures import apart, difference, distance, leaves_of, share
 from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
-from relay.equivalence.verdict import Part, Verdict
+from relay.equivalence.verdict import CAUSES, Part, Verdict, all_problems, of_batch
 from relay.process import system
 from relay.run_folder.faults import Fault
+from relay.spec.run import OwnBatch
 from relay.strategies.base import Replica
 
 
-@pytest.mark.parametrize(("figure", "passes"), [(1e-9, True), (1.1e-9, False), (math.inf, False), (math.nan, False)])
-def test_a_part_passes_up_to_its_limit(figure: float, passes: bool) -> None:
+def with_losses(figure: float) -> Verdict:
+    """A verdict of one part."""
     verdict = Verdict("a-gate")
     verdict.add(Part("algorithm", "losses", "largest loss difference", figure, 1e-9))
-    told = verdict.as_dict()
-    assert told["equivalent"] is passes
-    assert told["parts"][0]["passed"] is passes
-    assert told["max_loss_difference"] is figure
-    assert bool(told["problems"]) is not passes
+    return verdict
+
+
+def test_a_part_passes_up_to_its_limit_and_what_is_no_number_never() -> None:
+    for figure, passes in ((0.0, True), (1e-9, True), (1.1e-9, False), (math.inf, False)):
+        told = with_losses(figure).as_dict()
+        assert (told["equivalent"], told["parts"][0]["passed"], not told["problems"]) == (passes, passes, passes)
+        assert told["max_loss_difference"] == figure
+    told = "algorithm: losses: largest loss difference: nan, allowed is 1e-09"
+    assert with_losses(math.nan).problems == [told]
 
 
 def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
@@ -53,17 +60,18 @@ def test_complex_outputs_are_compared_and_something_is_infinitely_more_than_noth
     assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
 
 
+def undivided(strategy: str, told: list[Observed], held: dict[str, int]) -> list[str]:
+    """The problems with who did the work of a step of four samples."""
+    data: Any = SimpleNamespace(run=planned(strategy)[0], indices=lambda _step: torch.arange(4))
+    divided(verdict := Verdict("gate"), Trial(name="algorithm", precision="fp64", steps=1), told, data, held)
+    return verdict.problems
+
+
 def test_replicas_send_about_as_much_as_their_gradients_hold() -> None:
-    run, trial = planned("ddp")[0], Trial(name="algorithm", precision="fp64", steps=1)
-    data: Any = SimpleNamespace(run=run, indices=lambda _step: torch.arange(4))
     for sent_bytes, problems in ((1000, 0), (999, 1)):
-        held = {"gradients": 10_000}
-        told = [
-            Observed(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], bytes_sent=sent_bytes, footprint=held) for n in (0, 1)
-        ]
-        verdict = Verdict("gate")
-        divided(verdict, trial, told, data, held)
-        assert len(verdict.problems) == problems, verdict.problems
+        of_rank: dict[str, Any] = {"bytes_sent": sent_bytes, "footprint": {"gradients": 10_000}}
+        told = [Observed(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], **of_rank) for n in (0, 1)]
+        assert len(undivided("ddp", told, {"gradients": 10_000})) == problems
 
 
 def test_bytes_sent_are_counted_over_tcp_alone() -> None:
@@ -97,12 +105,9 @@ def _receive(connection: socket.socket, count: int) -> None:
 @pytest.mark.parametrize(("used", "problems"), [([], []), ([10], []), ([10, 7], []), ([10, 0], [1])])
 def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], problems: list[int]) -> None:
     """On recorded bytes: no GPU is needed to judge them."""
-    trial = Trial(name="algorithm", precision="fp64", steps=1)
-    data: Any = SimpleNamespace(run=planned("cpu")[0], indices=lambda _step: torch.arange(4))
     seen = Observed(Replica(0, 1), samples=[[0, 1, 2, 3]], used_bytes=used)
-    verdict = Verdict("gate")
-    divided(verdict, trial, [seen], data, {})
-    assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
+    told = [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
+    assert undivided("cpu", [seen], {}) == told
 
 
 @pytest.mark.parametrize(
@@ -120,3 +125,70 @@ def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes(sai
     assert told.startswith(f"it cannot run this training: {error[:60]}")
     assert helps in told
     assert len(told) < 750
+
+
+# What the gate shows at the runs' own batch sizes, and which run its verdict is about.
+
+
+SMALL, LARGE = (OwnBatch(global_batch_size=size, learning_rate=0.02) for size in (16, 64))
+
+
+@pytest.mark.slow
+def test_a_strategy_that_is_wrong_at_a_large_batch_only_is_struck_out_for_that_batch_only(gates: Gates) -> None:
+    verdict = gates.verdict("wrong_beyond_eight", steps=FEW_STEPS, global_batch_size=[16, 64])
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is False
+    assert (verdict["versions"]["torch"], verdict["dataset"]) == (torch.__version__, digest(gates.digits))
+    assert of_batch(verdict, SMALL)["equivalent"] is True
+    large = of_batch(verdict, LARGE)
+    assert large["equivalent"] is False
+    failed = {part["name"] for part in large["parts"] if not part["passed"]}
+    assert {"batch 64: algorithm: losses", "batch 64: own precision: losses"} <= failed
+    said = "batch 64: division of work: step 0: 16 samples reached the loss, the global batch has 64: 0 more than once"
+    assert any(problem.startswith(said) for problem in large["problems"])
+
+
+@pytest.mark.slow
+def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_before(gates: Gates) -> None:
+    asked = {"steps": FEW_STEPS, "global_batch_size": [16, 32, 64]}
+    assert gates.judge("wrong_no_room", **asked)[0] == INTERRUPTED  # others may have had the memory
+    verdict = gates.verdict("wrong_no_room", attempt=2, **asked)
+    assert (verdict["equivalent"], verdict["problems"]) == (False, [])
+    assert of_batch(verdict, SMALL)["equivalent"] is True
+    middle, large = (of_batch(verdict, replace(SMALL, global_batch_size=size)) for size in (32, 64))
+    assert middle["problems"] == [
+        "batch 32: it cannot run this training, and failed twice, the second time alone: OutOfMemoryError: CUDA out "
+        "of memory. Tried to allocate 80.00 GiB"
+    ]
+    assert large["problems"] == ["batch 64: the gate has trained no step at it"]
+    assert not list(gates.results.rglob("unfinished.json"))
+
+
+def two_batches() -> dict[str, Any]:
+    """The verdict of a gate whose larger batch failed."""
+    verdict = with_losses(1e-15)
+    verdict.figures["samples_per_rank"] = [8.0, 8.0]
+    for own, figure in ((SMALL, 1e-15), (LARGE, 1e-3)):
+        found = verdict.of_batch(own)
+        found.add(Part("algorithm", "losses", "largest loss difference", figure, 1e-9))
+        found.figures["samples_per_rank"] = [own.global_batch_size / 2] * 2
+    return verdict.as_dict() | {"strategy_source": "5eed"}
+
+
+def test_a_run_is_judged_by_the_shared_parts_and_those_of_its_own_batch() -> None:
+    verdict = two_batches()
+    assert verdict["equivalent"] is False
+    assert [own["equivalent"] for own in verdict["own_batches"]] == [True, False]
+    small, large = (of_batch(verdict, own) for own in (SMALL, LARGE))
+    assert (small["equivalent"], small["problems"], small["samples_per_rank"]) == (True, [], [8.0, 8.0])
+    assert [part["name"] for part in small["parts"]] == ["algorithm: losses", "batch 16: algorithm: losses"]
+    problem = f"batch 64: {CAUSES['algorithm']}algorithm: losses: largest loss difference: 1.0e-03, allowed is 1e-09"
+    assert (large["equivalent"], large["problems"], large["samples_per_rank"]) == (False, [problem], [32.0, 32.0])
+    assert all_problems(verdict) == [problem]
+
+
+def test_a_batch_at_which_no_step_was_trained_is_not_proven() -> None:
+    for own in (replace(SMALL, global_batch_size=32), replace(SMALL, learning_rate=0.08)):
+        found = of_batch(two_batches(), own)
+        assert found["equivalent"] is False
+        assert found["problems"] == [f"batch {own.global_batch_size}: the gate has trained no step at it"]

@@ -1,9 +1,9 @@
 """What is said of jobs that do not start, and of a Slurm that does not answer."""
 
-from __future__ import annotations
-
 import logging
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,23 +13,15 @@ from relay.slurm.commands import ListedJob
 LOGGER = logging.getLogger("relay.tests")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(now=1000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def news(clock: Clock, caplog: pytest.LogCaptureFixture) -> News:
+def news(clock: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> News:
     caplog.set_level(logging.INFO)
-    return News(LOGGER, clock)
+    return News(LOGGER, lambda: clock.now)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -42,8 +34,8 @@ def pending(reason: str, *ids: int) -> list[ListedJob]:
     return [ListedJob(str(id), "PENDING", reason) for id in ids]
 
 
-def test_what_needs_somebody_is_said_at_once_and_again(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
+def test_what_needs_somebody_is_said_at_once_and_later(
+    news: News, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = pending("JobHeldUser", 1, 2)
     news.waiting(held)
@@ -65,9 +57,7 @@ def test_what_needs_somebody_is_said_at_once_and_again(
     assert line.endswith("or cancel with `scancel 0 1 2 3 4 5 6 7 8 9 …`")
 
 
-def test_an_outage_is_said_from_the_second_failed_look_on(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_said_from_the_second_look_on(news: News, clock: Any, caplog: pytest.LogCaptureFixture) -> None:
     news.unanswered()
     news.answered()
     assert said(caplog) == []  # one slip
@@ -80,6 +70,3 @@ def test_an_outage_is_said_from_the_second_failed_look_on(
     news.answered()
     news.answered()
     assert said(caplog) == ["Slurm answers again"]
-
-
-# On a cluster

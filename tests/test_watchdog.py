@@ -3,8 +3,6 @@
 No NCCL is here. Flight Recorder's dumps are real ones, of gloo, which writes the same; the log's words are people's.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import time
@@ -36,6 +34,9 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 Exception raised from c10_cuda_check_implementation at /pytorch/c10/cuda/CUDAException.cpp:43 (most recent call first):
 frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7ef4bb3161b6 in libc10.so)
 """
+
+
+Flights = dict[int, bytes]  # what ranks have left of a hang
 
 
 def entries() -> list[dict[str, Any]]:
@@ -76,6 +77,11 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def concluded(work: Path, status: int) -> tuple[int, Any]:
+    """What the job makes of it: its exit status, and what it tells."""
+    return faults.concluded(work, "run r", status), ending.read(work / "job.log")
+
+
 def leave(work: Path, flights: dict[int, bytes], waited_seconds: float = TIMEOUT_SECONDS) -> None:
     """Let these be the dumps of this attempt, written after so long a time."""
     for rank, dump in flights.items():
@@ -86,22 +92,18 @@ def leave(work: Path, flights: dict[int, bytes], waited_seconds: float = TIMEOUT
 
 def test_a_hang_is_named_and_not_tried_again(work: Path, flights: dict[int, bytes]) -> None:
     leave(work, flights)
-    assert faults.concluded(work, "run r", -6) == ending.FAULT
-    told = ending.read(work / "job.log")
-    assert told is not None
+    status, told = concluded(work, -6)
+    assert status == ending.FAULT
     assert "rank 0 waited 60 s in gloo:all_reduce number 3 of group" in told.what
     assert "Float [7]; rank 1 had come to gloo:all_reduce number 2" in told.what
     assert "the log shows where each rank was" in told.remedy
     assert faults.begin(work, "run r", 2) == ending.FAULT
 
 
-def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(
-    work: Path, flights: dict[int, bytes]
-) -> None:
+def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(work: Path, flights: Flights) -> None:
     leave(work, {0: flights[0]})
-    assert faults.concluded(work, "run r", -9) == ending.INTERRUPTED
-    told = ending.read(work / "job.log")
-    assert told is not None
+    status, told = concluded(work, -9)
+    assert status == ending.INTERRUPTED
     assert "ended without a word (status -9)" in told.what
 
 
@@ -118,19 +120,18 @@ class Runs:
         return os.system, ("touch ran",)
 
 
-@pytest.mark.parametrize("damage", ["cut", "code"])
 def test_a_damaged_dump_is_left_out_and_runs_nothing(
-    work: Path, flights: dict[int, bytes], damage: str, monkeypatch: pytest.MonkeyPatch
+    work: Path, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(work)
-    texts = {"cut": flights[0][:100], "code": pickle.dumps({"entries": [Runs()]})}
-    leave(work, {0: texts[damage], 1: flights[1]})
-    assert set(watchdog.dumps(work)) == {1}
+    for damaged in (flights[0][:100], pickle.dumps({"entries": [Runs()]})):
+        leave(work, {0: damaged, 1: flights[1]})
+        assert set(watchdog.dumps(work)) == {1}
     assert not (work / "ran").exists()
 
 
 def test_what_the_watchdog_said_is_the_fault_where_the_process_could_say_nothing(
-    work: Path, monkeypatch: pytest.MonkeyPatch, flights: dict[int, bytes]
+    work: Path, monkeypatch: pytest.MonkeyPatch, flights: Flights
 ) -> None:
     """A GPU that fails is first seen by the watchdog, which ends the process. The job of one node knows the node.
 
@@ -140,10 +141,6 @@ def test_what_the_watchdog_said_is_the_fault_where_the_process_could_say_nothing
     monkeypatch.setenv("SLURMD_NODENAME", "g2")
     leave(work, flights)
     (work / "job.log").write_text(ECC)
-    assert faults.concluded(work, "run r", -6) == ending.INTERRUPTED
-    told = ending.read(work / "job.log")
-    assert told is not None
-    assert told.node == "g2"
-    assert told.what == (
-        "run r failed: DistBackendError: CUDA error: uncorrectable ECC error encountered (rank 1 on g2)"
-    )
+    status, told = concluded(work, -6)
+    assert (status, told.node) == (ending.INTERRUPTED, "g2")
+    assert told.what == "run r failed: DistBackendError: CUDA error: uncorrectable ECC error encountered (rank 1 on g2)"

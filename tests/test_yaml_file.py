@@ -1,7 +1,5 @@
 """What users write in YAML is what is read; what YAML would take for something else is refused in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -40,11 +38,11 @@ def test_a_file_of_a_few_lines_does_not_fill_the_memory(tmp_path: Path, of: str)
         read(tmp_path / "x", "x")
 
 
-@pytest.mark.parametrize("text", [r'a: "\e[31m"', r'{"a": "\u001b[31m"}', r'"\x9b": 1'])
-def test_what_a_terminal_would_obey_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x").write_text(text)
-    with pytest.raises(UserError, match=r"x: a control character .* stands in a text; a terminal would obey it"):
-        read(tmp_path / "x", "x")
+def test_what_a_terminal_would_obey_is_refused(tmp_path: Path) -> None:
+    for text in (r'a: "\e[31m"', r'{"a": "\u001b[31m"}', r'"\x9b": 1'):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(UserError, match=r"x: a control character .* stands in a text; a terminal would obey it"):
+            read(tmp_path / "x", "x")
     (tmp_path / "x").write_text(r"a: 'C:\u001b\r'" + "\nb: |\n  two\n  lines\n")
     assert read(tmp_path / "x", "x") == {"a": r"C:\u001b\r", "b": "two\nlines\n"}
 

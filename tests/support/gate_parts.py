@@ -89,6 +89,13 @@ def judge_in_a_row(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path, Path | N
             (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))
 
 
+def between_steps(folder: Path, *gates: tuple[Gate, Path]) -> list[dict[str, Any]]:
+    """What `between` finds of gates of one shape, each with its prepared data, in processes that are started once."""
+    given = [(gate.id, gate, data, None) for gate, data in gates]
+    spawned(judge_in_a_row, gates[0][0].shape.world_size, given, folder)
+    return [json.loads((folder / f"{gate.id}.json").read_text()) for gate, _ in gates]
+
+
 def verdicts(
     gates: Gates, folder: Path, asked: Sequence[Asked], processes: int = 2
 ) -> Callable[[Asked], dict[str, Any]]:

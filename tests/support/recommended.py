@@ -50,7 +50,6 @@ def recommended(folder: Path, strategy: str, launcher: str) -> Recommendation:
     job = best.repeats[0].job
     answer = replace(found, certainty="alone", best=best, job=job, others=(), runner_up=None)
     made = recommendation(answer, folder / "results")
-    assert made
     prepare(made, answer, folder / "results")
     return made
 

@@ -31,7 +31,6 @@ class Commanded:
     def folder(self) -> Path:
         """Where the command runs."""
         script = Run.read(self.places.run / "run.json").strategy.script
-        assert script is not None
         return self.places.folder / script.within
 
     @property

@@ -71,6 +71,4 @@ def advised(noise: str, true_ratio: float, spread: float) -> int:
     """The repeats that `repeats_to_tell` advises where ratio and spread were measured exactly."""
     exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # three repeats with exactly this standard deviation
     exact = exact ** math.sqrt(2)  # of the differences between two settings
-    found = repeats_to_tell(rounds(1000 * true_ratio * exact), rounds([1000.0] * 3), band(MARGIN))
-    assert found is not None
-    return found
+    return repeats_to_tell(rounds(1000 * true_ratio * exact), rounds([1000.0] * 3), band(MARGIN))

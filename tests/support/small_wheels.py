@@ -12,17 +12,10 @@ def write_wheel(folder: Path, name: str, version: str, *needs: str, body: str = 
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     about = f"{module}-{version}.dist-info"
+    lines_of = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]
     files = {
         f"{module}.py": f"__version__ = {version!r}\n{body}",
-        f"{about}/METADATA": "\n".join(
-            [
-                "Metadata-Version: 2.1",
-                f"Name: {name}",
-                f"Version: {version}",
-                *(f"Requires-Dist: {n}" for n in needs),
-                "",
-            ]
-        ),
+        f"{about}/METADATA": "\n".join(["Metadata-Version: 2.1", *lines_of, ""]),
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     lines = [_record_line(path, text) for path, text in files.items()]

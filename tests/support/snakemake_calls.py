@@ -50,8 +50,6 @@ def _call(words: list[str], folder: Path, environment: dict[str, str], output: s
     for number, file in ((0, os.devnull), (1, output), (2, output)):
         os.dup2(os.open(file, os.O_RDWR | os.O_APPEND), number)
     program = find_spec("snakemake.__main__")
-    assert program
-    assert program.origin
     sys.argv, sys.orig_argv = [program.origin, *words], [sys.executable, "-m", "snakemake", *words]
     from snakemake.cli import main
 

@@ -37,9 +37,7 @@ def verdict(*chains: Chain, attempt: int = 1, beside: Sequence[Chain] = ()) -> l
 
 def kept(chain: Chain) -> Spots:
     """What the run has kept for its spot check."""
-    known = Spots.read(chain.work)
-    assert known is not None
-    return known
+    return Spots.read(chain.work)
 
 
 def figures(found: dict[str, Any], name: str) -> list[float]:

@@ -90,16 +90,8 @@ def offline(wheels: Path) -> dict[str, str]:
 def told(place: Path | None = None, **changes: Any) -> dict[str, Any]:
     """What a job of mode `wheels` is told of its environment."""
     found = {"mode": "wheels", "stack": "tiny", "python": wheelhouse.base_python(), "wheelhouse": str(place)}
-    found |= {
-        "site_wheels": False,
-        "packages": [],
-        "overlay": None,
-        "modules": [],
-        "stack_modules": [],
-        "arch_list": None,
-        "image": None,
-        "nvidia": False,
-    }
+    found |= {"site_wheels": False, "packages": [], "overlay": None, "modules": [], "stack_modules": []}
+    found |= {"arch_list": None, "image": None, "nvidia": False}
     return found | changes
 
 
