@@ -11,6 +11,7 @@ from relay.base.files import read_json_or
 from relay.base.grouped import grouped
 from relay.base.options import add
 from relay.comparison.columns import COMPARISON, RUNS, SCALING
+from relay.spec.labels import counted
 
 USAGE = """\
 Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, .parquet and .md, runs.csv,
@@ -52,7 +53,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     exports.write_pictures(given.results / "pictures", page.picture_files(sections))
     write_whole(given.results / "comparison.html", html)
     compared.note(given.plan, given.results)
-    print(f"{len(inputs.runs)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
+    print(f"{counted(len(inputs.runs), 'run')} in {counted(len(rows), 'row')}: {given.results / 'comparison.html'}")
     return 0
 
 
