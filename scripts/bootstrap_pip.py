@@ -16,6 +16,7 @@ from relay.environments.pip import environment as pips_environment
 
 # Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
 SOURCE_ONLY = "connection-pool"
+NETWORK_REMEDY = "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
 
 
 class InstallError(Exception):
@@ -85,7 +86,11 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
         missing = r"(No matching distribution found for|Cannot install) torch(vision)?="
         kind = NoSuchBuild if re.search(missing, result.stdout) else InstallError
         fault = re.search(r"(?im)^ *error:", result.stdout)  # what comes before is what has gone well
-        raise kind(f"pip could not install this:\n{result.stdout[fault.start() if fault else 0 :].rstrip()}")
+        said = result.stdout[fault.start() if fault else 0 :].rstrip()
+        # pip then names what folders of wheels and further indexes lack.
+        broken = "after connection broken by" in result.stdout
+        silent = f"\npip's package index did not answer; {NETWORK_REMEDY}" if broken else ""
+        raise kind(f"pip could not install this:\n{said}{silent}")
 
 
 def check_network(venv: Path, name: str, seconds: float) -> None:
@@ -104,8 +109,7 @@ def check_network(venv: Path, name: str, seconds: float) -> None:
         if answer.returncode == 0:
             return
         problem = f"cannot be reached, or has no {name} ({answer.stdout.strip().rpartition(chr(10))[2]})"
-    remedy = "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
-    raise InstallError(f"pip's package index {problem}; {remedy}")
+    raise InstallError(f"pip's package index {problem}; {NETWORK_REMEDY}")
 
 
 def some_pip(venv: Path) -> list[str] | None:

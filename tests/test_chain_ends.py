@@ -44,12 +44,19 @@ def after_a_signal() -> Interruption:
 
 def before_the_time_is_over() -> Interruption:
     """What was told to end by the clock."""
-    return Interruption(end_time=time.time() + signals.SPARE_SECONDS + 0.2, margin_seconds=60.0, saved=lambda: 7)
+    return Interruption(end_time=time.time() + signals.SPARE_SECONDS + 0.2, margin_seconds=60.0, saved=lambda: 0)
 
 
-@pytest.mark.parametrize("told", [after_a_signal, before_the_time_is_over])
+@pytest.mark.parametrize(
+    ("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_time_is_over, 0, "no step")]
+)
 def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
-    told: Callable[[], Interruption], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    told: Callable[[], Interruption],
+    saved: int,
+    which: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
@@ -69,7 +76,8 @@ def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
     said = capfd.readouterr().err
     assert "in wait_for_ever" in said
     assert re.search(r"relay.chain: ends now: it was told to end \d+ s ago \(", said)
-    assert json.loads((tmp_path / "note").read_text())["step"] == 7
+    assert f"; {which} is saved\n" in said
+    assert json.loads((tmp_path / "note").read_text())["step"] == saved
 
 
 def validates(watched: Interruption) -> None:

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import bootstrap
+import bootstrap_pip
 from living import LONGEST_SECONDS
 from plans import ROOT
 from relay.environments.locks import exactly, read
@@ -130,6 +131,17 @@ def test_a_checkout_is_installed_by_pip_without_a_network_and_without_a_trace_in
     assert told(python, copy / "scripts/main.py") == f"{copy}/scripts/relay/commands/__init__.py\n"
     whole = subprocess.run([*pip, checkout.as_uri()], cwd=tmp_path, env=own, capture_output=True, text=True)
     assert "run from its checkout: pip install -e ." in whole.stderr
+
+
+def test_where_the_network_goes_away_it_is_named_beside_what_pip_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where pip's configuration also names a folder of wheels: pip then says only what that folder lacks."""
+    said = "WARNING: Retrying after connection broken by 'NewConnectionError()': /simple/a/\nERROR: No matching a==2\n"
+    ended = subprocess.CompletedProcess([], 1, stdout=said)
+    monkeypatch.setattr(bootstrap_pip, "run_pip", lambda *_, **__: ended)
+    with pytest.raises(bootstrap_pip.InstallError, match=r"(?s)No matching a==2\n.*index did not answer; connect"):
+        bootstrap_pip.pip_install(tmp_path, "a==2")
 
 
 # Installations from nothing, by pip, from indexes of the test's own: small wheels under the real ones' names.

@@ -1,15 +1,18 @@
 """The driver on this machine: ended by a signal, or killed, its trainings save and end, and the next call goes on."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from living import LONGEST_SECONDS, read_until, until, words
 from local_driver import LocalDriver
 
+IMPORTING_BYTES = 25_000_000  # of a Snakemake that imports: a bare Python has 10 MB, and one that has imported 60 MB
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
 
 
@@ -66,6 +69,22 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(driver: Loca
     assert "Traceback" not in printed
     until(lambda: driver.processes() == [], "the training has ended by itself")
     assert driver.steps(), driver.log()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_rule_starts_shows_no_traceback(driver: LocalDriver) -> None:
+    """A terminal sends it to all processes; one of them is a Snakemake that imports its modules."""
+    process = driver.start("results/plan.json")
+
+    def starting() -> bool:
+        rules = [each for each in psutil.Process(process.pid).children(True) if {"-m", "snakemake"} <= set(words(each))]
+        return any(each.memory_info().rss > IMPORTING_BYTES for each in rules)
+
+    until(lambda: starting() or process.poll() is not None, "the plan's rule starts")
+    os.killpg(process.pid, signal.SIGINT)
+    printed = driver.ended(process)
+    assert "SIGINT: the jobs save and end" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """A task of one's own in a plan: its file, its options, its card, and what is frozen of it."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT, plan
+from relay.base.errors import UserError
 from relay.card.looks import Looks
 from relay.config.config import Config, load
 from relay.planning.plan import Plan
 from relay.run_folder.snapshot import freeze
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.tasks import Looked
+from relay.spec.tasks import NO_GPU, Looked
 from short_tasks import shipped
 
 TASK = """\
@@ -71,6 +73,23 @@ def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> Non
     (own / "labels.json").write_text("[2]")
     seen(config)
     assert planned(config).runs[0].id != before.id
+
+
+def test_a_model_on_a_gpu_is_refused_with_what_helps_where_no_job_has_one(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "error: my_task.py:6: AssertionError: Torch not compiled with CUDA enabled\n"
+    ended = subprocess.CompletedProcess([], NO_GPU, stderr=said)
+    monkeypatch.setattr("relay.card.looks.subprocess.run", lambda *_, **__: ended)
+    looks = Looks(
+        config=asked(CPU, task="my_task.py"),
+        root=ROOT,
+        results=Path("results"),
+        arithmetic=Arithmetic.here(),
+        look=True,
+    )
+    with pytest.raises(UserError, match=r"CUDA enabled; no GPU is here: leave out \.cuda"):
+        looks.looked({})
 
 
 def test_random_samples_are_read_one_by_one(own: Path) -> None:

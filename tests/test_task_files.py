@@ -76,10 +76,14 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     [
         ("import relay\nclass Task(relay.Task:\n", "{file}:2: no valid Python: "),
         ("import relay\nimport no_such_package\n", "{file}:2: No module named 'no_such_package'; allowed: packages"),
+        (
+            "from .helper import x\n",
+            "{file}:1: attempted relative import with no known parent package; allowed: the name",
+        ),
         ("import relay\n", f"{ONE}none; a script is measured as a `command`"),
         ("import relay\nclass A(relay.Task): ...\nclass B(relay.Task): ...\n", f"{ONE}A and B"),
     ],
-    ids=["syntax", "import", "empty", "two"],
+    ids=["syntax", "import", "relative import", "empty", "two"],
 )
 def test_a_file_that_is_no_task_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     its = spec(tmp_path, text)

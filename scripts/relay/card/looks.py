@@ -177,5 +177,7 @@ class Looks:
             raise ByJob(self._by_job(options, output), ended.stderr.strip().removeprefix("error: "))
         if ended.returncode:
             _, is_mistake, message = f"\n{ended.stderr.strip()}".rpartition("\nerror: ")  # a line for each mistake
-            raise UserError(message if is_mistake else message.strip().rpartition("\n")[2])
+            line = message if is_mistake else message.strip().rpartition("\n")[2]
+            no_gpu = "; no GPU is here: leave out .cuda() and device=…, because strategies put the model on its device"
+            raise UserError(line + (no_gpu if ended.returncode == NO_GPU else ""))
         sys.stderr.write(ended.stderr)

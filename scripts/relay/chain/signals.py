@@ -103,7 +103,7 @@ class Interruption:
             faulthandler.dump_traceback(2, all_threads=True)
         say(
             f"ends now: it was told to end {time.monotonic() - began:.0f} s ago ({reason}), and waits where the lines "
-            f"above say; step {self.saved()} is saved"
+            f"above say; {f'step {self.saved()}' if self.saved() else 'no step'} is saved"
         )
         leave_note(self.saved(), reason)
         for worker in multiprocessing.active_children():  # no data worker outlives it

@@ -11,6 +11,7 @@ from relay.base.files import errors_in_one_line, read_json_or, write_text
 from relay.base.grouped import grouped
 from relay.base.options import add
 from relay.comparison.columns import COMPARISON, RUNS, SCALING, read_csv, write_csv, write_parquet
+from relay.spec.labels import counted
 
 USAGE = """\
 Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, .parquet and .md, runs.csv,
@@ -52,7 +53,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
         page.write_pictures(results / "pictures", sections)
         write_text(results / "comparison.html", html)
         compared.note(given.plan, results)
-    print(f"{len(inputs.runs)} runs in {len(rows)} rows: {results / 'comparison.html'}")
+    print(f"{counted(len(inputs.runs), 'run')} in {counted(len(rows), 'row')}: {results / 'comparison.html'}")
     return 0
 
 

@@ -26,6 +26,7 @@ from relay.launch import gpus
 from relay.launch.gpus import count_gpus
 from relay.planning.inputs import Here
 from relay.planning.planner import make_plan
+from relay.spec.labels import counted
 from relay.spec.messages import unknown
 from relay.workflow.unready import check
 
@@ -108,5 +109,5 @@ def prove(parser: ArgumentParser, words: list[str]) -> int:
         table.to_csv(given.folder / "table.csv", index=False)
         (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")
     failed = sum(not row["equivalent"] for row in rows)
-    print(f"{len(rows)} cells, {failed} failed: {given.folder / 'table.md'}")
+    print(f"{counted(len(rows), 'cell')}, {failed} failed: {given.folder / 'table.md'}")
     return int(failed > 0)

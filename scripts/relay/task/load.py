@@ -123,6 +123,8 @@ def in_one_line(error: BaseException, file: Path, of: str = "") -> str:
     own = [frame for frame in written if Path(frame.filename).resolve().parent == file.resolve().parent]
     place = f"{shown(own[-1].filename)}:{own[-1].lineno}" if own else shown(file)
     what = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ImportError) and "relative import" in what:
+        return f"{place}: {of}{what}; allowed: the name of a file beside this one, without a dot before it"
     if isinstance(error, ModuleNotFoundError):
         allowed = "packages of the stack, those that `packages` of the config adds, and files beside this one"
         return f"{place}: {of}{what}; allowed: {allowed}"
