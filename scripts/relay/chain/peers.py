@@ -94,7 +94,7 @@ class Peers:
         except ChainError as error:
             problem = str(error)
         except OSError as error:
-            problem = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+            problem = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ") or repr(error)
         except BaseException as error:
             own, problem = error, f"rank {self.rank} has failed: {type(error).__name__}: {error}".splitlines()[0]
         by_rank = self.gather((problem, own is not None))
