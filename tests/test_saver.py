@@ -80,6 +80,12 @@ def test_an_error_without_words_is_told_by_its_name() -> None:
         Peers().alike(lambda: (_ for _ in ()).throw(TimeoutError()))
 
 
+def test_an_error_is_told_though_the_peers_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peers, "gather", lambda *_: int("closed by peer"))
+    with pytest.raises(ZeroDivisionError):
+        Peers().alike(lambda: 1 // 0)
+
+
 def test_an_error_of_one_ranks_own_ends_all_of_them(tmp_path: Path) -> None:
     """The others had waited for it until the timeout."""
     spawned(_one_fails, 2, tmp_path)

@@ -39,9 +39,9 @@ def gone(work: Path) -> str:
 
 
 def forget(work: Path, attempt: int) -> None:
-    """Remove all files that have an attempt's number. Raises OSError."""
-    for path in work.glob(f"*/attempt-{attempt:04}[.-]*"):
-        path.unlink()
+    """Remove all files that have an attempt's number: the next attempt has it, too. Raises OSError."""
+    for path in [*work.glob(f"*/attempt-{attempt:04}[.-]*"), *work.glob(f"records/*-{attempt:04}.*")]:
+        path.unlink(missing_ok=True)
 
 
 def numbers(work: Path) -> list[int]:
