@@ -9,6 +9,7 @@ import pytest
 from damaged import change_a_byte
 from preloaded import spawned
 from relay.chain import ChainError
+from relay.chain.peers import Peers
 from relay.chain.saving import Parts, SaveError, Saver
 from relay.chain.sealed import Folder, complete, damage
 from relay.process.ranks import Ranks
@@ -72,6 +73,17 @@ def _goes_on(ranks: Ranks, folder: Path) -> None:
         change_a_byte(place / "rank-1.pt")
     ranks.barrier()
     assert "rank-1.pt does not have the checksum" in (saver.damage(place) or "")
+
+
+def test_an_error_without_words_is_told_by_its_name() -> None:
+    with pytest.raises(ChainError, match=r"^TimeoutError\(\)$"):
+        Peers().alike(lambda: (_ for _ in ()).throw(TimeoutError()))
+
+
+def test_an_error_is_told_though_the_peers_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peers, "gather", lambda *_: int("closed by peer"))
+    with pytest.raises(ZeroDivisionError):
+        Peers().alike(lambda: 1 // 0)
 
 
 def test_an_error_of_one_ranks_own_ends_all_of_them(tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ def test_a_chain_goes_on_after_a_kill() -> None:
     assert (made.folder / "end.pt").exists()
     assert made.run(attempt=3)[0] == 0
     assert made.summary() == summary, "an attempt that finds nothing left to train counts"
+    assert not [*made.places.work.glob("*/*-0003*")], "and has left something"
 
 
 def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> None:

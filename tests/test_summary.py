@@ -203,6 +203,19 @@ def test_steps_done_again_are_those_recorded_and_those_that_a_kill_took() -> Non
     assert found.seconds == pytest.approx(100.0)
 
 
+@pytest.mark.parametrize(
+    ("line", "reached", "nothing"),
+    [
+        ({"blocks": [], "read": {}}, 20, True),
+        ({"blocks": [], "read": {"accuracy": [0.9]}}, 0, False),  # a script that was killed before its evaluation
+        ({}, 40, False),  # the line with the steps was damaged
+    ],
+)
+def test_what_a_job_alone_can_tell_is_not_forgotten(line: dict[str, Any], reached: int, nothing: bool) -> None:
+    end = {"end": reached, "stopped": None, "first_at": None}
+    assert Records([begin(20), line, end]).trained_nothing is nothing
+
+
 def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Path) -> None:
     first = Attempt(number=1, started=110.0)
     chain = RunChain(generation="new", code="c", strategy_source="s", attempts=(first,))

@@ -94,10 +94,13 @@ class Peers:
         except ChainError as error:
             problem = str(error)
         except OSError as error:
-            problem = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+            problem = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ") or repr(error)
         except BaseException as error:
             own, problem = error, f"rank {self.rank} has failed: {type(error).__name__}: {error}".splitlines()[0]
-        by_rank = self.gather((problem, own is not None))
+        try:
+            by_rank = self.gather((problem, own is not None))
+        except Exception as lost:  # a peer has ended: why this rank has failed must not be lost with it
+            raise own or lost from None
         if own:
             raise own
         for rank, (problem, is_its_own) in enumerate(by_rank):

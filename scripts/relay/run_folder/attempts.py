@@ -39,9 +39,9 @@ def gone(work: Path) -> str:
 
 
 def forget(work: Path, attempt: int) -> None:
-    """Remove all files that have an attempt's number. Raises OSError."""
-    for path in work.glob(f"*/attempt-{attempt:04}[.-]*"):
-        path.unlink()
+    """Remove all files that have an attempt's number: the next attempt has it, too. Raises OSError."""
+    for path in [*work.glob(f"*/attempt-{attempt:04}[.-]*"), *work.glob(f"records/*-{attempt:04}.*")]:
+        path.unlink(missing_ok=True)
 
 
 def numbers(work: Path) -> list[int]:
@@ -86,9 +86,13 @@ class Records:
 
     @property
     def trained_nothing(self) -> bool:
-        """Whether it came to its planned end without a step, as where none was left to train."""
-        told = any(line.get(name) for line in self.lines for name in ("losses", "blocks", "first_at"))
-        return bool(self.end) and not self.end.get("stopped") and not told
+        """Whether it came to its planned end without a step, as where none was left to train, and told nothing more.
+
+        A script may be killed before its last evaluation: the next job then only prints the accuracy, which is `read`.
+        """
+        told = any(line.get(name) for line in self.lines for name in ("losses", "blocks", "read", "first_at"))
+        # Where a disk has damaged the lines between, the end alone knows of the steps.
+        return bool(self.end) and not self.end.get("stopped") and not told and self.end["end"] <= self.start
 
     @property
     def losses(self) -> list[tuple[int, float]]:

@@ -168,10 +168,6 @@ def _parsed(text: str) -> Any:
         return yaml.load(text, Loader=Strict)
 
 
-def _whole(digits: str) -> int | str:
-    return int(digits) if len(digits) <= MOST_DIGITS else digits
-
-
 def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     block: dict[str, Any] = {}
     for key, value in pairs:
