@@ -13,7 +13,6 @@ from relay.task.modes import Operations
 SAMPLES = 8  # of the batch that is looked at
 
 
-@torch.no_grad()
 def computed_in(task: BoundTask, device: torch.device) -> str:
     """The precision whose rounding a training has: the task's, or the coarsest that its model or loss asks for.
 
