@@ -202,7 +202,7 @@ def read(file: Path) -> dict[str, Any]:
     try:
         why = "" if has_checksum(file) else "its bytes were changed, or another version wrote it"
     except OSError as error:
-        why = error.strerror
+        why = error.strerror or str(error)
     if why:
         raise UserError(f"{file}: is damaged ({why}); remove it, and start the same call again")
     trained: dict[str, Any] = torch.load(io.BytesIO(file.read_bytes()[CHECKSUM_BYTES:]), weights_only=True)
