@@ -8,7 +8,9 @@ import torch
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
 from relay.base.errors import UserError
+from relay.base.files import CHECKSUM_BYTES
 from relay.equivalence import reference as plain_reference
+from relay.status import finished
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -39,11 +41,15 @@ def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:
     known = {"algorithm": {"losses": torch.arange(1000.0)}, "made_with": {"versions": {"torch": "2.13.0"}}}
     plain_reference.write(path, known)
     assert torch.equal(plain_reference.read(path)["algorithm"]["losses"], known["algorithm"]["losses"])
+    assert finished.reference(path) == ""
     content = path.read_bytes()
-    place = content.index(known["algorithm"]["losses"][500:502].numpy().tobytes())
-    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-    with pytest.raises(UserError, match=r"reference.pt: is damaged \(its bytes were changed\); remove it"):
-        plain_reference.read(path)
+    number = content.index(known["algorithm"]["losses"][500:502].numpy().tobytes())
+    changed = [content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :] for place in (0, 40, number)]
+    for other in (*changed, content[:-1], content[:20], b"", content[CHECKSUM_BYTES:]):  # torch's own file is the last
+        path.write_bytes(other)
+        with pytest.raises(UserError, match=r"reference.pt: is damaged \(its bytes were changed, or .*\); remove it"):
+            plain_reference.read(path)
+        assert "is damaged" in finished.reference(path)
 
 
 @pytest.mark.slow

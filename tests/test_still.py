@@ -10,8 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
+from relay.task.lowered import computed_in
 from relay.task.smooth import Smooth
 from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, FrozenNorms, still
+from sharded import SAMPLES, Given, bound
 
 N = 6
 
@@ -151,6 +153,36 @@ def test_what_asks_for_16_bits_is_computed_in_float64() -> None:
         for made in (inputs.half().float(), inputs.bfloat16(), inputs.to(torch.float16), inputs.type(torch.bfloat16)):
             assert torch.equal(made, inputs)
     assert mode.seen
+
+
+class Turning(nn.Module):
+    """Asks for bfloat16 by itself: `how`."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.layer = how, nn.Linear(8, 1)
+        self.layer.requires_grad_(how != "not trained")
+        self.last = nn.Linear(1, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        inputs.requires_grad_(self.how == "derivative")
+        mask = torch.ones(8, dtype=torch.bfloat16)[None].float() if self.how == "mask" else 1.0
+        autocasts = {"off": False, "evaluation": not self.training, "mask": False}.get(self.how, True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+            hidden = self.layer(inputs * mask).float()
+        if self.how == "derivative":
+            hidden = hidden + torch.autograd.grad(hidden.sum(), inputs, create_graph=True)[0].mean()
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("autocast", "bf16"), ("not trained", "bf16"), ("derivative", "bf16"),
+     ("off", "fp32"), ("evaluation", "fp32"), ("mask", "fp32")],
+)  # fmt: skip
+def test_a_task_has_a_lower_precision_only_where_it_trains_in_it(how: str, expected: str) -> None:
+    task = bound(Given(lambda: Turning(how), (torch.randn(SAMPLES, 8),), torch.randn(SAMPLES, 1)), "turning", "fp32")
+    assert computed_in(task, torch.device("cpu")) == expected
 
 
 def test_complex_numbers_are_computed_in_as_many_bits() -> None:

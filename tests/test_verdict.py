@@ -116,6 +116,7 @@ def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], p
         ("aten.mul.Tensor: in-place operations " + "DTensor " * 99, "take an optimiser and layers of torch's, or a "),
         ("your module has parameters that were not used in producing loss.", "find_unused_parameters: true"),
         ("aten.mm.default got mixed torch.Tensor and DTensor", "a divided parameter, which is a DTensor, meets an"),
+        ("Cannot flatten unevenly sharded tensor: dimension 0 (size 5)", "where a loss reads parameters, let it make"),
         ("Cannot copy out of meta tensor; no data!", "a stage reads a parameter that another process holds"),
     ],
 )

@@ -15,6 +15,7 @@ from relay.base.errors import UserError
 from relay.chain import files
 
 MISSING = "is missing"
+CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 @contextmanager
@@ -54,6 +55,17 @@ def write_bytes(path: Path, content: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_bytes(path, content)
+
+
+def with_checksum(content: bytes) -> bytes:
+    """The content of a file in which no bit changes unseen: it begins with the SHA-256 of the rest."""
+    return hashlib.sha256(content).digest() + content
+
+
+def has_checksum(path: Path) -> bool:
+    """Whether a file is whole, and as `with_checksum` made it. Raises OSError."""
+    with path.open("rb") as stream:
+        return stream.read(CHECKSUM_BYTES) == hashlib.file_digest(stream, "sha256").digest()
 
 
 def write_json(path: Path, value: Any) -> None:

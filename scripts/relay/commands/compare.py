@@ -63,6 +63,6 @@ def show_comparison(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison.terminal import show
 
     rows = read_csv(given.results / "comparison.csv", COMPARISON)
-    answers = (read_json_or(given.results / "answer.json", None) or {}).get("answers", [])
+    answers = read_json_or(given.results / "answer.json", {}).get("answers", [])
     show(Console(highlight=False), rows, given.results / "comparison.html", answers)
     return 0

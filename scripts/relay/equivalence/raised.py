@@ -28,10 +28,10 @@ HELPS = (
         "in which each process has the model, such as ddp or fsdp",
     ),
     (
-        r"mixed torch\.Tensor and DTensor",
-        "a divided parameter, which is a DTensor, meets an ordinary tensor: where a loss reads parameters, let it make "
-        "a number of each one first, as `each.square().sum()` does, or take a strategy that keeps them whole, such as "
-        "ddp",
+        r"mixed torch\.Tensor and DTensor|unevenly sharded tensor",
+        "a divided parameter, which is a DTensor, meets an ordinary tensor, or is reshaped: where a loss reads "
+        "parameters, let it make a number of each one first, as `each.square().sum()` does, or take a strategy that "
+        "keeps them whole, such as ddp",
     ),
     (
         r"DTensor|sharding strategy",

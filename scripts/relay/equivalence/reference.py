@@ -7,7 +7,6 @@ Started by the launcher: `python -m relay.launch.worker equivalence.reference WO
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import os
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from relay import strategies
 from relay.base import options
 from relay.base.errors import UserError
+from relay.base.files import CHECKSUM_BYTES, has_checksum, with_checksum, write_bytes
 from relay.datasets.manifest import digest
 from relay.equivalence.figures import distance, norm, share
 from relay.equivalence.lock_step import LockStep
@@ -189,28 +189,23 @@ def _products(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
 
 # Its file: torch's own reader takes changed bytes for numbers, so that it begins with a checksum
 
-CHECKSUM_BYTES = hashlib.sha256().digest_size
-
 
 def write(file: Path, trained: dict[str, Any]) -> None:
     """Write a reference, all of it or none. Raises OSError."""
     buffer = io.BytesIO()
     torch.save(trained, buffer)
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
-    partial.rename(file)
+    write_bytes(file, with_checksum(buffer.getvalue()))
 
 
 def read(file: Path) -> dict[str, Any]:
     """A reference. Raises UserError where its file is damaged: that says nothing of a strategy."""
     try:
-        whole = file.read_bytes()
-        checksum, content = whole[:CHECKSUM_BYTES], whole[CHECKSUM_BYTES:]
-        if hashlib.sha256(content).digest() != checksum:
-            raise ValueError("its bytes were changed")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: is damaged ({error}); remove it, and start the same call again") from None
-    trained: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        why = "" if has_checksum(file) else "its bytes were changed, or another version wrote it"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise UserError(f"{file}: is damaged ({why}); remove it, and start the same call again")
+    trained: dict[str, Any] = torch.load(io.BytesIO(file.read_bytes()[CHECKSUM_BYTES:]), weights_only=True)
     return trained
 
 

@@ -239,7 +239,7 @@ class Check:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, check the runs, and write what was findings."""
+    """Parse the command line, check the runs, and write what was found."""
     parser = options.parser(__doc__, "spec", "output", "results", prog="spot_check.process")
     parser.add_argument("--runs", nargs="+", required=True, help="the runs' ids: folders below results/runs")
     given = parser.parse_args(arguments)

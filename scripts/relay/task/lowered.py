@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from relay.process.generators import drawn_from
 from relay.task import batches
 from relay.task.bound import AUTOCAST, BoundTask
 from relay.task.calls import tensors_in
-from relay.task.modes import Operations
+from relay.task.modes import Operations, flops
 
 SAMPLES = 8  # of the batch that is looked at
 
 
-@torch.no_grad()
 def computed_in(task: BoundTask, device: torch.device) -> str:
     """The precision whose rounding a training has: the task's, or the coarsest that its model or loss asks for.
 
-    A forward pass that enters autocast by itself rounds as a run in bf16 does, whatever the run's precision is.
+    A forward pass that enters autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks
+    and samples of few bits round nothing that differs between trainings.
     """
     task, types = task.apart(), set[torch.dtype]()
     task.compiled = False  # compiled code shows no operations
+
+    def note(func: Any, _: Any, args: Any, kwargs: Any, result: Any) -> None:
+        learnt = any(each.requires_grad for each in tensors_in((args, kwargs)))
+        if learnt or flops(func, args, kwargs, result):  # such as those of layers that are not trained
+            types.update(leaf.dtype for leaf in tensors_in(result))
+
     try:
         with drawn_from(0):
             model, batch = task.model().to(device), batches.moved(task.example(SAMPLES), device)
-            seen = Operations(lambda *call: types.update(leaf.dtype for leaf in tensors_in(call[-1])))
-            with task.computing(), seen:
+            with task.computing(), Operations(note):
                 task.loss(task.outputs(model, batch), batch)
     except Exception:  # whatever a model or a loss raises for few samples
         return task.precision
