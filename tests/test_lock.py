@@ -13,9 +13,9 @@ import pytest
 from living import until
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
-from relay.chain import files
+from relay.chain import files, sealed
 from relay.chain.files import all_described
-from relay.chain.sealed import MANIFEST, seal
+from relay.chain.sealed import MANIFEST, damage, publish, remove_leftovers, seal
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -64,6 +64,28 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "part").write_text("written by a rank")
     seal(tmp_path, 1, all_described(tmp_path), {})
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / "part", tmp_path / MANIFEST)} <= synced
+
+
+@pytest.mark.parametrize("killed", ["rename", "remove"])
+def test_a_kill_while_the_only_checkpoint_is_replaced_leaves_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    place, partial = tmp_path / "step-3", tmp_path / ".partial-1-3"
+    for folder in (place, partial):
+        folder.mkdir()
+        (folder / "part").write_text(folder.name)
+        seal(folder, 3, all_described(folder), {})
+    with monkeypatch.context() as patched:
+        if killed == "rename":
+            rename = Path.rename
+            patched.setattr(Path, "rename", lambda self, to: 1 / 0 if self == partial else rename(self, to))
+        else:
+            patched.setattr(sealed, "remove", lambda path, **_: 1 / 0 if path.exists() else None)
+        with pytest.raises(ZeroDivisionError):
+            publish(partial, place)
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+    assert (damage(place), (place / "part").read_text()) == (None, "step-3" if killed == "rename" else partial.name)
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

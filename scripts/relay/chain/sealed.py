@@ -22,6 +22,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 KEPT = 2
 PARTIAL = ".partial-"  # begins the names of what is not whole yet
+REPLACED = ".replaced-"  # and of what is about to be removed
 Damage = Callable[[Path], str | None]  # what is wrong with a checkpoint, in one line
 Tell = Callable[[str], None]
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
@@ -56,10 +57,17 @@ def seal(place: Path, step: int, files: Mapping[str, Any], facts: Mapping[str, A
 
 
 def publish(partial: Path, place: Path) -> None:
-    """Give a folder that is sealed its name as a checkpoint. Raises OSError."""
-    remove(place, surely=True)  # a damaged one of the same step, passed over at the start
+    """Give a folder that is sealed its name as a checkpoint. Raises OSError.
+
+    An older one of the same step goes after that: it may be the only one.
+    """
+    older = place.with_name(f"{REPLACED}{place.name}")
+    remove(older, surely=True)
+    if place.exists():
+        place.rename(older)
     partial.rename(place)
     sync(place.parent)
+    remove(older)
 
 
 def steps(folder: Path, prefix: str = "step-") -> list[int]:
@@ -143,7 +151,11 @@ def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed saves have left in a chain's folder."""
+    """Remove what killed saves have left in a chain's folder. What was to be replaced, and was not, is back."""
+    for older in folder.glob(f"{REPLACED}*"):
+        with suppress(OSError):
+            place = older.with_name(older.name.removeprefix(REPLACED))
+            remove(older) if place.exists() else older.rename(place)
     for left in folder.glob(f"{PARTIAL}*"):
         with suppress(OSError):  # what an orphan still writes goes with the next attempt
             remove(left)
