@@ -78,8 +78,8 @@ def test_an_interruption_ends_the_proof_and_not_a_gate_alone(tmp_path: Path) -> 
     with subprocess.Popen(command, cwd=tmp_path) as proof:
         try:
             until(lambda: any(tmp_path.rglob("reference.log")), "a reference is trained")
-            proof.send_signal(signal.SIGINT)
-            assert proof.wait(60) == -signal.SIGINT
+            proof.send_signal(signal.SIGTERM)
+            assert proof.wait(60) == -signal.SIGTERM
         finally:
             proof.kill()
     assert not any(tmp_path.rglob("verdict.json"))

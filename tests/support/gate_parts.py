@@ -84,7 +84,7 @@ def judge_in_a_row(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path, Path | N
                 verdict, data = Verdict(name), TrialData(run, dataset, ranks.device)
                 between.judge(verdict, data, place / "checkpoints", ranks, slowdown=SLOWDOWN)
             ranks.barrier()
-        assert not (place / "checkpoints").exists() or ranks.rank
+        assert trained or not (place / "checkpoints").exists() or ranks.rank
         if ranks.rank == 0:
             (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))
 
