@@ -115,7 +115,7 @@ def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None
     assert "its strategy's code changed" in edited_since(chain.run, Places(chain.results, chain.run.id))
 
 
-# A small file that is damaged falls back, or is one message: a hint stops no run, and no run begins anew by itself.
+# A small file that is damaged is passed over, or told in one message. It stops no run, and no run begins anew.
 
 
 def by_folder(path: Path) -> None:
