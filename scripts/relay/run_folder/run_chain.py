@@ -52,8 +52,8 @@ class RunChain:
     """The chain of one start (`generation`): the name of its frozen `code`, digests of parts of it, and its attempts.
 
     `adopted_from` says from which run's checkpoint it went on, with that run's own `adopted_from`; None for a run that
-    began at step 0. `measured` is what its first processes have measured for all later ones, such as where a pipeline is
-    cut: with another cut, it would not go on bit for bit.
+    began at step 0. `measured` is what its first processes have measured for all later ones, such as where a pipeline
+    is cut: with another cut, it would not go on bit for bit.
     """
 
     generation: str
