@@ -22,6 +22,7 @@ from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, he
 from .telling import (
     ACCEPT,
     HEARS,
+    KILLED,
     NOTE,
     STOPPED,
     ChainError,
@@ -31,6 +32,7 @@ from .telling import (
     read_note,
     say,
     tell_in_one_line,
+    was_killed,
 )
 
 USAGE = """\
@@ -120,6 +122,7 @@ class Command(Supervisor):
         try:
             status = self._status()
             stop, self.gained = read_note(self._note), has_gained(self._note)
+            killed = was_killed(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
@@ -128,6 +131,9 @@ class Command(Supervisor):
             return STOPPED
         # Slurm signals all of a job's processes: the command may have ended before this process was told.
         ordered = self.received or status in [128 + number for number in SIGNALS]
+        if status and killed and not ordered:
+            say("a rank was killed, as where memory is short, or has ended without a word")
+            return KILLED
         return STOPPED if ordered and status else status
 
     def _status(self) -> int:

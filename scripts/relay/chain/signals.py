@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from .telling import STOPPED, TORCHRUN, is_early, leave_note, say
+from .telling import STOPPED, TORCHRUN, come, go, is_early, leave_note, say
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends one before the end of a job's time, where `--signal` asks for it
 # What stops a training, and what whoever starts processes passes on to them.
@@ -63,6 +63,7 @@ class Interruption:
         Without the `last_resort`, whoever has started the process ends it where it waits for too long.
         """
         self.ended = False
+        come()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if (before := signal.signal(number, self._note)) != self._note:
@@ -79,6 +80,7 @@ class Interruption:
     def end(self) -> None:
         """The training has ended: what follows it, such as a test, ends by itself, or by a signal as ever."""
         self.ended, self.saving = True, False
+        go()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):  # the others only tell that the time is nearly over
                 if number in self._before:
