@@ -18,7 +18,7 @@ from types import FrameType
 from . import sbatch
 from .signals import EARLY, MOST_SECONDS, SIGNALS
 from .slurm import END_TIME, end_time, seconds_of
-from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears
+from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears, shield
 from .telling import (
     ACCEPT,
     HEARS,
@@ -141,7 +141,7 @@ class Command(Supervisor):
         if _is_torchrun(self.words):
             adopt_orphans()
         try:
-            self.start(self.words, self.environment, begin=_shield, process_group=0)
+            self.start(self.words, self.environment, begin=shield, process_group=0)
         except OSError as error:
             raise ChainError(f"{self.words[0]}: {error.strerror}") from None
         status = self.wait()
@@ -210,13 +210,3 @@ def _listening(group: int) -> list[int]:
             if os.getpgid(process) == group and hears(process, signal.SIGTERM):
                 listeners.append(process)
     return listeners
-
-
-def _shield() -> None:
-    """Shield the command from SIGUSR1 and 2, and have it told when this process dies.
-
-    Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
-    """
-    for number in EARLY:
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent()

@@ -55,6 +55,7 @@ class Interruption:
     saving: bool = False
     ended: bool = False
     _before: dict[int, Any] = field(default_factory=dict)  # the handlers of others
+    _process: int = 0  # which watches; a fork of it has these handlers, too
     _last: threading.Thread | None = None
 
     def watch(self, *, last_resort: bool = True) -> None:
@@ -62,7 +63,7 @@ class Interruption:
 
         Without the `last_resort`, whoever has started the process ends it where it waits for too long.
         """
-        self.ended = False
+        self.ended, self._process = False, os.getpid()
         come()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
@@ -87,7 +88,11 @@ class Interruption:
                     signal.signal(number, self._before.pop(number))
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.received.append(signal.Signals(number).name)
+        if os.getpid() == self._process:
+            self.received.append(signal.Signals(number).name)
+        elif not _is_data_worker():  # a fork of the script's, which a signal ends as if there were no chain
+            signal.signal(number, self._before.get(number) or signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def _end_in_time(self, wakeups: int) -> None:
         """In a thread: wait for an order to end, and end this process where it is still there when its time is over."""
@@ -140,6 +145,12 @@ class Interruption:
         if self.launcher is not None and os.getppid() != self.launcher:
             return "the launcher is gone"
         return None
+
+
+def _is_data_worker() -> bool:
+    """Whether this process is a worker of torch's DataLoader, which begins, and will ignore signals in a moment."""
+    target = getattr(multiprocessing.current_process(), "_target", None)
+    return getattr(target, "__module__", None) == "torch.utils.data._utils.worker"
 
 
 def _first_of(wakeups: int) -> str | None:
