@@ -132,7 +132,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at
     go, write = threading.Event(), FileSystemWriter.write_data
     monkeypatch.setattr(FileSystemWriter, "write_data", lambda *given: go.wait(LONGEST_SECONDS) and write(*given))
     training.train(4)
-    saver = checkpoints.of(training.strategy)
+    saver = checkpoints.of(training.strategy).saver()
     saver.begin(4)
     expected = training.train(3)
     time.sleep(0.3)

@@ -24,7 +24,7 @@ from relay.planning.handed import freeze_code
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts, run_chain
 from relay.run_folder.places import Places
-from relay.run_folder.run_chain import read_measured, write_measured
+from relay.run_folder.run_chain import RunChain
 from relay.training import job
 from relay.training.adoption import adopt
 from relay.training.changed_code import edited_since, source_today
@@ -129,6 +129,7 @@ def by_link(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
+MEASURED = {"layer_seconds": {"embed": 0.2, "block": 0.1, "attend": 0.3}}
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
@@ -142,21 +143,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
-def test_what_was_measured_is_taken_from_the_other_copy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object]
-) -> None:
-    declared, work = tmp_path / "declared", tmp_path / "work"
-    known = {"layer_seconds": {"embed": 0.2, "block": 0.1, "attend": 0.3}}
-    write_measured(known, declared, work)
-    harm(declared / "measured.json")
-    assert read_measured(declared, work) == known
-    assert [*read_measured(work)["layer_seconds"]] == ["embed", "block", "attend"]  # by which a pipeline is cut
-    write_measured(known, declared, work)
-    assert read_measured(declared) == known
-    for folder in (declared, work):
-        harm(folder / "measured.json")
-    assert read_measured(declared, work) == {}
-    assert capsys.readouterr().out.count("is damaged and passed over") in (0, 3)
+def test_a_damaged_chain_says_nothing_and_is_written_anew(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    made = RunChain(generation="first", code="c", strategy_source="s")
+    made.write(tmp_path)
+    harm(tmp_path / run_chain.CHAIN)
+    assert run_chain.read(tmp_path) is None
+    made.write(tmp_path)
+    run_chain.note_measured(tmp_path, MEASURED)
+    assert [*run_chain.measured(tmp_path)["layer_seconds"]] == ["embed", "block", "attend"]  # a pipeline is cut by it
 
 
 # The chain
@@ -168,6 +162,7 @@ def begun(bench: Bench, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, prepared:
     made = bench.chain("results", **bench.strategy("edited"))
 
     def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
+        run_chain.note_measured(work, MEASURED)
         filled(Checkpoints(work, ranks), Training(ranks, prepared), 4)
         number = int(arguments[arguments.index("--attempt") + 1])
         path = attempts.attempt_path(work, number)
@@ -197,6 +192,7 @@ def test_a_lost_chain_is_known_again_from_the_checkpoints(
     assert "what it said is taken from the checkpoint of step 4" in capsys.readouterr().err
     found = read_json(path)
     assert (found["generation"], found["code"]) == (known["generation"], known["code"])
+    assert found["measured"] == MEASURED
     assert [entry["number"] for entry in found["attempts"]] == [1, 2]
     assert attempts.numbers(begun.work) == [1, 2]
 

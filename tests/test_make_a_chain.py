@@ -543,6 +543,22 @@ def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
     assert supervisor.stat_fields(int(Path("rank").read_text())) is None
 
 
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [("os.kill(os.getpid(), 9)", 137), ("raise ValueError", 1), ("training.end(); os.kill(os.getpid(), 15)", 1)],
+    ids=["killed", "failed", "ended by torchrun after its training"],
+)
+def test_a_rank_that_was_killed_is_told_from_one_that_has_failed(ends: str, status: int) -> None:
+    """torchrun's status is 1 for each. The chain goes on after a kill alone."""
+    rank = f"import os; from relay.chain.signals import Interruption as I; training = I(); training.watch(); {ends}"
+    Path("torchrun").write_text(f"#!/bin/sh\nTORCHELASTIC_RUN_ID=x {sys.executable} -c '{rank}'\nexit 1\n")
+    Path("torchrun").chmod(0o755)
+    own = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-m", "relay.chain", "./torchrun"], env=own, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert ("a rank was killed" in done.stderr) == (status == 137)
+
+
 def test_a_rank_that_waits_before_it_resumes_ends_with_its_torchrun() -> None:
     """Also where nobody is left to end it."""
     Path("rank.py").write_text("from relay.chain import resume\nopen('waits', 'w')\nimport time\ntime.sleep(300)\n")

@@ -23,7 +23,7 @@ from relay.config.config import load
 from relay.probe import job, tries
 from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
-from relay.run_folder.run_chain import read_measured
+from relay.run_folder import run_chain
 from relay.spec.run import SearchLimits
 from relay.task import batches
 from relay.task.data import Mapped, Resident, Streamed
@@ -82,7 +82,7 @@ def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, strat
     values: dict[str, Any] = {"strategy": strategy, **ON_TWO.get(strategy, {}), **SHORT, **TRAINED[name]}
     uncut, cut = (bench.chain(name, **values) for name in ("uncut", "cut"))
     uncut.train(forked=True)
-    cut.measured(read_measured(uncut.declared))  # where stages are cut, and so which GPU drops which units
+    cut.measured(dict(run_chain.measured(uncut.work)))  # where stages are cut, and so which GPU drops which units
     for attempt, (first, last) in enumerate([(0, 4), (4, 8)], 1):
         assert (ended := cut.forked(first, last, attempt=attempt)).status == 0, ended.errors
     losses = kept_losses(cut.work)

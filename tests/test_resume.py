@@ -12,7 +12,7 @@ from chain_runs import BUILT_IN, Bench, Chain
 from own_tasks import spec
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.run_folder.run_chain import read_measured
+from relay.run_folder import run_chain
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
 from relay.spec.tasks import TaskSpec
@@ -78,11 +78,11 @@ def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case
     ended = cut.forked()
     assert ended.status == 75, ended.errors
     assert f"stopped at step {CUT} of {STEPS} (SIGTERM)" in ended.errors
-    measured = read_measured(cut.declared)
+    measured = dict(run_chain.measured(cut.work))
     ended = cut.forked(attempt=2)
     assert ended.status == 0, ended.errors
     assert cut.started_at() == [0, CUT]
-    assert read_measured(cut.declared) == measured
+    assert run_chain.measured(cut.work) == measured
     uncut.measured(measured)  # where stages are cut follows from what was measured: the same for both
     assert_same(result(cut), result(uncut.train(forked=True)))
 

@@ -139,17 +139,21 @@ def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
-def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: signal.Signals) -> None:
+@pytest.mark.parametrize(("told", "command"), [(signal.SIGTERM, "python"), (signal.SIGUSR1, "torchrun")])
+def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: signal.Signals, command: str) -> None:
+    """Slurm may send it to all of a job's processes: SIGUSR1 would end torchrun at once."""
     made = commanded(
-        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-        "import os\nopen('began', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (open('saved', 'w'), sys.exit(0)))\n"
+        "import os\nopen('began', 'w').write(str(os.getpid()))\ntime.sleep(600)\n",
+        f"{command} train.py",
     )
     job = made.start()
     began = made.folder / "began"
     until(lambda: began.exists() and began.read_text(), "it has begun")
-    job.send_signal(told)
+    for each in (psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)):
+        each.send_signal(told)
     printed, _ = job.communicate(timeout=LONGEST_SECONDS)
+    assert (made.folder / "saved").exists()
     assert not psutil.pid_exists(int(began.read_text())), "its command has ended with it"
     assert (job.returncode, made.told()["status"]) == (75, 75), printed
     assert not (made.places.run / "step-1.json").exists()

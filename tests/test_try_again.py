@@ -9,12 +9,15 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base import lock
+from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.chain.sealed import MANIFEST
 from relay.driver.retries import Retries
 from relay.driver.terminal import SEGMENT
 from relay.launch.launcher import KILLED
 from relay.process.system import memory_kills
+from relay.run_folder import faults, run_chain
+from relay.run_folder.attempts import record, record_begin
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.try_again import SAVING_ATTEMPTS, Case, Tried, given_up
 from relay.training import job as training_job
@@ -178,6 +181,22 @@ def test_two_starts_without_progress_end_it_with_the_reason(
     told = "Slurm has started job 17 again and again: 2 attempts in a row came no further than step 0"
     assert told in capsys.readouterr().err
     assert len(read_json(chain.work / "chain.json")["attempts"]) == 2
+
+
+@pytest.mark.slow
+def test_an_attempt_in_which_a_node_failed_is_not_forgotten_though_the_first_had_nothing_left(
+    chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
+        record_begin(work, 1, 4, [])
+        record(work, 1, end=4, stopped=None)
+        faults.record(work, UserError("of the second node"), 1)
+        return 1
+
+    monkeypatch.setattr(training_job, "launch", launch)
+    write_json(chain.work / "step-4" / MANIFEST, {"step": 4, "files": {}})
+    assert run(chain) == 1
+    assert [each.number for each in run_chain.read(chain.work).attempts] == [1]  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from hooked import Hook, interpreter
 from kills import LONGEST_SECONDS, VICTIMS, Attempt, Campaign, Kill
 from living import until
 from own_tasks import spec
-from relay.run_folder.run_chain import read_measured
+from relay.run_folder import run_chain
 from relay.spec.tasks import TaskSpec
 
 STEPS = 14
@@ -59,7 +59,7 @@ CASES = {
 PHASES: dict[str, Sequence[str]] = {
     "import": ("torch.nn",),
     "join": ("relay.process.ranks:Ranks.join",),
-    "load": ("relay.training.checkpoint:RunSaver.resume",),
+    "load": ("relay.training.checkpoint:Trained.go_on",),
     "step": ("relay.training.recorder:Recorder.loss",),
     "copy": ("relay.chain.saving:generators",),
     "write": ("relay.chain.saving:Saver._write", "relay.chain.sealed:seal"),
@@ -136,7 +136,7 @@ class OfRuns(Campaign):
         return RunAttempt(training.work, job, hook)
 
     def result(self, case: str, training: Chain) -> dict[str, Any]:
-        self.measured.setdefault(case, read_measured(training.declared))
+        self.measured.setdefault(case, run_chain.measured(training.work))
         return result(training)
 
 

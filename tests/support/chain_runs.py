@@ -26,7 +26,7 @@ from living import LONGEST_SECONDS, words
 from own_tasks import OWN, data_of, spec
 from relay.base.lifeline import DRIVER
 from relay.run_folder.places import Places
-from relay.run_folder.run_chain import write_measured
+from relay.run_folder.run_chain import RunChain
 from relay.spec.run import Run
 from relay.spec.strategy_files import read
 from relay.spec.tasks import TaskSpec
@@ -183,7 +183,8 @@ class Chain:
 
     def measured(self, values: dict[str, Any]) -> None:
         """What an earlier job of this chain would have measured."""
-        write_measured(values, self.declared)
+        self.work.mkdir(parents=True, exist_ok=True)
+        RunChain(generation="first", code="", strategy_source="", measured=values).write(self.work)
 
     def begin(
         self, first: int = 0, last: int | None = None, *, attempt: int = 1, python: str | Path = "", **environment: str

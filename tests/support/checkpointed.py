@@ -20,7 +20,7 @@ from relay.strategies.base import Strategy
 from relay.task.bound import BoundTask
 from relay.task.data import Resident
 from relay.task.split import chosen
-from relay.training.checkpoint import RunSaver
+from relay.training.checkpoint import Trained
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,15 @@ class Checkpoints:
     directory: Path
     ranks: Ranks
 
-    def of(self, strategy: Strategy) -> RunSaver:
-        return RunSaver(self.directory, strategy, self.ranks)
+    def of(self, strategy: Strategy) -> Trained:
+        return Trained(strategy, self.ranks, self.directory)
 
     def save(self, strategy: Strategy, step: int) -> None:
-        self.of(strategy).save(step)
+        self.of(strategy).saver().save(step)
 
     def resume(self, strategy: Strategy, first: int, last: int) -> int:
-        return self.of(strategy).resume(first, last)
+        trained = self.of(strategy)
+        return trained.go_on(trained.saver(), first, last)
 
 
 @pytest.fixture

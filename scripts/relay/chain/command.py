@@ -18,10 +18,11 @@ from types import FrameType
 from . import sbatch
 from .signals import EARLY, MOST_SECONDS, SIGNALS
 from .slurm import END_TIME, end_time, seconds_of
-from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears
+from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears, shield
 from .telling import (
     ACCEPT,
     HEARS,
+    KILLED,
     NOTE,
     STOPPED,
     ChainError,
@@ -31,6 +32,7 @@ from .telling import (
     read_note,
     say,
     tell_in_one_line,
+    was_killed,
 )
 
 USAGE = """\
@@ -120,6 +122,7 @@ class Command(Supervisor):
         try:
             status = self._status()
             stop, self.gained = read_note(self._note), has_gained(self._note)
+            killed = was_killed(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
@@ -128,6 +131,9 @@ class Command(Supervisor):
             return STOPPED
         # Slurm signals all of a job's processes: the command may have ended before this process was told.
         ordered = self.received or status in [128 + number for number in SIGNALS]
+        if status and killed and not ordered:
+            say("a rank was killed, as where memory is short, or has ended without a word")
+            return KILLED
         return STOPPED if ordered and status else status
 
     def _status(self) -> int:
@@ -135,7 +141,7 @@ class Command(Supervisor):
         if _is_torchrun(self.words):
             adopt_orphans()
         try:
-            self.start(self.words, self.environment, begin=_shield, process_group=0)
+            self.start(self.words, self.environment, begin=shield, process_group=0)
         except OSError as error:
             raise ChainError(f"{self.words[0]}: {error.strerror}") from None
         status = self.wait()
@@ -204,13 +210,3 @@ def _listening(group: int) -> list[int]:
             if os.getpgid(process) == group and hears(process, signal.SIGTERM):
                 listeners.append(process)
     return listeners
-
-
-def _shield() -> None:
-    """Shield the command from SIGUSR1 and 2, and have it told when this process dies.
-
-    Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
-    """
-    for number in EARLY:
-        signal.signal(number, signal.SIG_IGN)
-    end_with_parent()

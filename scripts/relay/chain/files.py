@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -130,6 +131,8 @@ def exclusive(folder: Path, seconds: float | None = None) -> tuple[TextIO, bool]
             return stream, False
         if os.fstat(stream.fileno()).st_nlink:
             _sign(stream)
+            held = weakref.ref(stream)
+            os.register_at_fork(after_in_child=lambda: (mine := held()) and mine.close())  # who outlives this one
             return stream, True
         stream.close()  # the file was removed between its opening and its locking: another one may hold the new file
 

@@ -108,8 +108,9 @@ class Run:
                 if not self._entered:
                     remedy = "write within run.epochs: for step, batch in run.steps(loader)"
                     raise ChainError(f"epoch {self._place.epoch} has taken no step of run.steps; {remedy}")
+                goes_on = self._place.batch > 0 and self._saver.begun == self.step
                 self._place.end_epoch()  # the script has left its loop
-                if self._saver.begun == self.step:  # that checkpoint would go on with the epoch
+                if goes_on:  # that checkpoint would go on with the epoch
                     self._saver.finish()
                     self._begin()
         self._goal = None

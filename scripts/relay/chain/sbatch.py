@@ -21,14 +21,13 @@ from typing import Any
 from . import slurm
 from .files import write_json
 from .slurm import END_TIME
-from .telling import NOTE, STOPPED, ChainError, say
+from .telling import KILLED, NOTE, STOPPED, ChainError, say
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
 FRUITLESS_JOBS = 2  # in a row that have saved no step
 LAST = "it was the last job allowed"
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
-KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from .telling import STOPPED, TORCHRUN, is_early, leave_note, say
+from .telling import STOPPED, TORCHRUN, come, go, is_early, leave_note, say
 
 EARLY = (signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends one before the end of a job's time, where `--signal` asks for it
 # What stops a training, and what whoever starts processes passes on to them.
@@ -55,6 +55,7 @@ class Interruption:
     saving: bool = False
     ended: bool = False
     _before: dict[int, Any] = field(default_factory=dict)  # the handlers of others
+    _process: int = 0  # which watches; a fork of it has these handlers, too
     _last: threading.Thread | None = None
 
     def watch(self, *, last_resort: bool = True) -> None:
@@ -62,7 +63,8 @@ class Interruption:
 
         Without the `last_resort`, whoever has started the process ends it where it waits for too long.
         """
-        self.ended = False
+        self.ended, self._process = False, os.getpid()
+        come()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if (before := signal.signal(number, self._note)) != self._note:
@@ -79,13 +81,18 @@ class Interruption:
     def end(self) -> None:
         """The training has ended: what follows it, such as a test, ends by itself, or by a signal as ever."""
         self.ended, self.saving = True, False
+        go()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):  # the others only tell that the time is nearly over
                 if number in self._before:
                     signal.signal(number, self._before.pop(number))
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.received.append(signal.Signals(number).name)
+        if os.getpid() == self._process:
+            self.received.append(signal.Signals(number).name)
+        elif not _is_data_worker():  # a fork of the script's, which a signal ends as if there were no chain
+            signal.signal(number, self._before.get(number) or signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def _end_in_time(self, wakeups: int) -> None:
         """In a thread: wait for an order to end, and end this process where it is still there when its time is over."""
@@ -138,6 +145,12 @@ class Interruption:
         if self.launcher is not None and os.getppid() != self.launcher:
             return "the launcher is gone"
         return None
+
+
+def _is_data_worker() -> bool:
+    """Whether this process is a worker of torch's DataLoader, which begins, and will ignore signals in a moment."""
+    target = getattr(multiprocessing.current_process(), "_target", None)
+    return getattr(target, "__module__", None) == "torch.utils.data._utils.worker"
 
 
 def _first_of(wakeups: int) -> str | None:

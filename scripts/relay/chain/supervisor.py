@@ -11,6 +11,7 @@ import ctypes
 import math
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,12 +22,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
-from .signals import SIGNALS
+from .signals import EARLY, SIGNALS
 from .telling import STOPPED, TORCHRUN
 
 PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
-LOOK_SECONDS = 0.05  # between two looks at the processes
-ENDING_SECONDS = 0.2  # the same once they were told to end: to look whom to tell costs more
+LOOK_SECONDS = 0.5  # between two looks at the processes; that one of them ends is seen at once
+ENDING_SECONDS = 0.2  # the same once they were told to end, as others may come who have to be told
+BLIND_SECONDS = 0.05  # the same where the kernel does not tell their ends (Linux before 5.3)
 # linux/prctl.h
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -47,6 +49,16 @@ def follow_torchrun() -> None:
         end_with_parent()
         if sys.platform == "linux" and os.getppid() == 1 and not program(1).startswith("python"):
             os._exit(STOPPED)
+
+
+def shield() -> None:
+    """In a launcher that is to be started: no SIGUSR1 or 2 ends it, and it is told when this process dies.
+
+    Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
+    """
+    for number in EARLY:
+        signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
 
 
 def adopt_orphans() -> None:
@@ -114,7 +126,7 @@ class Supervisor:
             if self.must_end():
                 self._end(left)
             self.look()
-            time.sleep(LOOK_SECONDS if self._deadline == math.inf else ENDING_SECONDS)
+            wait_for_an_end(left, LOOK_SECONDS if self._deadline == math.inf else ENDING_SECONDS)
         self._note_failure()
         return self.failed[1] if self.failed else 0
 
@@ -164,6 +176,23 @@ class Supervisor:
             if pid not in self.signalled:
                 self.signalled.add(pid)
                 send(pid, signal.SIGTERM)
+
+
+def wait_for_an_end(pids: Sequence[int], seconds: float) -> None:
+    """Wait so many seconds, or until one of these processes ends."""
+    ends, poll = list[int](), select.poll()
+    try:
+        ends += map(os.pidfd_open, pids)
+        for each in ends:
+            poll.register(each, select.POLLIN)
+        poll.poll(seconds * 1000)
+    except ProcessLookupError:
+        pass
+    except (OSError, AttributeError):
+        time.sleep(min(seconds, BLIND_SECONDS))
+    finally:
+        for each in ends:
+            os.close(each)
 
 
 def send(pid: int, number: int) -> None:

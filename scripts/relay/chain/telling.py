@@ -25,10 +25,11 @@ from .files import write_json
 
 NAME = "relay.chain"
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: the next job goes on
+KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
 ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
 HEARS = "RELAY_CHAIN_HEARS"  # set by a `relay-chain` whose command is torchrun: it needs no status beside the note
-_EARLY, _STEPS = "early", "steps"  # files beside the note
+_EARLY, _STEPS, _TRAINS = "early", "steps", "trains-"  # files beside the note; the last one of each rank
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 PLACE = "RELAY_CHAIN_REPORT"
 FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
@@ -110,6 +111,34 @@ def has_gained(place: Path) -> bool | None:
     """Whether the job has saved a step, as was told beside the note; None where nothing was told."""
     told = read_note(place.with_name(_STEPS))
     return None if told is None else told.get("saved") is True
+
+
+def come() -> None:
+    """Tell `relay-chain` that this rank of torchrun's trains, until it goes: one that is killed leaves that word."""
+    mark = _mark()
+    if mark and mark.with_name(_STEPS).exists():
+        with suppress(OSError):
+            mark.touch()
+        atexit.unregister(go)
+        atexit.register(go)
+
+
+def go() -> None:
+    """This process trains no more, or ends by itself. A fork of it had another name."""
+    if mark := _mark():
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)
+
+
+def _mark() -> Path | None:
+    return (
+        Path(os.environ[NOTE]).with_name(f"{_TRAINS}{os.getpid()}") if {NOTE, TORCHRUN} <= os.environ.keys() else None
+    )
+
+
+def was_killed(place: Path) -> bool:
+    """Whether a rank has ended without a word. torchrun tells a killed one as it tells one that has failed."""
+    return any(place.parent.glob(f"{_TRAINS}*"))
 
 
 def announce_early(place: Path) -> None:

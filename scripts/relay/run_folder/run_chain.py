@@ -2,16 +2,14 @@
 
 `chain.json` beside the checkpoints says it. Every checkpoint's manifest holds a copy, so that a chain whose file is
 lost or damaged is known again. Beside `run.json`, `start.json` declares a start, and `begun.json` keeps that its
-training has begun. `measured.json` is kept beside both.
+training has begun.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from relay.run_folder.sound_checkpoints import damage
 CHAIN = "chain.json"  # beside the checkpoints
 START = "start.json"  # beside run.json
 BEGUN = "begun.json"
-MEASURED = "measured.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,8 @@ class RunChain:
     """The chain of one start (`generation`): the name of its frozen `code`, digests of parts of it, and its attempts.
 
     `adopted_from` says from which run's checkpoint it went on, with that run's own `adopted_from`; None for a run that
-    began at step 0.
+    began at step 0. `measured` is what its first processes have measured for all later ones, such as where a pipeline
+    is cut: with another cut, it would not go on bit for bit.
     """
 
     generation: str
@@ -64,6 +62,7 @@ class RunChain:
     training_source: str | None = None
     adopted_from: Mapping[str, Any] | None = None
     attempts: tuple[Attempt, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def adopted_step(self) -> int:
@@ -135,6 +134,19 @@ def note_end(work: Path, generation: str, number: int, ended: float | None) -> N
         attempts.forget(work, number)
 
 
+def measured(work: Path) -> Mapping[str, Any]:
+    """What the chain's first processes have measured; nothing before that."""
+    chain = read(work)
+    return chain.measured if chain else {}
+
+
+def note_measured(work: Path, values: Mapping[str, Any]) -> None:
+    """Keep what was measured, in its own order: that of a network's layers. Raises OSError."""
+    chain = read(work)
+    if chain and chain.measured != values:
+        replace(chain, measured=values).write(work)
+
+
 def dataset(work: Path) -> str | None:
     """The digest of the dataset with which the newest attempt trained that has left records; None where none is known.
 
@@ -187,34 +199,3 @@ def of_another_start(run: Path, work: Path) -> str | None:
         f"the records in {work} are those of another run, or of an older start; put its own back, or delete {run} to "
         "train it from the start"
     )
-
-
-def read_measured(*folders: Path) -> dict[str, Any]:
-    """What a run's first processes have measured for all later ones, such as where a pipeline is cut.
-
-    From the first of the folders that has it undamaged; empty before the first measurement.
-    """
-    for folder in folders:
-        content = read_json_or(folder / MEASURED, None)
-        measured = content.get("measured") if isinstance(content, dict) else None
-        if isinstance(measured, dict) and content == _sealed(measured):
-            return measured
-        if (folder / MEASURED).exists():
-            print(f"warning: {folder / MEASURED} is damaged and passed over", flush=True)
-    return {}
-
-
-def write_measured(measured: Mapping[str, Any], *folders: Path) -> None:
-    """Keep what was measured in each of the folders: beside `run.json`, and beside the checkpoints, with which another
-    cut would not go on bit for bit. Raises OSError.
-    """
-    for folder in folders:
-        kept = _sealed(measured)
-        if measured and read_json_or(folder / MEASURED, None) != kept:
-            write_json_over(folder / MEASURED, kept)
-
-
-def _sealed(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's content, as it is read back."""
-    text = json.dumps(measured)  # in its own order: that of a network's layers
-    return {"measured": json.loads(text), "sha256": sha256(text.encode()).hexdigest()}

@@ -20,7 +20,17 @@ from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
-from relay.chain.supervisor import Supervisor, adopt_orphans, children, descendants, hears, program, send
+from relay.chain.supervisor import (
+    Supervisor,
+    adopt_orphans,
+    children,
+    descendants,
+    end_with_parent,
+    hears,
+    program,
+    send,
+    shield,
+)
 from relay.chain.telling import NOTE, PLACE, read_note
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
@@ -33,6 +43,7 @@ from relay.script.observed import Observed, Records
 from relay.script.output import Output
 from relay.script.outside import Outside
 from relay.spec.run import Run, Training
+from relay.spec.script import started_by_torchrun
 from relay.spec.versions import installed
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
@@ -70,7 +81,7 @@ def main(arguments: list[str]) -> None:
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
-            child.begin(line, folder, environment)
+            child.begin(line, folder, environment, shield if started_by_torchrun(script.command) else end_with_parent)
             with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
                 child.wait()
             if outside:
@@ -91,12 +102,14 @@ class Child(Supervisor):
         self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
         self._recorded = time.monotonic()
 
-    def begin(self, line: list[str], folder: Path, environment: dict[str, str]) -> None:
-        """Start the command. Raises UserError."""
+    def begin(
+        self, line: list[str], folder: Path, environment: dict[str, str], begin: Callable[[], None] = end_with_parent
+    ) -> None:
+        """Start the command, in whose process `begin` is called first. Raises UserError."""
         self.started = time.time()
         own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
-            self.process = self.start(line, environment, cwd=folder, process_group=0, **own)
+            self.process = self.start(line, environment, begin=begin, cwd=folder, process_group=0, **own)
         except OSError as error:
             raise UserError(f"the command's program '{line[0]}' cannot be started: {error.strerror}") from None
         assert self.process.stdout is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from relay.process.ranks import Ranks
 from relay.run_folder import alive, attempts, run_chain
 from relay.run_folder.run_chain import RunChain
 from relay.run_folder.sound_checkpoints import damage, tell_who_may_write, warn, within
-from relay.run_folder.spots import states_folder
 from relay.strategies.base import Strategy
 
 
@@ -23,12 +22,55 @@ class Trained:
     """The content of a run's checkpoints: model, optimizer and scaler, in the strategy's own format.
 
     torch reads its metadata with pickle. So nothing is loaded before its checksum and its owner were found to be those
-    of the run. `chain` is the run's, on rank 0.
+    of the run.
     """
 
     def __init__(self, strategy: Strategy, ranks: Ranks, work: Path) -> None:
         self.strategy, self.ranks, self.work = strategy, ranks, work
-        self.chain = run_chain.read(work) if ranks.rank == 0 else None
+
+    @cached_property
+    def chain(self) -> RunChain | None:
+        """The run's chain, as it is when this job begins to train; None on all ranks but the first."""
+        return run_chain.read(self.work) if self.ranks.rank == 0 else None
+
+    def saver(self, folder: Folder | None = None) -> Saver:
+        """What saves it, and loads it: as the run's rolling checkpoints, or in another folder."""
+        return Saver(folder or Folder(self.work), self, self.ranks, alive.attempt())
+
+    def go_on(self, saver: Saver, first: int, last: int) -> int:
+        """Load the newest sound checkpoint of a step within [first, last], and return its step; 0 where a run begins.
+
+        Collective. Warnings name what is passed over. Raises UserError where the checkpoint to go on from is gone, or
+        another user could have put one there.
+        """
+        there: Any = self.ranks.gather(self._there(first, last) if self.ranks.rank == 0 else None)[0]
+        places, chain, refused = there
+        if refused:
+            raise UserError(refused)
+        damage_of = partial(damage, generation=chain.generation if chain else None)
+        tell = warn if self.ranks.rank == 0 else lambda _: None
+        place = next(sealed.sound(places, lambda place: saver.damage(place, damage_of), tell), None)
+        if place is None:
+            if places or first > 0:
+                raise UserError(
+                    f"run {self.work.name}: no sound checkpoint for steps {first} to {last}; "
+                    f"delete results/runs/{self.work.name} to train it from the start"
+                )
+            return 0
+        if self.ranks.rank == 0:
+            tell_who_may_write(place)
+        step = int(step_of(place))
+        saver.load(place, of_this_run=not (chain and chain.adopted_from and chain.adopted_step == step))
+        self.ranks.gather(None)  # all have read it
+        return step
+
+    def _there(self, first: int, last: int) -> tuple[list[Path], RunChain | None, str]:
+        """Where checkpoints lie, the run's chain, and why nothing may be loaded. What killed saves have left goes."""
+        remove_leftovers(self.work)
+        try:
+            return within(self.work, first, last), self.chain, ""
+        except UserError as error:
+            return [], None, str(error)
 
     def save(self, folder: Path, step: int) -> Parts:
         """Begin to write into the folder; returns once everything is copied. Collective.
@@ -57,50 +99,3 @@ class Trained:
         if failure.rank != self.ranks.rank:
             raise PeerFailed(line)
         raise RuntimeError(line) from failure.__cause__
-
-
-class RunSaver(Saver):
-    """The rolling checkpoints of a run, as its processes write and load them together."""
-
-    def __init__(self, work: Path, strategy: Strategy, ranks: Ranks) -> None:
-        self.work, self.trained = work, Trained(strategy, ranks, work)
-        super().__init__(Folder(work), self.trained, ranks, alive.attempt())
-
-    def of_states(self) -> Saver:
-        """What saves the states for spot checks, which all stay."""
-        return Saver(Folder(states_folder(self.work), rolling=False), self.trained, self.ranks, alive.attempt())
-
-    def resume(self, first: int, last: int) -> int:
-        """Load the newest sound checkpoint of a step within [first, last], and return its step; 0 where a run begins.
-
-        Collective. Warnings name what is passed over. Raises UserError where the checkpoint to go on from is gone, or
-        another user could have put one there.
-        """
-        there: Any = self.ranks.gather(self._there(first, last) if self.ranks.rank == 0 else None)[0]
-        places, chain, refused = there
-        if refused:
-            raise UserError(refused)
-        damage_of = partial(damage, generation=chain.generation if chain else None)
-        tell = warn if self.ranks.rank == 0 else lambda _: None
-        place = next(sealed.sound(places, lambda place: self.damage(place, damage_of), tell), None)
-        if place is None:
-            if places or first > 0:
-                raise UserError(
-                    f"run {self.work.name}: no sound checkpoint for steps {first} to {last}; "
-                    f"delete results/runs/{self.work.name} to train it from the start"
-                )
-            return 0
-        if self.ranks.rank == 0:
-            tell_who_may_write(place)
-        step = int(step_of(place))
-        self.load(place, of_this_run=not (chain and chain.adopted_from and chain.adopted_step == step))
-        self.ranks.gather(None)  # all have read it
-        return step
-
-    def _there(self, first: int, last: int) -> tuple[list[Path], RunChain | None, str]:
-        """Where checkpoints lie, the run's chain, and why nothing may be loaded. What killed saves have left goes."""
-        remove_leftovers(self.work)
-        try:
-            return within(self.work, first, last), self.trained.chain, ""
-        except UserError as error:
-            return [], None, str(error)

@@ -99,11 +99,12 @@ def _train(segment: Segment) -> tuple[int, Records]:
         _put_folder_aside(segment)
     words = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
     status = launch(places.run / "run.json", role, places.work, words, places.code / segment.chain.code)
-    if not faults.of_ranks(places.work):
+    if not (failed := bool(faults.of_ranks(places.work))):
         with suppress(Busy):  # its processes save and end, though their launcher was killed
             wait_until_free(places.work, SAVING_SECONDS)
     records = attempts.read(places.work, this.number)
-    ended = None if this.found and records.trained_nothing else time.time()
+    # Of a command on several nodes, the first one alone has records, and another one may have failed.
+    ended = None if this.found and records.trained_nothing and not failed else time.time()
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
         run_chain.note_end(places.work, segment.chain.generation, this.number, ended)
     return status, records

@@ -6,21 +6,19 @@ import os
 import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from relay.chain.saving import DONE
-from relay.chain.sealed import publish
+from relay.chain.saving import DONE, Saver
+from relay.chain.sealed import Folder, publish
 from relay.process import system
 from relay.process.ranks import Ranks
-from relay.run_folder.spots import Seen, Spots, draw, go_on
+from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
 from relay.spec.run import Training
-from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.training.checkpoint import RunSaver
+from relay.training.checkpoint import Trained
 
 # The first two steps of a process send more than the later ones: shapes, buckets, connections.
 SETTLING_STEPS = 2
@@ -44,10 +42,10 @@ class Keeper:
     `end` after the job's own last checkpoint.
     """
 
-    def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: RunSaver) -> None:
+    def __init__(self, run: Training, ranks: Ranks, trained: Trained, rolling: Saver) -> None:
         self.checks, self.total = run.spot_checks, run.length.total_steps
-        self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
-        self.states = rolling.of_states()
+        self.work, self.ranks, self.strategy, self.rolling = trained.work, ranks, trained.strategy, rolling
+        self.states = trained.saver(Folder(states_folder(trained.work), rolling=False))  # which all stay
         self.spots = Spots([])
         self._last, self._steps = 0, set[int]()
         self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them

@@ -28,12 +28,11 @@ from relay.process.generators import seed_generators
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import run_chain
-from relay.run_folder.run_chain import read_measured, write_measured
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
-from relay.training.checkpoint import RunSaver
+from relay.training.checkpoint import Trained
 from relay.training.evaluation import Evaluation
 from relay.training.observer import Observer, monitored
 from relay.training.recorder import Recorder
@@ -68,8 +67,9 @@ class Trainer:
         self.feeder = reads(split=train)
         self.captured = Captured(self.strategy, self.feeder.ready)
         self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
-        self.saver = RunSaver(given.work, self.strategy, ranks)
-        self.spots = Keeper(run, given.work, ranks, self.strategy, self.saver)
+        self.trained = Trained(self.strategy, ranks, given.work)
+        self.saver = self.trained.saver()
+        self.spots = Keeper(run, ranks, self.trained, self.saver)
         self.recorder = Recorder(given.work, given.attempt, ranks, self.strategy.replica, self._why_not_finite)
         self.observer = Observer(run.length, given.work, given.attempt, ranks, self.strategy)
 
@@ -108,7 +108,7 @@ class Trainer:
 
     def _resume(self) -> int:
         """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""
-        step = self.saver.resume(self.first, self.last)
+        step = self.trained.go_on(self.saver, self.first, self.last)
         if step and (earlier := run_chain.dataset(self.work)) not in (None, self.dataset):
             raise UserError(
                 f"run {self.run.id}: its dataset was made anew with other content since its last job (then {earlier}, "
@@ -223,12 +223,12 @@ def main(arguments: list[str]) -> None:
         # Nobody held it when the job began; the driver's looks at it last an instant.
         held = exclusive(given.work, seconds=5.0) if ranks.rank == 0 else None
         ranks.barrier()
-        measured = read_measured(given.spec.parent, given.work)
+        measured = run_chain.measured(given.work)
         with monitored(run, ranks, given.work, given.attempt):
             trainer = Trainer(run, ranks, given, measured)
             ranks.barrier()  # all have read it
             if ranks.rank == 0:
-                write_measured(trainer.strategy.measured, given.spec.parent, given.work)
+                run_chain.note_measured(given.work, trainer.strategy.measured)
             trainer.train()
         if held:
             held.close()
