@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from own_tasks import spec
 from relay.equivalence.trial_task import KEPT, TrialData
-from trial_runs import CPU, gate_of, spec_of, verdict_of
+from trial_runs import CPU, gate_of, verdict_of
 
 pytestmark = pytest.mark.slow
 HEAD = """
@@ -84,7 +85,7 @@ def written(folder: Path, text: str) -> Any:
     """The specification of a task's file with this text."""
     file = folder / f"own_{abs(hash(text))}.py"
     file.write_text(HEAD + text)
-    return spec_of(file.stem, str(file))
+    return spec(str(file))
 
 
 AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those of it"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT, plan
-from relay.base.errors import UserError
+from refusals import refusal
 from relay.card.looks import Looks
 from relay.config.config import Config, load
 from relay.planning.plan import Plan
@@ -88,8 +88,7 @@ def test_a_model_on_a_gpu_is_refused_with_what_helps_where_no_job_has_one(
         arithmetic=Arithmetic.here(),
         look=True,
     )
-    with pytest.raises(UserError, match=r"CUDA enabled; no GPU is here: leave out \.cuda"):
-        looks.looked({})
+    assert "CUDA enabled; no GPU is here: leave out .cuda" in refusal(looks.looked, {})
 
 
 def test_random_samples_are_read_one_by_one(own: Path) -> None:
