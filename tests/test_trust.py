@@ -1,7 +1,7 @@
 """Nothing of a checkpoint is loaded that another user could have written: refused with the reason, unread."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,13 +129,6 @@ def test_of_what_a_group_could_write_the_call_warns_once(
     told = f"{results} can be written by the members of group 54321, who could act as you; chmod -R g-w,o-w {results}"
     assert capsys.readouterr().err == f"warning: {told}, or trust them\n"
     assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
-
-
-@pytest.fixture
-def open_umask() -> Iterator[None]:
-    before = os.umask(0o002)
-    yield
-    os.umask(before)
 
 
 @pytest.mark.usefixtures("open_umask")
