@@ -30,6 +30,7 @@ from relay.training import job
 from relay.training.adoption import adopt
 from relay.training.changed_code import edited_since, source_today
 from spot_checked import verdict
+from summaries import left_records
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -171,9 +172,7 @@ def begun(bench: Bench, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, prepared:
     def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
         filled(Checkpoints(work, ranks), Training(ranks, prepared), 4)
         number = int(arguments[arguments.index("--attempt") + 1])
-        path = attempts.attempt_path(work, number)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(attempts.line_of({"time": 1.0, "start": 0, "ranks": []}))
+        left_records(work, number, {"time": 1.0, "start": 0, "ranks": []})
         return -9
 
     monkeypatch.setattr(job, "launch", launch)
