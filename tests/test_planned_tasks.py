@@ -95,9 +95,8 @@ def test_random_samples_are_read_one_by_one(own: Path) -> None:
 
 def test_a_loss_that_is_no_mean_is_measured_only_where_that_is_asked_for(own: Path) -> None:
     seen(mean_difference=0.02)
-    assert reasons(
-        planned(CPU, DDP)
-    ) == 2 * [  # cpu divides no batch, but its gate has the same reference, which proves nothing
+    # cpu divides no batch, but its gate has the same reference, which proves nothing.
+    assert reasons(planned(CPU, DDP)) == 2 * [
         "the loss of my-task is no mean over samples, so that a divided batch is another training; `unproven: measure` "
         "has it measured all the same"
     ]
