@@ -34,7 +34,6 @@ def gate_of(
     batch: int = 16,
     own_batches: Sequence[int] = (),
     options: dict[str, Any] | None = None,
-    **computation: Any,
 ) -> Gate:
     """A gate of a few steps; `folder` gets the task's data."""
     prepare_data(task, DatasetSpec(name=task.name, version="1", train_count=1, test_count=1), folder)
@@ -45,7 +44,7 @@ def gate_of(
         id=f"{task.name}-{strategy}-{processes}", seed=1, task=task,
         dataset=DatasetSpec(name=task.name, version="1", train_count=train, test_count=test),
         strategy=StrategySpec(name=strategy, options=options or {}, file=str(file), divides=needs.divides),
-        shape=Shape(devices_per_node=processes), computation=Computation(**computation),
+        shape=Shape(devices_per_node=processes), computation=Computation(),
         batch=Batch(global_batch_size=batch),
         length=Length(
             epochs=STEPS / (train // batch), steps_per_epoch=train // batch, total_steps=STEPS,
@@ -53,14 +52,6 @@ def gate_of(
         ),
         own_batches=tuple(OwnBatch(global_batch_size=each, learning_rate=task.learning_rate) for each in own_batches),
     )  # fmt: skip
-
-
-def reference_of(run: Gate, folder: Path, place: Path) -> Path:
-    """The file of a gate's reference, trained here."""
-    deterministic()
-    file = place / "reference.pt"
-    reference.write(file, reference.of_all_trials(TrialData(run, folder, CPU)))
-    return file
 
 
 def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> None:
@@ -73,7 +64,11 @@ def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> No
         (place / "verdict.json").write_text(json.dumps(verdict.as_dict()))
 
 
-def verdict_of(run: Gate, folder: Path, place: Path) -> dict[str, Any]:
-    """The whole gate's verdict, in processes of their own."""
-    spawned(_judge, run.shape.world_size, run, folder, reference_of(run, folder, place), place)
+def judged(task: TaskSpec, place: Path, strategy: str, processes: int = 2, **how: Any) -> dict[str, Any]:
+    """The whole gate's verdict at a batch of 8, in processes of their own; its data and reference lie in `place`."""
+    folder, file = place / "data", place / "reference.pt"
+    run = gate_of(task, folder, strategy, processes, batch=8, **how)
+    deterministic()
+    reference.write(file, reference.of_all_trials(TrialData(run, folder, CPU)))
+    spawned(_judge, processes, run, folder, file, place)
     return json.loads((place / "verdict.json").read_text())
