@@ -143,6 +143,9 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     for threads, speed in ((2, 20.0), (4, 60.0)):
         tree.setting("cpu", [speed], name=f"slow {threads}", threads=threads)
     assert "3 others look clearly too slow: 0.020 to 0.10 times as fast." in words.told("certainty", tree.answer())
+    tree.setting("cpu", [1300.0], name="dear", cpus_per_task=2)
+    pays = "Because it costs twice as much, I recommend it only if it is at least 1.40 times as fast."
+    assert pays in words.told("certainty", tree.answer())
 
 
 def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from own_tasks import spec
 from relay.equivalence.trial_task import KEPT, TrialData
-from trial_runs import CPU, gate_of, spec_of, verdict_of
+from trial_runs import CPU, gate_of, judged
 
 pytestmark = pytest.mark.slow
 HEAD = """
@@ -84,7 +85,7 @@ def written(folder: Path, text: str) -> Any:
     """The specification of a task's file with this text."""
     file = folder / f"own_{abs(hash(text))}.py"
     file.write_text(HEAD + text)
-    return spec_of(file.stem, str(file))
+    return spec(str(file))
 
 
 AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those of it"
@@ -99,8 +100,7 @@ AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those 
     ],
 )
 def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_path: Path) -> None:
-    run = gate_of(written(tmp_path, text), tmp_path / "data", strategy, 2, batch=8, own_batches=[64])
-    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    verdict = judged(written(tmp_path, text), tmp_path, strategy, own_batches=[64])
     assert (verdict["problems"], verdict["own_batches"][0]["problems"]) == ([], [])
     assert verdict["equivalent"] is True
     assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
@@ -108,17 +108,17 @@ def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_pat
 
 
 def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:
-    run = gate_of(written(tmp_path, AUTOCASTING), tmp_path / "data", "wrong_beyond_eight", 2, batch=8, own_batches=[64])
-    (own,) = verdict_of(run, tmp_path / "data", tmp_path)["own_batches"]
+    verdict = judged(written(tmp_path, AUTOCASTING), tmp_path, "wrong_beyond_eight", own_batches=[64])
+    (own,) = verdict["own_batches"]
     failed = {part["name"] for part in own["parts"] if not part["passed"]}
     assert {"algorithm: losses", "own precision: losses", "gradient: parameters"} <= failed
 
 
 def test_a_loss_that_is_no_mean_is_not_proven_and_the_verdict_says_so(tmp_path: Path) -> None:
     """It asks for float32 nowhere."""
-    run = gate_of(written(tmp_path, SEGMENTATION), tmp_path / "data", "ddp", 2, batch=8)
-    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    task = written(tmp_path, SEGMENTATION)
+    verdict = judged(task, tmp_path, "ddp")
     assert verdict["equivalent"] is False
     assert verdict["problems"] == []
     assert verdict["unprovable"].startswith("the loss is no mean over samples: that of a batch is ")
-    assert not TrialData(run, tmp_path / "data", CPU).lowers
+    assert not TrialData(gate_of(task, tmp_path / "again"), tmp_path / "again", CPU).lowers

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from own_tasks import bound, spec
 from relay.card.look import Data, look
 from relay.spec.tasks import Card, Looked, built_in
 from relay.tasks._gpt import MoE
-from short_tasks import at_hand, prepare_at_hand, shipped, task
+from short_tasks import at_hand, prepare_at_hand, shipped
 
 TASKS = Path(__file__).parent / "tasks"
 # Small, and without a download.
@@ -87,7 +88,7 @@ def _fixed() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
 def test_no_token_sees_a_later_one(name: str) -> None:
-    model = task(name, options={"width": 64}).model()
+    model = bound(spec(name, width=64)).model()
     tokens = torch.randint(256, (2, 64))
     changed = tokens.clone()
     changed[:, 40] = (changed[:, 40] + 1) % 256

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from living import well
 from mini_slurm import MiniSlurm
 from pages import ROOT
 from script_runs import commanded
@@ -70,8 +71,7 @@ def test_louisvilles_and_princetons_scripts_on_this_machine(
 ) -> None:
     """Only this runs them: Princeton's reads GPUS_PER_NODE, WORLD_SIZE and SLURM_PROCID."""
     monkeypatch.setenv("GPUS_PER_NODE", "2")  # as its job script does; there are no GPUs that could be declared here
-    status, printed = commanded(on_cpus(of_code_blocks(number, inside)), **shape).run()
-    assert status == 0, printed
+    printed = well(commanded(on_cpus(of_code_blocks(number, inside)), **shape).run())
     assert told in printed
 
 
@@ -95,8 +95,7 @@ def test_the_alliances_scripts_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path)
         {"command": f"{ddp} --batch_size {{batch_per_process}}", "nodes": 2, "launcher": "srun", **links},
     ]
     config = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
-    assert status == 0, printed
+    well(slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path)))
     with (tmp_path / "results" / "comparison.csv").open(newline="") as stream:
         rows = {row["strategy"]: row for row in csv.DictReader(stream)}
     assert {name: row["status"] for name, row in rows.items()} == {"cifar10-cpu": "done", "pytorch-ddp-test": "done"}

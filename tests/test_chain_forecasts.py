@@ -20,12 +20,13 @@ from relay.planning.handed import plan_json
 from relay.planning.plan import Plan
 from relay.planning.segments import TooShort, forecast, least_minutes
 from relay.planning.table import render
-from relay.run_folder import attempts, job_times
+from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.recipe import Length
 from relay.spec.run import Run
 from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file
+from summaries import left_records
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -43,9 +44,7 @@ def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int
             {"time": last, "after": step, "blocks": [[step, step + steps, steps * seconds, 0.0]]},
             {"time": ended - 1, "end": step + steps, "stopped": None},
         ]
-        path = attempts.attempt_path(work, number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(attempts.line_of(line) for line in lines))
+        left_records(work, number, *lines)
         entries.append({"number": number, "started": began, "ended": ended})
         began, step = ended, step + steps
     chain = {"generation": "g", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": entries}

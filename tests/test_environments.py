@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import slurm_packages
+from living import well
 from mini_slurm import MiniSlurm
 from refusals import refusal
 from relay.base.errors import UserError
@@ -236,7 +237,6 @@ def test_a_modules_conda_is_activated_on_the_node(workflow: Workflow, modules: d
     workflow.site({"mode": "conda", "conda": {"torch": str(place)}}, ["anaconda3"])
     # The driver's own environment may be active: it is not to be put in its place.
     variables = modules | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CONDA_SHLVL": "1"}
-    status, printed = workflow.run("--software-deployment-method", "env-modules", **variables)
-    assert status == 0, printed
+    well(workflow.run("--software-deployment-method", "env-modules", **variables))
     assert workflow.found()[:2] == [str(python), "anaconda3"]
     assert (old_conda / "calls").read_text() == f"conda shell.posix activate {place}\n"  # Snakemake asks it nothing

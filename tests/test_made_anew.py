@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from chain_runs import Bench, Chain
 from checkpointed import Checkpoints, Training, filled
 from plans import planned
-from relay.base.errors import UserError
+from refusals import refusal
 from relay.base.files import read_json, write_json
 from relay.chain import files as of_chains
 from relay.chain import sealed
@@ -29,6 +30,7 @@ from relay.training import job
 from relay.training.adoption import adopt
 from relay.training.changed_code import edited_since, source_today
 from spot_checked import verdict
+from summaries import left_records
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -165,9 +167,7 @@ def begun(bench: Bench, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, prepared:
         run_chain.note_measured(work, MEASURED)
         filled(Checkpoints(work, ranks), Training(ranks, prepared), 4)
         number = int(arguments[arguments.index("--attempt") + 1])
-        path = attempts.attempt_path(work, number)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(attempts.line_of({"time": 1.0, "start": 0, "ranks": []}))
+        left_records(work, number, {"time": 1.0, "start": 0, "ranks": []})
         return -9
 
     monkeypatch.setattr(job, "launch", launch)
@@ -208,8 +208,7 @@ def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: st
         (begun.work / "step-4" / sealed.MANIFEST).unlink()
     told = f"the checkpoints in {begun.work} do not belong to this chain, or are gone; .*delete {begun.declared}"
     for number in (2, 1):
-        with pytest.raises(UserError, match=told):
-            attempt(begun, number)
+        assert re.search(told, refusal(attempt, begun, number))
     begun.start_anew("second")
     assert attempt(begun) == 75
     assert read_json(begun.work / run_chain.CHAIN)["generation"] == "second"
@@ -221,8 +220,7 @@ def test_the_declared_start_is_kept_twice(begun: Chain) -> None:
     assert attempt(begun, 2) == 75
     assert read_json(begun.work / run_chain.CHAIN)["generation"] == "first"
     (begun.declared / run_chain.BEGUN).unlink()
-    with pytest.raises(UserError, match=r"start.json is missing or damaged; delete it, and start the run through"):
-        attempt(begun, 3)
+    assert "start.json is missing or damaged; delete it, and start the run through" in refusal(attempt, begun, 3)
 
 
 @pytest.mark.slow
@@ -230,8 +228,7 @@ def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> N
     """That would remove its own."""
     begun.planned("run-2")
     (begun.work / run_chain.CHAIN).unlink()
-    with pytest.raises(UserError, match="it has begun"):
-        adopt(begun.results, "run-2", "run-1")
+    assert "it has begun" in refusal(adopt, begun.results, "run-2", "run-1")
     assert begun.checkpoints() == [4]
 
 

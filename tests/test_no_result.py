@@ -15,6 +15,7 @@ from relay.spec.run import Run, changed
 from relay.training.summary import kept_losses, summarise
 from relay.training.unusable import no_result
 from results_tree import Tree, status
+from summaries import left_records
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -82,9 +83,7 @@ LINES: list[dict[str, Any]] = [
 def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
     """The folder of a run of four steps, with these lines of its only attempt."""
     work = folder / "run-1"
-    path = attempts.attempt_path(work, 1)
-    path.parent.mkdir(parents=True)
-    path.write_text("".join(map(attempts.line_of, lines)))
+    left_records(work, 1, *lines)
     entry = {"number": 1, "started": 0.0, "ended": 5.0}
     write_json(work / "chain.json", {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
     return work
@@ -125,9 +124,7 @@ def test_what_was_copied_from_another_run_or_gate_is_told(tree: Tree, capsys: py
 
 def test_records_of_another_run_are_none(tmp_path: Path) -> None:
     for folder in ("run-1", "run-2"):
-        path = attempts.attempt_path(tmp_path / folder, 1)
-        path.parent.mkdir(parents=True)
-        path.write_text(attempts.line_of({"time": 1.0, "run": "run-1", "start": 0, "ranks": []}))
+        left_records(tmp_path / folder, 1, {"time": 1.0, "run": "run-1", "start": 0, "ranks": []})
     assert [line["start"] for line in attempts.read(tmp_path / "run-1", 1).lines] == [0]
     assert not attempts.read(tmp_path / "run-2", 1)
 

@@ -16,7 +16,7 @@ from relay.spec.tasks import Looked, TaskSpec
 from relay.task.data import Resident
 from relay.training.evaluation import Evaluation
 from test_any_model import HEAD
-from trial_runs import gate_of, verdict_of
+from trial_runs import judged
 
 pytestmark = pytest.mark.slow
 
@@ -68,8 +68,7 @@ def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> N
 
 
 def test_a_right_strategy_is_proven(tmp_path: Path) -> None:
-    run = gate_of(looked(tmp_path).task, tmp_path / "data", "pipeline", 2, batch=8)
-    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    verdict = judged(looked(tmp_path).task, tmp_path, "pipeline")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
 

@@ -11,11 +11,11 @@ from torch import nn
 
 from gate_parts import Asked, between_steps, verdicts
 from gate_runs import Gates, planned
+from own_tasks import OWN, spec, task
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec.requirements import SCHEDULES
-from short_tasks import task
-from trial_runs import gate_of, own_task
+from trial_runs import gate_of
 
 pytest_plugins = ["checkpointed"]
 
@@ -27,7 +27,8 @@ def split(folder: Path, strategy: str, name: str, processes: int = 2, **options:
     """The gate of a file that a user could bring, small, and its data; without dropout, which has tests of its own."""
     unet = {"dropout": 0.0, "width": 2, "side": 16}
     small = {"unet": unet, "lstm": {"dropout": 0.0, "width": 8}, "table": {"width": 8}}.get(name, {})
-    return gate_of(own_task(name, **small), folder / name, strategy, processes, options=options), folder / name
+    own = spec(str(OWN / f"{name}.py"), **small)
+    return gate_of(own, folder / name, strategy, processes, options=options), folder / name
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ class Told:
 @pytest.mark.slow
 def test_the_cut_of_a_run_is_measured_once(ranks: Ranks) -> None:
     """A later job is told what the first one has measured, and cuts at the same places."""
-    first = strategies.load("model_parallel")(task("lenet-digits"), ranks, 16, {})
+    first = strategies.load("model_parallel")(task(spec("lenet-digits")), ranks, 16, {})
     told = {"call_seconds": dict.fromkeys(first.measured["call_seconds"], 1.0)}
-    later = strategies.load("model_parallel")(task("lenet-digits"), ranks, 16, {}, told)
+    later = strategies.load("model_parallel")(task(spec("lenet-digits")), ranks, 16, {}, told)
     assert later.measured == told

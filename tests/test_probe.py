@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import preloaded
+from living import well
 from plans import plan, planned
 from relay.config.config import load
 from relay.probe import job
@@ -146,8 +147,7 @@ def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "datasets").symlink_to(results / "datasets")
     config = {"device": "cpu", "probe": {"most": 128}, "comparisons": [{"strategy": "cpu"}, {"strategy": "single_gpu"}]}
-    status, printed = snakemake(tmp_path, config, "probe")
-    assert status == 0, printed
+    printed = well(snakemake(tmp_path, config, "probe"))
     assert "128 samples per device, the largest batch to try" in printed
     made = plan(load(yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())), gpus=0)
     assert [planned_.setting.batch.global_batch_size for planned_ in made.settings] == [128]

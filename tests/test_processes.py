@@ -16,9 +16,8 @@ import psutil
 import pytest
 import torch
 
-from plans import plan
+from plans import DDP, only
 from relay.base.errors import UserError
-from relay.config.config import load
 from relay.launch import step
 from relay.launch.command_lines import PORT, Meeting, command, free_port
 from relay.process import cpus, machine, meeting
@@ -92,8 +91,7 @@ STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", PORT: "22345"}
 
 def run(**changes: Any) -> Run:
     """A run of ddp on one node with two processes, and these changes."""
-    (found,) = plan(load({"repeats": 1, "comparisons": [{"strategy": "ddp", "devices_per_node": 2}]}), gpus=0).runs
-    return changed(found, **changes)
+    return changed(only(DDP), **changes)
 
 
 def job(**changes: Any) -> Job:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from living import well
 from relay.base import entry
 from relay.config.reading import given_config
 from snakemake_calls import called
@@ -49,8 +50,7 @@ def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp
     assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in printed
     theirs = ["strategy_folders=['more']", "comparisons=[{'strategy': 'their'}]"]
     (tmp_path / "typo.py").write_text("clas Task:\n")
-    status, printed = called([*SNAKEFILE, "-l", "--config", *theirs, "task=typo.py"], tmp_path)
-    assert status == 0, printed
+    printed = well(called([*SNAKEFILE, "-l", "--config", *theirs, "task=typo.py"], tmp_path))
     assert "warning: typo.py:1: no valid Python: invalid syntax" in printed
     assert "their" in printed.splitlines()
     assert not (tmp_path / "ran").exists()

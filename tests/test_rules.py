@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from snakemake.resources import Resources
 
+from living import well
 from plans import ROOT
 from relay.driver.terminal import SEGMENT
 from relay.workflow.call import Call
@@ -31,8 +32,7 @@ def test_every_rule_of_a_job_is_made_of_its_own_parts() -> None:
 @pytest.mark.slow
 def test_the_linter_finds_nothing(tmp_path: Path) -> None:
     words = ["--lint", "--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles/local"]
-    status, printed = called([*words, "--configfile", ROOT / "config/demo.yaml"], tmp_path)
-    assert status == 0, printed
+    well(called([*words, "--configfile", ROOT / "config/demo.yaml"], tmp_path))
 
 
 @pytest.mark.parametrize("given", [None, [], ["tmpdir=/scratch"]])

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from living import LONGEST_SECONDS, children, until, words
+from living import LONGEST_SECONDS, children, until, well, words
 from plans import only
 from relay.script.command import Here, variables
 from script_runs import commanded
@@ -51,8 +51,7 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
     command = "python sub/train.py --config=some.json --seed {seed} above.txt"
     links = {"data": "set", "sub": "sub", "../up/data": "set"}
     made = commanded(SPEAKING, command, links=links, read=READ, cpus_per_task=2, threads=1)
-    status, printed = made.run()
-    assert status == 0, printed
+    well(made.run())
     assert made.places.folder / tmp_path.name == made.folder, "a folder above, for what lies above"
     found = json.loads((made.folder / "found.json").read_text())
     assert Path(found["folder"]) == made.folder.absolute()
@@ -133,8 +132,7 @@ def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
         f"if not os.path.exists({killed!r}):\n    open({killed!r}, 'w')\n    os.kill(os.getpid(), 9)\n"
     )
     assert made.run()[0] == 75
-    status, printed = made.run(attempt=2)
-    assert status == 0, printed
+    well(made.run(attempt=2))
     assert (made.places.work / "folder-1" / "mine").exists(), "and what it has left is kept"
 
 
@@ -169,8 +167,7 @@ def test_what_a_command_leaves_behind_ends_with_it_and_what_it_writes_elsewhere_
         f"open({str(place)!r}, 'w').write('x')\n"
     )
     began = time.monotonic()
-    status, printed = made.run()
-    assert status == 0, printed
+    printed = well(made.run())
     assert time.monotonic() - began < 240
     left = int((made.folder / "pid").read_text())
     assert not psutil.pid_exists(left) or not words(psutil.Process(left))
@@ -205,8 +202,7 @@ def test_a_chain_goes_on_after_a_kill() -> None:
     assert "ended without a word" in made.told()["what"]
     reached = json.loads((made.places.work / "reached.json").read_text())["step"]
     assert reached >= 5
-    status, printed = made.run(attempt=2)
-    assert status == 0, printed
+    printed = well(made.run(attempt=2))
     # One more may have been complete when the kill came, and not yet told.
     assert int(printed.partition("goes on from step ")[2].split()[0]) >= reached
     summary = made.summary()
@@ -242,8 +238,7 @@ def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("SLURM_NTASKS", "1")
     made = commanded(WHERE, devices_per_node=2, launcher="direct")
-    status, printed = made.run()
-    assert status == 0, printed
+    well(made.run())
     for rank in range(2):
         found = json.loads((made.folder / f"found-{rank}.json").read_text())
         assert (found["SLURM_PROCID"], found["SLURM_LOCALID"], found["SLURM_NTASKS"]) == (str(rank), str(rank), "2")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from living import well
 from mini_slurm import MiniSlurm
 from relay.base.files import write_json
 from relay.planning.plan import Plan
@@ -82,8 +83,7 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
     by_torchrun = {"command": "torchrun train.py", "name": "by-torchrun", **common}
     by_srun = {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common}
     config = ONCE | {"comparisons": [by_torchrun, by_srun]}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
-    assert status == 0, printed
+    well(slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path)))
     found = rows(tmp_path / "results")
     assert [(row["status"], row["world_size"], bool(row["unproven"])) for row in found] == [("done", "4", True)] * 2
     assert all(float(row["samples_per_second"]) > 0 for row in found)
@@ -108,8 +108,7 @@ def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(
     config = ONCE | {"right_size": False, "comparisons": [{"command": "python train.py", "name": "long"}]}
     site = site_file(tmp_path)
     seen(planned_there(config, site))
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site)
-    assert status == 0, printed
+    printed = well(slurm_snakemake(cluster, tmp_path, config, "chain", site=site))
     assert "(the job's time is nearly over); goes on with attempt 2" in printed
     (folder,) = folders(tmp_path / "results")
     assert (folder / "done").read_text() == "100"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from living import until
+from living import until, well
 from mini_slurm import MiniSlurm
 from recommended import answer_of, recommended, submit, trained
 from relay.base.files import read_json
@@ -53,8 +53,7 @@ def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> Co
     folder = tmp_path_factory.mktemp("compared")
     config = SHORT | {"comparisons": [SEVERAL]}
     site = site_file(folder)
-    status, printed = slurm_snakemake(cluster, folder, config, site=site)
-    assert status == 0, printed
+    well(slurm_snakemake(cluster, folder, config, site=site))
     return folder, config, planned_there(config, site)
 
 
@@ -98,8 +97,7 @@ def test_two_nodes_train_the_same_as_one_process(cluster: MiniSlurm, compared: C
 
 def test_a_second_call_finds_nothing_to_do(cluster: MiniSlurm, compared: Compared) -> None:
     folder, config, _ = compared
-    status, printed = slurm_snakemake(cluster, folder, config, site=folder / "mini.yaml")
-    assert status == 0, printed
+    printed = well(slurm_snakemake(cluster, folder, config, site=folder / "mini.yaml"))
     assert "Nothing to be done" in printed
 
 

@@ -12,6 +12,7 @@ import pytest
 import debian_packages
 import slurm_packages
 import stacks
+from living import well
 from mini_slurm import NODE_DISK, MiniSlurm, Node, Partition
 from plans import CPU, DDP, planned
 from relay.driver.job_requests import JobRequests
@@ -59,8 +60,7 @@ TRAINED = {"dense": GPT | {"comparisons": EACH}, "experts": {"task": "gpt-moe-ti
 def test_every_strategy_goes_through_gate_and_training(cluster: MiniSlurm, tmp_path: Path, model: str) -> None:
     """The only whole run of these strategies as Slurm's jobs, and of spot checks there."""
     site, config = site_file(tmp_path), SHORT | TRAINED[model]
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
-    assert status == 0, printed
+    well(slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700))
     found = {row["strategy"]: row for row in rows(tmp_path / "results")}
     ran = {name for name in found if name not in ON_GPUS}
     told = {name: (found[name]["status"], found[name]["equivalent"]) for name in ran}
@@ -83,8 +83,7 @@ def test_a_stack_trains_from_its_wheel_by_every_launcher(cluster: MiniSlurm, tmp
     site = site_file(tmp_path, environment=WHEELS, network_interface="eth0")
     config = SHORT | {"task": "lenet-digits", "comparisons": FROM_WHEELS[stack]}
     config |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
-    assert status == 0, printed
+    well(slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700))
     found = rows(tmp_path / "results")
     assert {row["strategy"] for row in found} == {each["strategy"] for each in FROM_WHEELS[stack]}
     assert {(row["status"], row["equivalent"]) for row in found} == {("done", "true")}
@@ -172,14 +171,12 @@ def test_a_job_looks_where_the_login_node_cannot(cluster: MiniSlurm, modules: di
     (tmp_path / "my_task.py").write_text(OWN)
     site = site_file(tmp_path, modules=["torch/2.0"], environment={"mode": "modules"})
     config = CONFIG | {"repeats": 1, "runtime_minutes": 10, "comparisons": [{"strategy": "cpu"}]}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "-n", site=site, variables=modules)
-    assert status == 0, printed
+    printed = well(slurm_snakemake(cluster, tmp_path, config, "-n", site=site, variables=modules))
     assert "its model and its data are not known yet" in printed
     assert "No module named 'tiny_points'" in printed
     assert not list((tmp_path / "results").glob("cards/*.json"))
 
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, variables=modules)
-    assert status == 0, printed
+    well(slurm_snakemake(cluster, tmp_path, config, site=site, variables=modules))
     (card,) = (tmp_path / "results").glob("cards/*.json")
     assert '"parameters": 20' in card.read_text()
     (row,) = rows(tmp_path / "results")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT, planned, strategy_folder
-from relay.base.errors import UserError
+from refusals import refusal
 from relay.environments import node
 from relay.planning.plan import Plan
 from relay.preflight.checks_node import least_versions, packages
@@ -38,8 +38,7 @@ def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
 def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
     monkeypatch.setenv("LOADEDMODULES", "python/3.11")
-    with pytest.raises(UserError, match="modules: 'cuda' is not loaded on node"):
-        node.interpreter(asked, Path("/tmp"))
+    assert "modules: 'cuda' is not loaded on node" in refusal(node.interpreter, asked, Path("/tmp"))
 
 
 # What a strategy needs of torch, Python and its stack's packages: the planner skips, preflight stops

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 import pytest
 from rich.text import Text
 
+from refusals import refusal
 from relay.base import ending, lock
 from relay.base.ending import Ending
 from relay.base.errors import UserError
+from relay.base.files import write_json
 from relay.base.plain_text import plain_text
 from relay.config.config import load
 from relay.environments import pip
@@ -28,6 +29,7 @@ from relay.spec.tasks import BUILT_IN, Looked
 from relay.status import page
 from relay.status.runs import Standing, standing
 from specifications import made
+from summaries import left_records
 
 LOOKED = Looked.read(BUILT_IN / "cards" / "lenet-digits.json")
 ENDS = (100, 200, 300)
@@ -48,17 +50,13 @@ class Folder:
         self.results = results
 
     def write(self, path: str, value: Any) -> None:
-        target = self.results / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(value))
+        write_json(self.results / path, value)
 
     def records(self, run: Run, step: int, *, ago: float) -> None:
         """An attempt from step 100 that has come to `step` in 100 s, and wrote that so many seconds ago."""
         now = time.time() - ago
-        path = attempts.attempt_path(self.results / "checkpoints" / run.id, 1)
-        path.parent.mkdir(parents=True)
         lines = [{"time": now - 100, "start": 100}, {"time": now, "blocks": [[step - 10, step, 5.0, 0.1]]}]
-        path.write_text("".join(attempts.line_of(line) for line in lines))
+        left_records(self.results / "checkpoints" / run.id, 1, *lines)
 
     def standing(self, run: Run, queue: Any = None) -> Standing:
         return standing(run, f"cpu, repeat {run.repeat + 1}", ENDS, self.results, queue)
@@ -126,8 +124,7 @@ def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     (folder.results / f"checkpoints/{run.id}/step-140").mkdir()  # not complete
     assert folder.standing(run).step == 120
     folder.records(run, 110, ago=30)  # by the attempt that was cut short: later steps are not in its records
-    newer = attempts.attempt_path(folder.results / "checkpoints" / run.id, 2)
-    newer.write_text(attempts.line_of({"time": time.time(), "start": 120}))
+    left_records(folder.results / "checkpoints" / run.id, 2, {"time": time.time(), "start": 120})
     with lock.exclusive(folder.results / "checkpoints" / run.id):
         found = folder.standing(run)
     assert (found.state, found.step, found.samples_per_second) == ("running", 120, None)
@@ -166,8 +163,6 @@ def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(
     workflow = SimpleNamespace(config_settings=SimpleNamespace())
     handed.hand_over(Plan(config, tmp_path, None, ["cpu"]), selftest=False, workflow=workflow)
     assert handed.last(config, typo).warnings == ["mine.py:54: no valid Python; shown is the plan of the last call"]
-    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
-        handed.last(load({"repeats": 3}), typo)
+    assert refusal(handed.last, load({"repeats": 3}), typo) == typo.args[0]
     (handed.FOLDER / handed.PLAN).write_text('{"plan": {}}')  # of another version
-    with pytest.raises(UserError, match=r"^mine.py:54: no valid Python$"):
-        handed.last(config, typo)
+    assert refusal(handed.last, config, typo) == typo.args[0]

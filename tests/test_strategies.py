@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gate_runs import FOLDER
+from own_tasks import spec, task
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
@@ -17,7 +18,6 @@ from relay.spec.requirements import DIVISIBLE
 from relay.strategies._scaler import LossScaler
 from relay.strategies.base import Strategy
 from relay.task.batches import Batch
-from short_tasks import task
 from stacks import of_stack
 
 FILES = of_stack("torch") | {
@@ -55,7 +55,7 @@ def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
 
 def training(name: str, ranks: Ranks) -> Strategy:
     """A strategy at its start, on LeNet."""
-    return strategies.load(name)(task("lenet-digits", "fp32"), ranks, BATCH, {})
+    return strategies.load(name)(task(spec("lenet-digits"), "fp32"), ranks, BATCH, {})
 
 
 def batches(strategy: Strategy) -> Iterator[Batch]:
@@ -100,7 +100,7 @@ def _equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> boo
 
 def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
     """BatchNorm's running statistics are each replica's own, and so they are after a checkpoint."""
-    normalised = task("resnet18-cifar10", "fp32", options={"norm": "batch", "width": 4})
+    normalised = task(spec("resnet18-cifar10", norm="batch", width=4), "fp32")
     strategy, resumed = (strategies.load(name)(normalised, ranks, BATCH, {}) for _ in range(2))
     for _ in strategy.train_steps(islice(batches(strategy), BEFORE)):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.base.errors import UserError
+from refusals import refusal
 from relay.spec.tasks import TaskSpec
 from relay.task.load import task_class, task_of
 from relay.task.user import options_of
@@ -87,7 +87,4 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_task_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     its = spec(tmp_path, text)
-    with pytest.raises(UserError) as error:
-        task_class(its)
-    assert str(error.value).startswith(said.format(file=its.file))
-    assert "\n" not in str(error.value)
+    assert refusal(task_class, its).startswith(said.format(file=its.file))

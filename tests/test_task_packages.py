@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from living import well
 from local_driver import LocalDriver
 from plans import ROOT
 from relay.environments import login_node, overlay, task_python
@@ -63,12 +64,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_task_that_needs_a_package_is_looked_at_proven_and_trained(folder: Path) -> None:
     """The only whole run of a task with a package of its own."""
     driver = LocalDriver(folder, CONFIG | {"packages": {"torch": ["tiny-points"]}})
-    status, printed = driver.call("-n")
-    assert status == 0, printed
+    printed = well(driver.call("-n"))
     assert "Fetching what stack torch-" in printed, "a dry run says what it waits for"
     assert "nothing can be planned before its data are there" in printed
-    status, printed = driver.call()
-    assert status == 0, printed
+    well(driver.call())
     proofs = folder / "results/equivalence"
     assert all([*proofs.glob(f"{kind}/*/*.*")] for kind in ("references", "spot_checks"))
     gates = [json.loads(path.read_text()) for path in proofs.glob("gates/*/verdict.json")]
@@ -76,8 +75,7 @@ def test_a_task_that_needs_a_package_is_looked_at_proven_and_trained(folder: Pat
     # What was prepared is gone. The rule prepares it again, and needs the package for it.
     (data,) = (folder / "results/datasets").glob("*/manifest.json")
     shutil.rmtree(data.parent)
-    status, printed = driver.call("data")
-    assert status == 0, printed
+    well(driver.call("data"))
     assert data.exists()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from living import well
 from relay.run_folder.results_folder import check_layout
 from results_tree import rows
 from snakemake_calls import snakemake
@@ -29,13 +30,10 @@ def jobs(printed: str) -> dict[str, int]:
 def test_a_dry_run_shows_every_job_of_every_chain(tmp_path: Path) -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2, "segment": {"epochs": 5}}
     config = {"repeats": 2, "comparisons": [{"strategy": "cpu"}, ddp]}
-    status, printed = snakemake(tmp_path, config, "--dry-run")
-    assert status == 0, printed
-    counted = jobs(printed)
+    counted = jobs(well(snakemake(tmp_path, config, "--dry-run")))
     assert counted["segment"] == 2 * 1 + 2 * 4  # 20 epochs: whole, and 5 at a time
     assert (counted["gate"], counted["spot_check"], counted["reference"], counted["dataset"]) == (2, 2, 1, 1)
-    status, printed = snakemake(tmp_path, config, "--until", "segment", "--dry-run")
-    assert status == 0, printed
+    printed = well(snakemake(tmp_path, config, "--until", "segment", "--dry-run"))
     assert jobs(printed)["reference"] == 1  # a run waits for it: without one, nothing can prove the run
     status, printed = snakemake(tmp_path, config, "status")
     assert (status, "runs: 4 to do" in printed) == (0, True), printed
@@ -68,9 +66,7 @@ def test_a_result_whose_records_are_deleted_is_kept_where_its_rule_is_forced(tmp
 @pytest.mark.slow
 def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
     run, state = trained(tmp_path, ONE)
-    status, printed = snakemake(tmp_path, ONE, f"{run}/{state}", "--forcerun", "start", "--dry-run")
-    assert status == 0, printed
-    assert jobs(printed)["segment"] == 1
+    assert jobs(well(snakemake(tmp_path, ONE, f"{run}/{state}", "--forcerun", "start", "--dry-run")))["segment"] == 1
 
 
 @pytest.mark.slow
@@ -86,12 +82,10 @@ def test_processes_judge_further_gates_of_their_own_group_alone(tmp_path: Path) 
 @pytest.mark.timeout(400)
 def test_plan_measures_the_speed_and_writes_it_down(tmp_path: Path) -> None:
     config = {"repeats": 1, "epochs": 2000, "segment": {"minutes": 2}, "comparisons": [{"strategy": "cpu"}]}
-    status, printed = snakemake(tmp_path, config, "plan")
-    assert status == 0, printed
+    well(snakemake(tmp_path, config, "plan"))
     (measured,) = (tmp_path / "results" / "speeds").glob("cpu-????????????.json")
     assert 0 < json.loads(measured.read_text())["seconds_per_step"] < 1
-    status, printed = snakemake(tmp_path, config, "--dry-run")
-    assert status == 0, printed
+    printed = well(snakemake(tmp_path, config, "--dry-run"))
     assert jobs(printed)["segment"] > 1
 
 
@@ -189,9 +183,7 @@ class TestComparison:
 
     def test_a_second_call_trains_only_what_failed(self, compared: Compared) -> None:
         folder, config, _ = compared
-        status, printed = snakemake(folder, config, "--dry-run")
-        assert status == 0, printed
-        assert jobs(printed)["segment"] == 1
+        assert jobs(well(snakemake(folder, config, "--dry-run")))["segment"] == 1
 
     @pytest.mark.long
     def test_what_is_missing_or_damaged_is_made_and_nothing_else(self, compared: Compared, tmp_path: Path) -> None:
@@ -200,9 +192,7 @@ class TestComparison:
         rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
         results = tmp_path / "results"
         shutil.copytree(folder / "results", results)
-        status, printed = snakemake(tmp_path, rest)  # without the one that has failed, all is there
-        assert status == 0, printed
-        assert "segment" not in jobs(printed)
+        assert "segment" not in jobs(well(snakemake(tmp_path, rest)))  # without the one that has failed, all is there
         plan = json.loads((results / "plan.json").read_text())
         runs = [results / "runs" / run["id"] for run in plan["runs"]]
         (runs[0] / "summary.json").unlink()
@@ -212,9 +202,7 @@ class TestComparison:
         last.unlink()
         for folder in (*results.glob("datasets/*"), *results.glob("environments")):  # what is finished needs none
             shutil.rmtree(folder)
-        status, printed = snakemake(tmp_path, rest)
-        assert status == 0, printed
-        done = jobs(printed)
+        done = jobs(well(snakemake(tmp_path, rest)))
         assert (done["summary"], done["gate"], done["spot_check"], done["comparison"]) == (2, 1, 1, 1)
         assert not {"segment", "start", "reference"} & set(done)
         assert last.is_file()
@@ -235,9 +223,7 @@ class TestComparison:
         assert told.startswith(f"{name}: its result and checkpoints are moved to results/runs/replaced/{name} and ")
         aside = tmp_path / "results" / "runs" / "replaced" / name
         assert (aside / "summary.json").is_file()
-        status, printed = snakemake(tmp_path, rest)
-        assert status == 0, printed
-        done = jobs(printed)
+        done = jobs(well(snakemake(tmp_path, rest)))
         assert (done["start"], done["segment"], done["summary"], done["spot_check"]) == (1, 1, 1, 1)
         assert not aside.exists()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
@@ -247,7 +233,6 @@ class TestComparison:
         for run in (folder / "results" / "runs").glob("cpu-*"):
             for path in run.iterdir():
                 path.unlink()
-        status, printed = snakemake(folder, config, "cpu", "--dry-run")
-        assert status == 0, printed
+        printed = well(snakemake(folder, config, "cpu", "--dry-run"))
         assert jobs(printed)["segment"] == 2
         assert "Training ddp" not in printed

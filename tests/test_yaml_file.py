@@ -1,10 +1,11 @@
 """What users write in YAML is what is read; what YAML would take for something else is refused in one line."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from relay.base.errors import UserError
+from refusals import refusal
 from relay.spec.yaml_file import read
 
 REFUSED = {
@@ -24,9 +25,7 @@ REFUSED = {
 @pytest.mark.parametrize("content", REFUSED)
 def test_what_is_no_yaml_is_one_line_that_names_the_place(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        read(tmp_path / "x", "x")
-    assert str(caught.value) == REFUSED[content]
+    assert refusal(read, tmp_path / "x", "x") == REFUSED[content]
 
 
 @pytest.mark.timeout(20)
@@ -34,15 +33,26 @@ def test_what_is_no_yaml_is_one_line_that_names_the_place(tmp_path: Path, conten
 def test_a_file_of_a_few_lines_does_not_fill_the_memory(tmp_path: Path, of: str) -> None:
     lines = ["a0: &a0 {x: some text}", *(f"a{n}: &a{n} {of.format(f'*a{n - 1}')}" for n in range(1, 13))]
     (tmp_path / "x").write_text("\n".join(lines))
-    with pytest.raises(UserError, match="x: is more than 1,000,000 characters with its aliases"):
+    assert "x: is more than 1,000,000 characters with its aliases" in refusal(read, tmp_path / "x", "x")
+
+
+def test_what_is_too_large_for_a_file_of_settings_is_told(tmp_path: Path) -> None:
+    for begin, more, most, told in (
+        ("#", "#", 1_000_000, "x: has more than 1,000,000 bytes, which is no file of this kind"),
+        ("- 0", "\n- 0", 19_999, "x: has more than 20,000 values, which is no file of this kind"),
+        ("a: b", "b", 10_000, " has 10,001 characters; allowed: at most 10,000"),
+    ):
+        (tmp_path / "x").write_text(begin + more * (most - 1))
         read(tmp_path / "x", "x")
+        (tmp_path / "x").write_text(begin + more * most)
+        assert told in refusal(read, tmp_path / "x", "x")
 
 
 def test_what_a_terminal_would_obey_is_refused(tmp_path: Path) -> None:
     for text in (r'a: "\e[31m"', r'{"a": "\u001b[31m"}', r'"\x9b": 1'):
         (tmp_path / "x").write_text(text)
-        with pytest.raises(UserError, match=r"x: a control character .* stands in a text; a terminal would obey it"):
-            read(tmp_path / "x", "x")
+        told = refusal(read, tmp_path / "x", "x")
+        assert re.fullmatch("x: a control character .* stands in a text; a terminal would obey it: remove it", told)
     (tmp_path / "x").write_text(r"a: 'C:\u001b\r'" + "\nb: |\n  two\n  lines\n")
     assert read(tmp_path / "x", "x") == {"a": r"C:\u001b\r", "b": "two\nlines\n"}
 

@@ -67,6 +67,13 @@ def faults() -> list[Fault]:
     return [Fault(**each) for each in read(HERE / "faults.yaml", "faults.yaml")]
 
 
+def noticed() -> dict[str, list[str]]:
+    """The rows of the table by their faults, each as its cells."""
+    lines = (HERE / "table.md").read_text(encoding="utf-8").removeprefix(HEAD).splitlines()
+    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
+    return {row[0]: row for row in rows}
+
+
 def copy(to: Path) -> None:
     """The checkout as it is, with the link to its environment, and what Python has compiled of it, to save seconds."""
     words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -109,8 +116,8 @@ def end_all() -> None:
         time.sleep(0.05)
 
 
-def row(fault: Fault) -> str:
-    """Plant a fault, run its tests in order, and say which noticed it."""
+def row(fault: Fault) -> list[str]:
+    """Plant a fault, run its tests in order, and say which noticed it: the cells of its row."""
     with tempfile.TemporaryDirectory(prefix="planted-") as text:
         checkout = Path(text)
         copy(checkout)
@@ -125,25 +132,25 @@ def row(fault: Fault) -> str:
             also += f" ({here} without the fault as well)" if name else ""
         else:
             name, seconds = NOT_CAUGHT + also, time.monotonic() - began
-    return f"| {fault.name} | {fault.file}: {fault.why} | {name} | {seconds:.0f} |"
+    return [fault.name, f"{fault.file}: {fault.why}", name, f"{seconds:.0f}"]
 
 
 def main() -> int:
     """Try the faults that have no row in the table yet, and write each row at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=(), help="these faults, by name, whatever the table says")
-    asked, known, table = {*parser.parse_args().only}, faults(), HERE / "table.md"
+    asked, known, rows = {*parser.parse_args().only}, faults(), noticed()
     if unknown := asked - {fault.name for fault in known}:
         raise UserError(f"--only: '{min(unknown)}' is no fault of faults.yaml")
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.read_text(encoding="utf-8").splitlines()}
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for fault in known:
         if fault.name not in asked if asked else fault.name in rows:
             continue
         rows[fault.name] = row(fault)
-        print(rows[fault.name], flush=True)
-        write_text(table, HEAD + "".join(f"{rows[each.name]}\n" for each in known if each.name in rows))
+        print(*rows[fault.name], sep=" | ", flush=True)
+        lines = [f"| {' | '.join(rows[each.name])} |\n" for each in known if each.name in rows]
+        write_text(HERE / "table.md", HEAD + "".join(lines))
     return 0
 
 

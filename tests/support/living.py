@@ -47,3 +47,10 @@ def read_until(process: subprocess.Popen[str], *beginnings: str) -> str:
 def when(holds: Callable[[], object], do: Callable[[], object]) -> None:
     """Do something in another thread once something holds."""
     threading.Thread(target=lambda: (until(holds, "something holds"), do()), daemon=True).start()
+
+
+def well(ended: tuple[int, str]) -> str:
+    """What was printed by what has ended with this status: it has to be 0."""
+    status, printed = ended
+    assert status == 0, printed
+    return printed

@@ -8,17 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relay.spec.tasks import DatasetSpec, Looked, TaskSpec
-from relay.task import load
+from relay.spec.tasks import DatasetSpec, TaskSpec
 from relay.task.bound import BoundTask
 from relay.task.load import task_class, task_of
-from relay.task.prepared import prepare_data, version_of
+from relay.task.prepared import version_of
 from relay.task.user import options_of
 from shared import once
+from short_tasks import at_hand, prepare_at_hand, shipped
 
 STEPS = 5
 OWN = Path(__file__).resolve().parents[1] / "tasks"  # files as a user writes them
-CARDS = Path(load.__file__).parents[1] / "tasks" / "cards"
 DESCRIBED = ("unit", "units_per_sample", "global_batch_size", "learning_rate", "epochs", "schedule", "small")
 
 
@@ -35,7 +34,7 @@ def spec(name: str, **changes: Any) -> TaskSpec:
     options |= {key: changes.pop(key) for key in list(changes) if key in options}
     described = {key: getattr(kind(), key) for key in DESCRIBED}  # of an object: some are properties
     if not named.file:
-        card = Looked.read(CARDS / f"{name}.json").task
+        card = shipped(name).task
         described |= {"optimizer": card.optimizer, "metrics": card.metrics, "card": card.card}
     return replace(named, **described | {"options": options} | changes)
 
@@ -49,11 +48,12 @@ def _place() -> Path:
 
 
 def data_of(its: TaskSpec, place: Path | None = None) -> DatasetSpec:
-    """Prepares a task's data below a folder, once; returns what they are."""
+    """Prepares a task's data below a folder, once, without the network; returns what they are."""
     place = place or _place()
     own = task_of(its)
-    bare = DatasetSpec(name=own.data or its.name, version=version_of(own), train_count=0, test_count=0)
-    folder = once(place / bare.directory_name, lambda empty: prepare_data(its, bare, empty))
+    known = DatasetSpec(name=own.data or its.name, version=version_of(own), train_count=0, test_count=0)
+    bare = at_hand(its, known)
+    folder = once(place / bare.directory_name, lambda empty: prepare_at_hand(its, bare, empty))
     train, test = own.datasets(folder)
     return replace(bare, train_count=len(train), test_count=len(test))
 
@@ -63,6 +63,6 @@ def bound(its: TaskSpec, precision: str = "fp64", folder: Path | None = None, **
     return BoundTask(its, 5, precision, 10, STEPS, folder=folder, **settings)
 
 
-def task(name: str, precision: str = "fp64", folder: Path | None = None, **settings: Any) -> BoundTask:
-    """The same by its name."""
-    return bound(spec(name), precision, folder, **settings)
+def task(its: TaskSpec, precision: str = "fp64") -> BoundTask:
+    """The same with its data, which this process makes once."""
+    return bound(its, precision, _place() / data_of(its).directory_name)

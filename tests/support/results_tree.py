@@ -4,7 +4,6 @@ A plugin of pytest for its fixtures, and a module that the tests import (hence P
 """
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from relay import commands
 from relay.base import entry
-from relay.base.files import read_json
+from relay.base.files import read_json, write_json
 from relay.comparison import words
 from relay.comparison.answer import Answer
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
@@ -47,10 +46,8 @@ class Tree:
         self.more: dict[str, Any] = {}  # of the plan
 
     def write(self, path: str, value: Any) -> Path:
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(value), encoding="utf-8")
-        return target
+        write_json(self.root / path, value)
+        return self.root / path
 
     def skip(self, strategy: str, reason: str, *, task: str = "lenet-digits", **values: Any) -> None:
         """A setting that was skipped."""

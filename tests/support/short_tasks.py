@@ -1,11 +1,8 @@
-"""Built-in tasks for a few steps, with their data: random images where those would have to be downloaded."""
+"""Built-in tasks with their cards and data: random images where those would have to be downloaded."""
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,10 @@ from relay.datasets.prepare import prepare
 from relay.datasets.public import SOURCES
 from relay.spec.strategy_files import typed
 from relay.spec.tasks import BUILT_IN, DatasetSpec, Looked, TaskSpec
-from relay.task.bound import BoundTask
 from relay.task.load import task_of
 from relay.task.prepared import prepare_data
 from relay.tasks import _images
 
-STEPS = 5
 #: Random samples, in place of those that are not on every machine: for training, and for testing.
 SAMPLES, TEST_SAMPLES = 96, 16
 DOWNLOADED = (*SOURCES, "mnist-pixels")
@@ -65,20 +60,3 @@ def _random(task: TaskSpec, folder: Path) -> None:
     drawn: Callable[..., np.ndarray] = np.random.default_rng(1).random
     counts = zip(arrays.SPLITS, (SAMPLES, TEST_SAMPLES), strict=True)
     arrays.save({f"{split}-inputs": drawn((count, 784), np.float32) for split, count in counts}, folder)
-
-
-@cache
-def folder(task: str, **options: Any) -> Path:
-    """The prepared data of a built-in task, made once in this process."""
-    asked = looked(task, **options)
-    place = Path(tempfile.mkdtemp(prefix="relay-data-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    prepare_at_hand(asked.task, asked.dataset, place)
-    return place
-
-
-def task(name: str, precision: str = "fp64", *, options: dict[str, Any] | None = None, **settings: Any) -> BoundTask:
-    """A built-in task for a few steps, with its data; a GPT comes narrow. `settings` are those of `BoundTask`."""
-    options = ({"width": 16} if name.startswith("gpt") else {}) | (options or {})
-    spec = looked(name, **options).task
-    return BoundTask(spec, 5, precision, 10, STEPS, folder=folder(name, **options), **settings)

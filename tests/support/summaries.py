@@ -1,7 +1,10 @@
-"""Summaries of runs with the figures that a test needs."""
+"""Summaries of runs with the figures that a test needs, and records that a job would have left."""
 
+from pathlib import Path
 from typing import Any
 
+from relay.base.files import write_text
+from relay.run_folder import attempts
 from relay.run_folder.summary import Summary
 
 OF_A_RUN = {
@@ -15,3 +18,10 @@ OF_A_RUN = {
 def summary_of(**figures: Any) -> Summary:
     """A run that is done, with these figures."""
     return Summary.of(OF_A_RUN | figures)
+
+
+def left_records(work: Path, number: int, *lines: dict[str, Any]) -> Path:
+    """The file of an attempt's records, with these lines."""
+    path = attempts.attempt_path(work, number)
+    write_text(path, "".join(map(attempts.line_of, lines)))
+    return path

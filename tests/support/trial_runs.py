@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from own_tasks import STEPS
 from preloaded import spawned
 from relay.equivalence import gate, reference
 from relay.equivalence.plain import deterministic
@@ -18,27 +19,10 @@ from relay.spec.setting import Computation, Shape, StrategySpec
 from relay.spec.strategy_files import find, read
 from relay.spec.tasks import DatasetSpec, TaskSpec
 from relay.task.bound import BoundTask
-from relay.task.load import task_class
 from relay.task.prepared import prepare_data
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).resolve().parents[1] / "strategies"
-TASKS = FOLDER.parent / "tasks"
-
-
-def spec_of(name: str, file: str = "", **options: Any) -> TaskSpec:
-    """A built-in task by its name, or that of a file; with options."""
-    kind = task_class(TaskSpec(name=name, file=file, global_batch_size=1, learning_rate=1.0))
-    return TaskSpec(
-        name=name, file=file, options=options, unit=kind.unit, units_per_sample=kind.units_per_sample,
-        global_batch_size=kind.global_batch_size, learning_rate=kind.learning_rate, schedule=kind.schedule,
-        small=kind.small, optimizer="",
-    )  # fmt: skip
-
-
-def own_task(name: str, **options: Any) -> TaskSpec:
-    """One of the tests' own tasks."""
-    return spec_of(name, str(TASKS / f"{name}.py"), **options)
 
 
 def gate_of(
@@ -48,12 +32,10 @@ def gate_of(
     processes: int = 1,
     *,
     batch: int = 16,
-    steps: int = 5,
     own_batches: Sequence[int] = (),
     options: dict[str, Any] | None = None,
-    **computation: Any,
 ) -> Gate:
-    """A gate of so many steps; `folder` gets the task's data."""
+    """A gate of a few steps; `folder` gets the task's data."""
     prepare_data(task, DatasetSpec(name=task.name, version="1", train_count=1, test_count=1), folder)
     train, test = map(len, BoundTask(task, 1, "fp32", 1, 1, folder=folder).datasets)
     file = find([FOLDER])[strategy]
@@ -62,22 +44,14 @@ def gate_of(
         id=f"{task.name}-{strategy}-{processes}", seed=1, task=task,
         dataset=DatasetSpec(name=task.name, version="1", train_count=train, test_count=test),
         strategy=StrategySpec(name=strategy, options=options or {}, file=str(file), divides=needs.divides),
-        shape=Shape(devices_per_node=processes), computation=Computation(**computation),
+        shape=Shape(devices_per_node=processes), computation=Computation(),
         batch=Batch(global_batch_size=batch),
         length=Length(
-            epochs=steps / (train // batch), steps_per_epoch=train // batch, total_steps=steps,
-            evaluate_every_steps=steps,
+            epochs=STEPS / (train // batch), steps_per_epoch=train // batch, total_steps=STEPS,
+            evaluate_every_steps=STEPS,
         ),
         own_batches=tuple(OwnBatch(global_batch_size=each, learning_rate=task.learning_rate) for each in own_batches),
     )  # fmt: skip
-
-
-def reference_of(run: Gate, folder: Path, place: Path) -> Path:
-    """The file of a gate's reference, trained here."""
-    deterministic()
-    file = place / "reference.pt"
-    reference.write(file, reference.of_all_trials(TrialData(run, folder, CPU)))
-    return file
 
 
 def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> None:
@@ -90,7 +64,11 @@ def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> No
         (place / "verdict.json").write_text(json.dumps(verdict.as_dict()))
 
 
-def verdict_of(run: Gate, folder: Path, place: Path) -> dict[str, Any]:
-    """The whole gate's verdict, in processes of their own."""
-    spawned(_judge, run.shape.world_size, run, folder, reference_of(run, folder, place), place)
+def judged(task: TaskSpec, place: Path, strategy: str, processes: int = 2, **how: Any) -> dict[str, Any]:
+    """The whole gate's verdict at a batch of 8, in processes of their own; its data and reference lie in `place`."""
+    folder, file = place / "data", place / "reference.pt"
+    run = gate_of(task, folder, strategy, processes, batch=8, **how)
+    deterministic()
+    reference.write(file, reference.of_all_trials(TrialData(run, folder, CPU)))
+    spawned(_judge, processes, run, folder, file, place)
     return json.loads((place / "verdict.json").read_text())
