@@ -59,6 +59,14 @@ REFUSED = {
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
         "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
     ),
+    # keys at another place than theirs
+    "cpus_per_task: 2": "config: cpus_per_task: 2 is not allowed here; allowed: in an entry of `comparisons`",
+    "minutes: 5": "config: minutes: 5 is not allowed here; allowed: under `segment` or under `probe`",
+    "gate: {epochs: 3}": "config: gate.epochs: 3 is not allowed here; allowed: beside `gate`",
+    "account: def-me": "config: account: 'def-me' is not allowed here; allowed: in the site's file (docs/sites.md)",
+    "comparisons: [{strategy: cpu, partition: gpu}]": (
+        "config: comparisons[0].partition: 'gpu' is not allowed here; allowed: in the site's file (docs/sites.md)"
+    ),
     # YAML's accidents
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
