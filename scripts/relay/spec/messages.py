@@ -28,6 +28,17 @@ GONE = {
     "checkpoint_writers": "a group that can write is warned of, and what everyone can write is refused",
     "synthetic": "`task_options` has train_count, test_count and stored_side",
 }
+# Names that other programs have for a key.
+MEANT = {
+    "lr": "learning_rate",
+    "batch_size": "global_batch_size",
+    "gpus": "devices_per_node",
+    "gpus_per_node": "devices_per_node",
+    "processes_per_node": "devices_per_node",
+    "num_workers": "data_workers",
+    "time": "runtime_minutes",
+    "mem": "memory_mb_per_node",
+}
 MOST_KEYS = 8  # of a block that a line names
 # What people write behind numbers, by what the names of keys hold.
 UNITS = {
@@ -53,7 +64,7 @@ def near(value: Any, names: Iterable[str], likeness: float = 0.6) -> str:
     """`did you mean …? ` for a misspelt name, else nothing."""
     names = list(names)
     text = "".join(LOOK_ALIKES.get(character, character) for character in str(value)).strip()
-    close = [name for name in names if name.casefold() == text.casefold()]
+    close = [name for name in names if name.casefold() in (text.casefold(), MEANT.get(text))]
     close = close or difflib.get_close_matches(text, names, n=1, cutoff=likeness)
     return f"did you mean '{close[0]}'? " if close else ""
 
@@ -191,9 +202,11 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[st
         return f"config: {path}: is no key any more: {GONE[path]}; delete it"
     if kind == "extra_forbidden":
         keys, name = _at(location[:-1], whole)["properties"], location[-1]
-        if allowed := _elsewhere(location, whole, further):
+        meant = MEANT.get(name, name)
+        if meant not in keys and (where := _elsewhere([*location[:-1], meant], whole, further)):
+            where = where if meant == name else f"{meant}, {where}"
             of_command = _of_command(location, raw) if "options" in keys else ""
-            return f"config: {path}: {show(value)} is not allowed here; allowed: {allowed}{of_command}"
+            return f"config: {path}: {show(value)} is not allowed here; allowed: {where}{of_command}"
         place = " (a strategy's own settings stand under options)" if "options" in keys else ""
         page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
         return f"config: {path}: {show(value)} " + unknown("has an unknown key", name, keys, page) + place
@@ -248,8 +261,14 @@ def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and allowed.startswith(("text", "non-empty")):
         return " (this is a number: write it in quotes)"
+    if isinstance(value, dict) and allowed.startswith("a list"):
+        return " (write - before its first key)"
+    if isinstance(value, str) and re.match(r"\w+:\S", value) and allowed.startswith("a block"):
+        return " (write a space after the colon)"
     if not isinstance(value, str) or "number" not in allowed:
         return ""
+    if re.fullmatch(r"\d+(, *\d+)+", value):
+        return f" (this is text: write [{value}], without quotes)"
     try:
         number = _in_unit(value, next((str(step) for step in reversed(location) if isinstance(step, str)), ""))
     except ValueError:
