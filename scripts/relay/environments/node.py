@@ -161,9 +161,9 @@ def _on_path(mode: str, conda: str | None) -> str:
     if Path(python).parent.resolve() == Path(sys.executable).parent.resolve():
         if mode == "conda":
             raise UserError(
-                f"environment.conda: {conda!r} is not active {HERE}: the first python on the PATH is still the driver's; "
-                "the node needs a `conda` (name its module under `modules`), and `conda env list` there has to show this "
-                "name; or give the environment's folder"
+                f"environment.conda: {conda!r} is not active {HERE}: the first python on the PATH is still the "
+                "driver's; the node needs a `conda` (name its module under `modules`), and `conda env list` there has "
+                "to show this name; or give the environment's folder"
             )
         remedy = "use --software-deployment-method env-modules"
         raise UserError(f"{where}: {python}, first on the PATH, is the driver's own: nothing was activated; {remedy}")
