@@ -59,7 +59,28 @@ REFUSED = {
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
         "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
     ),
+    # keys at another place than theirs
+    "cpus_per_task: 2": "config: cpus_per_task: 2 is not allowed here; allowed: in an entry of `comparisons`",
+    "minutes: 5": "config: minutes: 5 is not allowed here; allowed: under `segment` or under `probe`",
+    "gate: {epochs: 3}": "config: gate.epochs: 3 is not allowed here; allowed: beside `gate`",
+    "account: def-me": "config: account: 'def-me' is not allowed here; allowed: in the site's file (docs/sites.md)",
+    "comparisons: [{strategy: cpu, partition: gpu}]": (
+        "config: comparisons[0].partition: 'gpu' is not allowed here; allowed: in the site's file (docs/sites.md)"
+    ),
+    "lr: 0.1": "config: lr: 0.1 has an unknown key; did you mean 'learning_rate'? config/README.md has all",
+    "comparisons: [{strategy: cpu, lr: 0.1}]": (
+        "config: comparisons[0].lr: 0.1 is not allowed here; allowed: learning_rate, beside `comparisons`, one for all "
+        "of them"
+    ),
+    "comparisons: [{strategy: cpu, gpus_per_node: 2}]": (
+        "config: comparisons[0].gpus_per_node: 2 has an unknown key; did you mean 'devices_per_node'? "
+        "config/README.md has all (a strategy's own settings stand under options)"
+    ),
     # YAML's accidents
+    "comparisons: [{strategy: cpu, cpus_per_task: '1,2'}]": (
+        "config: comparisons[0].cpus_per_task: '1,2' is not allowed; allowed: a whole number of at least 1 and of at "
+        "most 1024 or null (this is text: write [1,2], without quotes)"
+    ),
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
         "(this is text: write 1.0e-05, without quotes)"

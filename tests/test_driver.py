@@ -121,6 +121,8 @@ def test_a_silent_controller_is_asked_again_unlike_a_refusal(place: Workplace, m
     with pytest.raises(UserError, match="Invalid partition name") as caught:
         commands.submit("#!/bin/sh\n", ["--partition=none"])
     assert not isinstance(caught.value, Unavailable)
+    with pytest.raises(UserError, match=r"nvalid partition .*; allowed: cpu, gpu, short$"):
+        commands.expected_start(["--partition=none"])
 
 
 # One at a time

@@ -111,6 +111,9 @@ def test_a_file_creates_an_environment_once_on_the_login_node(
     calls = (old_conda / "calls").read_text().splitlines()
     assert calls == [f"conda env create --quiet --file {file} --prefix {folder}"] * 2  # the broken one, and this one
     assert node.interpreter(asked | {"modules": []}, tmp_path) == [f"{folder}/bin/python"]
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    with pytest.raises(UserError, match=r"environment\.conda: 'mine' is not active on node .* is still the driver's; "):
+        node.interpreter({"mode": "conda", "conda": "mine", "modules": []}, tmp_path)
 
 
 def test_snakemake_has_to_be_told_to_load_modules() -> None:

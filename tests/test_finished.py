@@ -12,7 +12,7 @@ import summaries
 from refusals import refusal
 from relay import commands
 from relay.base.errors import Busy
-from relay.base.files import write_json
+from relay.base.files import looked_at, write_json
 from relay.base.lock import exclusive
 from relay.chain.sealed import MANIFEST
 from relay.commands import train_again
@@ -66,6 +66,10 @@ def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
     assert finished.summary(places, 2) == "is that of an older start of the run"
     write_json(places.state(4), {"run": "run-2", "step": 4, "generation": "first"})
     assert finished.segment(places, 4) == "is for run run-2, not run-1"
+    write_json(places.state(4), {"asked": {"mode": "current", "stack": "torch", "image": None}})
+    asked = {"mode": "conda", "stack": "torch", "conda": "mine"}
+    why, _ = looked_at(places.state(4), asked=asked)
+    assert why == "is for mode current, not conda, conda None, not mine"  # only what differs
 
 
 def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> None:

@@ -24,6 +24,7 @@ FILES = {
     "dashes.yaml": "---\n",
     "typo/config.yaml": "coers: 2\n",
     "mine.yaml": "epochs: 1\n",
+    "Snakefile": "",
 }
 MISTAKES = {
     "--configfile tab.yaml": "tab.yaml: line 2, column 1: is no YAML: a tab stands here; indent with spaces",
@@ -56,6 +57,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert refusal(parsed, ["-n", *words.split()]).startswith(MISTAKES[words])
+    assert capfd.readouterr().err == ""
+
+
+def test_from_a_folder_of_ones_own_the_projects_files_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refusal(parsed, ["-n", "--profile", "profiles/slurm"])
+    assert line.startswith("--profile: 'profiles/slurm' is no folder with a config.yaml; ")
+    assert line.endswith(f"allowed: {ROOT}/profiles/slurm")
+    line = refusal(parsed, ["-n"])
+    assert line == f"--snakefile: is missing, and {tmp_path} has no Snakefile; give --snakefile {ROOT}/Snakefile"
     assert capfd.readouterr().err == ""
 
 

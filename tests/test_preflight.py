@@ -84,8 +84,8 @@ def test_a_planned_preflight_that_did_not_run_is_no_yes(tmp_path: Path, capsys: 
     assert ends == [["not", "run"]] * 2
     assert "too old" not in printed
     assert printed.splitlines()[-1].startswith("Verdict: not known: 2 of 3")
-    for planned in (["later"], []):
-        with pytest.raises(UserError, match="no preflight has run"):
+    for planned, place in (["later"], tmp_path / "later"), ([], tmp_path):
+        with pytest.raises(UserError, match=f"^{place}: no preflight has run"):
             page(tmp_path, planned)
 
 

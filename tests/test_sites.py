@@ -71,6 +71,8 @@ def test_only_what_a_user_must_know_is_missing(name: str) -> None:
 REFUSED = {
     "acount: def-x": "acount: 'def-x' has an unknown key; did you mean 'account'? workflow/schemas/site.sch",
     "account: 'x; rm -rf ~'": "account: 'x; rm -rf ~' is not allowed; allowed: letters, digits and . _ + -",
+    "max_minutes: 60": "max_minutes: 60 is not allowed here; allowed: in an entry of `partitions`",
+    "partitions: [{device: cpu, cpus_per_node: 1, qos: x}]": "partitions[0].qos: 'x' is not allowed here; allowed",
     "node_disk: ../here": "node_disk: '../here' is not allowed; allowed: a folder or a variable",
     "modules: [python; id]": "modules[0]: 'python; id' is not allowed; allowed: a module such as python/3.11",
     "partitions: [{device: cuda, cpus_per_node: 1}]": "partitions[0].gpus_per_node: 0 is not allowed with device: cuda",

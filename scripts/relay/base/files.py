@@ -122,8 +122,16 @@ def looked_at(path: Path, *, read: Callable[[Path], Any] = read_json, **expected
         return "is damaged: it is no object", {}
     for name, value in expected.items():
         if content.get(name, value) != value:
-            return f"is for {name} {content[name]}, not {value}", {}
+            return f"is for {_difference(name, content[name], value)}", {}
     return "", content
+
+
+def _difference(name: str, is_for: Any, value: Any) -> str:
+    """In words, of two blocks only what differs."""
+    if not (isinstance(is_for, dict) and isinstance(value, dict)):
+        return f"{name} {is_for}, not {value}"
+    pairs = {key: (is_for.get(key), value.get(key)) for key in is_for | value}
+    return ", ".join(f"{key} {old}, not {new}" for key, (old, new) in pairs.items() if old != new)
 
 
 def end_of(path: Path | None, most_bytes: int, after: int = 0) -> str:

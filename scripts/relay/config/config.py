@@ -19,6 +19,8 @@ from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, Spot
 from relay.config.comparisons import Comparison, OptionValue, Values
 from relay.spec.messages import error_lines, show
 from relay.spec.recipe import Scaling
+from relay.spec.site import Site
+from relay.spec.site_blocks import Partition
 from relay.spec.tasks import built_in
 from relay.spec.yaml_file import Block, Natural, Positive, Text, Whole, refused
 
@@ -39,6 +41,10 @@ def _without_user(address: str) -> str:
     return address
 
 
+# Where people look for the account or the partition of their jobs.
+OF_THE_SITE = dict.fromkeys(
+    [*Site.model_fields, *Partition.model_fields, "partition"], "in the site's file (docs/sites.md)"
+)
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$"), AfterValidator(_without_user)]
 TaskName = Annotated[
@@ -253,4 +259,5 @@ def load(raw: Mapping[str, Any] | None) -> Config:
     try:
         return Config.model_validate(dict(raw or {}))
     except ValidationError as error:
-        raise UserError("\n".join(error_lines(error, raw or {}, Config.model_json_schema()))) from None
+        lines = error_lines(error, raw or {}, Config.model_json_schema(), OF_THE_SITE)
+        raise UserError("\n".join(lines)) from None

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import MISSING
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
     Raises UserError for what Snakemake would not take, and SystemExit where it would end without a mistake (`--help`).
     """
-    from snakemake.cli import parse_args
+    from snakemake.cli import SNAKEFILE_CHOICES, parse_args
 
     said = io.StringIO()
     try:
@@ -86,7 +86,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         if ended.code:
             raise UserError(_in_a_line(said.getvalue(), arguments)) from None
         if {"-h", "--help"} & {*arguments}:
-            print(READ_FIRST)
+            with suppress(BrokenPipeError):  # of `snakemake --help | head`
+                print(READ_FIRST)
         raise
     except Exception as error:
         raise UserError(f"{_option_of(error)}: {_joined(str(getattr(error, 'msg', error)))}; {SEEN}") from None
@@ -98,6 +99,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         if not str(threads.raw).isdecimal() or not int(threads.raw):
             raise UserError(f"--set-threads: {rule}={threads.raw} is not allowed; allowed: a whole number from 1 on")
     check_arguments(given.configfile or [], given.config or [])
+    if not given.snakefile and not any(path.exists() for path in SNAKEFILE_CHOICES):
+        raise UserError(f"--snakefile: is missing, and {Path.cwd()} has no Snakefile; give --snakefile {SNAKEFILE}")
     return given
 
 
@@ -126,8 +129,10 @@ def _in_a_line(said: str, arguments: Sequence[str]) -> str:
     words = _joined(re.split(r"(?m)^(?:\S+: )?[Ee]rror: ", said)[-1])
     if profile := NO_PROFILE.search(words):
         given = profile.group(1)
-        ready = sorted(str(folder) for folder in Path("profiles").glob("*/"))
-        allowed = f"{near(given, ready, likeness=0.4)}allowed: {', '.join(ready) or 'a path'}"
+        own = SNAKEFILE.parent / "profiles"
+        here = [*Path("profiles").glob("*/")] or [own / Path(given).name]
+        ready = sorted(str(folder) for folder in (here if here[0].is_dir() else own.glob("*/")))
+        allowed = f"{near(given, ready, likeness=0.4)}allowed: {', '.join(ready)}"
         return f"--profile: {show(given)} is no folder with a config.yaml; {allowed}"
     if option := UNKNOWN.search(words):
         from snakemake.cli import get_argument_parser

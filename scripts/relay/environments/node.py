@@ -59,7 +59,7 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
     if mode == "apptainer":
         return _contained(environment, disk)
     if mode in ("conda", "modules"):
-        return [_on_path(mode)]
+        return [_on_path(mode, environment.get("conda"))]
     raise UserError(f"environment.mode: {mode!r} is none of wheels, conda, modules, apptainer, current")
 
 
@@ -149,8 +149,8 @@ def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
         raise UserError(f"{error}; {where}: delete the lock to begin again with today's") from None
 
 
-def _on_path(mode: str) -> str:
-    """The first Python on the PATH, where conda or a module has put it.
+def _on_path(mode: str, conda: str | None) -> str:
+    """The first Python on the PATH, where a module has put it, or the conda environment of this name.
 
     Raises UserError where there is none, or where it is the driver's.
     """
@@ -159,12 +159,13 @@ def _on_path(mode: str) -> str:
     if python is None:
         raise UserError(f"{where}: no python is on the PATH; name the site's modules or its conda environment")
     if Path(python).parent.resolve() == Path(sys.executable).parent.resolve():
-        remedy = "use --software-deployment-method env-modules"
         if mode == "conda":
-            remedy = (
-                "read what was printed above; the node needs a `conda` (modules) and an environment of that name "
-                "(`conda env list`); or give its folder (environment.conda)"
+            raise UserError(
+                f"environment.conda: {conda!r} is not active {HERE}: the first python on the PATH is still the "
+                "driver's; the node needs a `conda` (name its module under `modules`), and `conda env list` there has "
+                "to show this name; or give the environment's folder"
             )
+        remedy = "use --software-deployment-method env-modules"
         raise UserError(f"{where}: {python}, first on the PATH, is the driver's own: nothing was activated; {remedy}")
     return python
 

@@ -24,6 +24,7 @@ from relay.planning.proofs import with_proofs
 from relay.slurm import shapes
 from relay.slurm.requested import Requests
 from relay.spec import identity
+from relay.spec.labels import counted
 from relay.spec.recipe import SpotChecks
 from relay.spec.run import Setting
 from relay.spec.site import Site
@@ -135,7 +136,7 @@ def _with_settings(plan: Plan, inputs: Inputs) -> Plan:
             planned[each.id] = replace(first, repeats=max(first.repeats, each.repeats))
             warnings.append(_once(planned[each.id], each))
     for caution, named in named_by_caution.items():
-        others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
+        others = f"; the same holds for {counted(len(named) - 1, 'more setting')}" if len(named) > 1 else ""
         warnings.append(f"{named[0]} {caution}{others}")
     return replace(plan, settings=[*planned.values()], skipped=[*skipped.values()], warnings=warnings)
 

@@ -11,6 +11,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.preflight.findings import SEVERITIES, Finding, recorded
 from relay.preflight.job import COLLECTED, PROBLEMS
+from relay.spec.labels import counted
 
 COLUMNS = ("shape", "stack", "nodes", "torch", "driver", "transport", "GB/s", "node's disk", "verdict")
 WIDTH = 120
@@ -31,7 +32,7 @@ def page(folder: Path, only: Sequence[str] | None = None) -> str:
     places = _places(folder, only)
     if all(state(place) == NOT_RUN for place in places):
         start = "start one with `snakemake --profile profiles/slurm preflight`"
-        raise UserError(f"{folder}: no preflight has run; {start}")
+        raise UserError(f"{', '.join(map(str, places)) or folder}: no preflight has run; {start}")
     findings = _findings(places)
     legend = "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks."
     lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *map(_row, places)]), "", legend]
@@ -122,9 +123,10 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 def _verdict(places: Sequence[Path], findings: Iterable[Finding]) -> str:
     failed, open_ = ([place for place in places if state(place) == each] for each in (FAILED, NOT_RUN))
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
-    also = f"{counts['warn']} warnings, {counts['note']} notes"
+    problems = counted(counts["stop"], "problem")
+    also = f"{counted(counts['warn'], 'warning')}, {counted(counts['note'], 'note')}"
     if failed:
-        return f"Verdict: NO: {len(failed)} of {len(places)} preflights failed ({counts['stop']} problems; {also})."
+        return f"Verdict: NO: {len(failed)} of {len(places)} preflights failed ({problems}; {also})."
     if open_:
         return f"Verdict: not known: {len(open_)} of {len(places)} preflights did not run to their end ({also})."
     return f"Verdict: yes: nothing stops training in any of {len(places)} preflights ({also})."

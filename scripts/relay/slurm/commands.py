@@ -98,7 +98,7 @@ def state(job_id: str) -> str | None:
 
 def _of_job(job_id: str, field: str) -> str | None:
     try:
-        printed = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"])
+        printed = _call(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"]).stdout
     except UserError as error:
         if GONE.search(str(error)):
             return None
@@ -108,7 +108,7 @@ def _of_job(job_id: str, field: str) -> str | None:
 
 def seconds_remembered() -> float | None:
     """The shortest time for which Slurm lists a job after its end; None where it never forgets one."""
-    for line in _output(["scontrol", "show", "config"]).splitlines():
+    for line in _call(["scontrol", "show", "config"]).stdout.splitlines():
         if match := re.match(r"MinJobAge\s*=\s*(\d+)", line):
             return float(match.group(1)) or None
     return None
@@ -162,6 +162,9 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
     except UserError as error:
         if _NOT_NOW.search(str(error)):
             raise NoNode(str(error)) from None
+        if "invalid partition" in str(error).lower():
+            partitions = _call(["sinfo", "--noheader", "--all", "--format=%R"]).stdout.split()
+            raise UserError(f"{error}; allowed: {', '.join(partitions)}") from None
         if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
             raise NoNode(f"{error}; {away}") from None
         raise
@@ -173,7 +176,7 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
 def _away(partition: str | None) -> str:
     """How many nodes are down, drained or reserved, in words; '' where all are there."""
     named = [f"--partition={partition}"] if partition else ["--all"]
-    lines = _output(["sinfo", "--noheader", "--Node", "--format=%N %T", *named]).splitlines()
+    lines = _call(["sinfo", "--noheader", "--Node", "--format=%N %T", *named]).stdout.splitlines()
     # A node has a line for each of its partitions.
     states = dict(words for line in lines if len(words := line.split()) == 2)
     away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
@@ -244,10 +247,6 @@ def restore_configuration() -> None:
     """Set SLURM_CONF to the value that `keep_configuration` kept, unless SLURM_CONF is set."""
     if KEPT_CONFIGURATION in os.environ:
         os.environ.setdefault("SLURM_CONF", os.environ[KEPT_CONFIGURATION])
-
-
-def _output(command: Sequence[str]) -> str:
-    return _call(command).stdout
 
 
 def _call(command: Sequence[str], stdin: str = "", tries: int = TRIES) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a job's Python may be without it
@@ -27,6 +27,17 @@ LOOK_ALIKES = (
 GONE = {
     "checkpoint_writers": "a group that can write is warned of, and what everyone can write is refused",
     "synthetic": "`task_options` has train_count, test_count and stored_side",
+}
+# Names that other programs have for a key.
+MEANT = {
+    "lr": "learning_rate",
+    "batch_size": "global_batch_size",
+    "gpus": "devices_per_node",
+    "gpus_per_node": "devices_per_node",
+    "processes_per_node": "devices_per_node",
+    "num_workers": "data_workers",
+    "time": "runtime_minutes",
+    "mem": "memory_mb_per_node",
 }
 MOST_KEYS = 8  # of a block that a line names
 # What people write behind numbers, by what the names of keys hold.
@@ -53,7 +64,7 @@ def near(value: Any, names: Iterable[str], likeness: float = 0.6) -> str:
     """`did you mean …? ` for a misspelt name, else nothing."""
     names = list(names)
     text = "".join(LOOK_ALIKES.get(character, character) for character in str(value)).strip()
-    close = [name for name in names if name.casefold() == text.casefold()]
+    close = [name for name in names if name.casefold() in (text.casefold(), MEANT.get(text))]
     close = close or difflib.get_close_matches(text, names, n=1, cutoff=likeness)
     return f"did you mean '{close[0]}'? " if close else ""
 
@@ -80,7 +91,7 @@ def unknown(sentence: str, name: Any, allowed: Iterable[str], documented: str = 
 
 def describe(schema: Schema, whole: Schema) -> str:
     """What a part of the JSON schema `whole` allows, in words."""
-    schema = _resolved(schema, whole)
+    schema = resolved(schema, whole)
     if "anyOf" in schema:
         return _describe_union(schema["anyOf"], whole)
     if "enum" in schema:
@@ -113,7 +124,7 @@ def _describe_union(parts: Sequence[Schema], whole: Schema) -> str:
     single = [p for p in parts if p.get("type") not in ("array", "null")]
     words = [describe(p, whole) for p in single]
     if {"type": "null"} in parts:
-        words = [f"{words[0]}, null"] if "enum" in _resolved(single[0], whole) else [*words, "null"]
+        words = [f"{words[0]}, null"] if "enum" in resolved(single[0], whole) else [*words, "null"]
     several = any(p.get("type") == "array" for p in parts)
     return " or ".join(words) + (", or a list of these" if several else "")
 
@@ -128,7 +139,7 @@ def _bounds(schema: Schema) -> str:
     return " and ".join(text.format(schema[key]) for key, text in texts.items() if key in schema)
 
 
-def _resolved(schema: Schema, whole: Schema) -> Schema:
+def resolved(schema: Schema, whole: Schema) -> Schema:
     while "$ref" in schema:
         schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
     return schema
@@ -136,29 +147,29 @@ def _resolved(schema: Schema, whole: Schema) -> Schema:
 
 def _block(schema: Schema, whole: Schema) -> Schema:
     """The block itself where it may be null as well."""
-    parts = (_resolved(p, whole) for p in schema.get("anyOf", [schema]))
+    parts = (resolved(p, whole) for p in schema.get("anyOf", [schema]))
     return next(p for p in parts if p.get("type") == "object")
 
 
 def _at(location: Sequence[str | int], whole: Schema) -> Schema:
     """The part of the schema that a place in the config answers to."""
-    schema = _resolved(whole, whole)
+    schema = resolved(whole, whole)
     for step in location:
         if isinstance(step, int):
-            parts = [_resolved(p, whole) for p in schema.get("anyOf", [schema])]
+            parts = [resolved(p, whole) for p in schema.get("anyOf", [schema])]
             # A number is an entry of a list, or a key that YAML has read as one.
             inner = (p.get("items") or p.get("additionalProperties") for p in parts)
             schema = next(each for each in inner if each)
         else:
             block = _block(schema, whole)
             schema = block.get("properties", {}).get(step) or block["additionalProperties"]
-        schema = _resolved(schema, whole)
+        schema = resolved(schema, whole)
     return _block(schema, whole) if location and _is_optional_block(schema, whole) else schema
 
 
 def _is_optional_block(schema: Schema, whole: Schema) -> bool:
     """Whether it is a block or null: its mistakes are explained by the block's keys."""
-    parts = [_resolved(p, whole) for p in schema.get("anyOf", [])]
+    parts = [resolved(p, whole) for p in schema.get("anyOf", [])]
     return any(p.get("type") == "object" and "properties" in p for p in parts)
 
 
@@ -176,7 +187,7 @@ def _written(location: Sequence[str | int], raw: Any) -> list[str | int]:
     return place
 
 
-def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
+def _line(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[str, str]) -> str:
     location, value, kind = list(error["loc"]), error["input"], error["type"]
     if location[-1:] == ["[key]"]:
         location, kind = location[:-2], kind if kind == "refused" else "invalid_key"
@@ -191,9 +202,11 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
         return f"config: {path}: is no key any more: {GONE[path]}; delete it"
     if kind == "extra_forbidden":
         keys, name = _at(location[:-1], whole)["properties"], location[-1]
-        if "options" in keys and name in whole["properties"]:
-            allowed = f"beside `comparisons`, one for all of them{_of_command(location, raw)}"
-            return f"config: {path}: {show(value)} is not allowed here; allowed: {allowed}"
+        meant = MEANT.get(name, name)
+        if meant not in keys and (where := _elsewhere([*location[:-1], meant], whole, further)):
+            where = where if meant == name else f"{meant}, {where}"
+            of_command = _of_command(location, raw) if "options" in keys else ""
+            return f"config: {path}: {show(value)} is not allowed here; allowed: {where}{of_command}"
         place = " (a strategy's own settings stand under options)" if "options" in keys else ""
         page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
         return f"config: {path}: {show(value)} " + unknown("has an unknown key", name, keys, page) + place
@@ -205,9 +218,26 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
         keys = allowed.split("keys ")[1]
         return f"config: {path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
     refused = "is unknown" if kind == "unknown_task" else "is not allowed"
-    meant = near(value, _names(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
+    meant = near(value, names_within(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
     refusal = f"{show(value)} {refused}{look_alike(show(value))}"
     return f"config: {path}: {refusal}; {meant}allowed: {allowed}{_hint(value, allowed, location)}"
+
+
+def _elsewhere(location: Sequence[str | int], whole: Schema, further: Mapping[str, str]) -> str:
+    """Where a key is allowed that is not allowed at this place; '' for a key that no place has."""
+    name, top = str(location[-1]), whole["properties"]
+    if len(location) > 1 and name in top:
+        return f"beside `{location[0]}`" + (", one for all of them" if isinstance(location[1], int) else "")
+    lists = [block for block, part in top.items() if name in _keys(part.get("items", {}), whole)]
+    blocks = [block for block, part in top.items() if name in _keys(part, whole)]
+    places = [f"in an entry of `{block}`" for block in lists] + [f"under `{block}`" for block in blocks]
+    return " or ".join(places) or further.get(name, "")
+
+
+def _keys(schema: Schema, whole: Schema) -> Collection[str]:
+    """The keys of a block, which may be null as well; none of what is no block."""
+    parts = [resolved(part, whole) for part in schema.get("anyOf", [schema])]
+    return [key for part in parts for key in part.get("properties", {})]
 
 
 def _of_command(location: Sequence[str | int], raw: Any) -> str:
@@ -217,10 +247,10 @@ def _of_command(location: Sequence[str | int], raw: Any) -> str:
     return " (of a command: `options: {lr: …}`, and {lr} among its words)" if raw.get("command") else ""
 
 
-def _names(schema: Schema, whole: Schema) -> list[str]:
+def names_within(schema: Schema, whole: Schema) -> list[str]:
     """The names that a part of the schema allows, among other values or not."""
-    schema = _resolved(schema, whole)
-    below = [name for part in schema.get("anyOf", []) for name in _names(part, whole)]
+    schema = resolved(schema, whole)
+    below = [name for part in schema.get("anyOf", []) for name in names_within(part, whole)]
     return [name for name in [*schema.get("enum", []), *below] if isinstance(name, str)]
 
 
@@ -231,8 +261,14 @@ def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and allowed.startswith(("text", "non-empty")):
         return " (this is a number: write it in quotes)"
+    if isinstance(value, dict) and allowed.startswith("a list"):
+        return " (write - before its first key)"
+    if isinstance(value, str) and re.match(r"\w+:\S", value) and allowed.startswith("a block"):
+        return " (write a space after the colon)"
     if not isinstance(value, str) or "number" not in allowed:
         return ""
+    if re.fullmatch(r"\d+(, *\d+)+", value):
+        return f" (this is text: write [{value}], without quotes)"
     try:
         number = _in_unit(value, next((str(step) for step in reversed(location) if isinstance(step, str)), ""))
     except ValueError:
@@ -256,42 +292,9 @@ def _in_unit(text: str, key: str) -> float:
     return float(match[1]) * unit[match[2]] if match and match[2] in unit else float(text)
 
 
-def requirement_lines(error: ValidationError, schema: Schema) -> list[str]:
-    """The same of a strategy's requirements, whose schema this is: one line per mistake."""
-    return list(dict.fromkeys(_requirement_line(e, schema) for e in error.errors(include_url=False)))
-
-
-def _requirement_line(error: Mapping[str, Any], whole: Schema) -> str:
-    location = list(error["loc"][:-1] if error["type"] == "missing" else error["loc"])
-    name, value = location[0], error["input"]
-    if name not in whole["properties"]:
-        return "requirements: " + unknown(f"'{name}' is unknown", name, whole["properties"])
-    is_key = location[-1] == "[key]"
-    location = location[:-2] if is_key else location
-    part: Schema = whole
-    for step in location:
-        part = _resolved(_member(part, step), whole)
-    if is_key:
-        part = _resolved(part.get("propertyNames", {"type": "string"}), whole)
-    if "prefixItems" in part:
-        allowed = f"a tuple of {len(part['prefixItems'])}"
-    elif part.get("items") == {}:  # of anything
-        allowed = "a tuple"
-    else:
-        allowed = describe(part, whole).replace("a list, each", "a tuple, each of them").replace("a block", "a dict")
-    meant = near(value, _names(part, whole), likeness=0.7) if isinstance(value, str) else ""
-    refusal = f"{value!r} is not allowed{' as a key' if is_key else ''}; {meant}allowed: {allowed}"
-    return f"requirements.{'.'.join(map(str, location))}: {refusal}"
-
-
-def _member(part: Schema, step: str | int) -> Schema:
-    """What a schema says of a member: of an object by its name, of an array by its place."""
-    if isinstance(step, int) and part.get("type") == "array":
-        return dict(part["prefixItems"][step] if "prefixItems" in part else part["items"])
-    return dict(part.get("properties", {}).get(step) or part["additionalProperties"])
-
-
-def error_lines(error: ValidationError, raw: Any, schema: Schema) -> list[str]:
-    """One line per mistake, each once, in the config's order."""
-    lines = (_line(e, raw, schema) for e in error.errors(include_url=False))
+def error_lines(
+    error: ValidationError, raw: Any, schema: Schema, further: Mapping[str, str] | None = None
+) -> list[str]:
+    """One line per mistake, each once, in the config's order. `further`: keys of another file → where that is."""
+    lines = (_line(e, raw, schema, further or {}) for e in error.errors(include_url=False))
     return list(dict.fromkeys(lines))

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
-from relay.spec.messages import near, requirement_lines, show, unknown
+from relay.spec.messages import Schema, describe, names_within, near, resolved, show, unknown
 from relay.spec.requirements import BUILT_IN, SCHEDULES, Need, Requirements, members, unfit
 from relay.spec.versions import PACKAGE, VERSION
 
@@ -72,7 +72,8 @@ def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
     try:
         _strict()(**given)
     except ValidationError as error:
-        lines = requirement_lines(error, TypeAdapter[Any](_strict()).json_schema())
+        schema = TypeAdapter[Any](_strict()).json_schema()
+        lines = dict.fromkeys(_requirement_line(each, schema) for each in error.errors(include_url=False))
         raise UserError("\n".join(f"{path}: {line}" for line in lines)) from None
     return Requirements(**given)
 
@@ -84,6 +85,37 @@ def _strict() -> Any:
     from pydantic.dataclasses import dataclass as checked
 
     return checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+
+
+def _requirement_line(error: Mapping[str, Any], whole: Schema) -> str:
+    """A mistake in the requirements, whose schema is `whole`, in one line."""
+    location = list(error["loc"][:-1] if error["type"] == "missing" else error["loc"])
+    name, value = location[0], error["input"]
+    if name not in whole["properties"]:
+        return "requirements: " + unknown(f"'{name}' is unknown", name, whole["properties"])
+    is_key = location[-1] == "[key]"
+    location = location[:-2] if is_key else location
+    part: Schema = whole
+    for step in location:
+        part = resolved(_member(part, step), whole)
+    if is_key:
+        part = resolved(part.get("propertyNames", {"type": "string"}), whole)
+    if "prefixItems" in part:
+        allowed = f"a tuple of {len(part['prefixItems'])}"
+    elif part.get("items") == {}:  # of anything
+        allowed = "a tuple"
+    else:
+        allowed = describe(part, whole).replace("a list, each", "a tuple, each of them").replace("a block", "a dict")
+    meant = near(value, names_within(part, whole), likeness=0.7) if isinstance(value, str) else ""
+    refusal = f"{value!r} is not allowed{' as a key' if is_key else ''}; {meant}allowed: {allowed}"
+    return f"requirements.{'.'.join(map(str, location))}: {refusal}"
+
+
+def _member(part: Schema, step: str | int) -> Schema:
+    """What a schema says of a member: of an object by its name, of an array by its place."""
+    if isinstance(step, int) and part.get("type") == "array":
+        return dict(part["prefixItems"][step] if "prefixItems" in part else part["items"])
+    return dict(part.get("properties", {}).get(step) or part["additionalProperties"])
 
 
 def _check(path: Path, stated: Requirements) -> None:

@@ -46,7 +46,7 @@ def _called() -> bool:
 
 
 def _root() -> Path | None:
-    """The folder of this project whose Snakefile is called; None where none is, or in a job."""
+    """The folder of this project whose Snakefile is called, or none at all; None for another's, and in a job."""
     from snakemake.api import resolve_snakefile
 
     parser = argparse.ArgumentParser(add_help=False)
@@ -56,9 +56,11 @@ def _root() -> Path | None:
         given, _ = parser.parse_known_args()
     except SystemExit:
         return None
-    snakefile = None if given.mode else resolve_snakefile(given.snakefile, allow_missing=True)
-    root = Path(snakefile).resolve().parent if snakefile else None
-    return root if root and (root / "workflow" / "plugins" / __name__).is_dir() and _is_trusted(root) else None
+    if given.mode:
+        return None
+    snakefile = resolve_snakefile(given.snakefile, allow_missing=True)
+    root = Path(snakefile).resolve().parent if snakefile else SCRIPTS.parent
+    return root if (root / "workflow" / "plugins" / __name__).is_dir() and _is_trusted(root) else None
 
 
 def _is_trusted(root: Path) -> bool:
