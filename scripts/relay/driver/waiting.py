@@ -79,7 +79,7 @@ class News:
     clock: Callable[[], float] = time.monotonic
     _waiting: Reminder = field(default_factory=Reminder)
     _outage: Reminder = field(default_factory=lambda: Reminder(first=0.0))  # one look that fails is no outage
-    _unsubmitted: Reminder = field(default_factory=lambda: Reminder(first=0.0))
+    _unsubmitted: dict[str, Reminder] = field(default_factory=dict)  # by partitions
     _mentioned: set[str] = field(default_factory=set)
 
     def unanswered(self) -> None:
@@ -98,13 +98,16 @@ class News:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
-    def unsubmitted(self, why: str) -> None:
-        """A job could not be submitted yet."""
-        self._lasts(self._unsubmitted, f"Slurm has taken no job for {{}}: {why}. The driver tries again until it does")
+    def unsubmitted(self, partition: str, why: str) -> None:
+        """A job of this partition ('' for Slurm's default) could not be submitted yet."""
+        of = f" of partition {partition}" if partition else ""
+        reminder = self._unsubmitted.setdefault(partition, Reminder(first=0.0))
+        self._lasts(reminder, f"Slurm has taken no job{of} for {{}}: {why}. The driver tries again until it does")
 
-    def submitted(self) -> None:
-        """A job was submitted, or refused."""
-        self._over(self._unsubmitted, "Slurm takes jobs again")
+    def submitted(self, partition: str) -> None:
+        """A job of this partition was submitted, or refused."""
+        if reminder := self._unsubmitted.get(partition):
+            self._over(reminder, f"Slurm takes jobs{f' of partition {partition}' if partition else ''} again")
 
     def _lasts(self, reminder: Reminder, text: str) -> None:
         if (lasted := reminder.due(self.clock())) is not None:

@@ -29,6 +29,12 @@ _TRANSIENT = re.compile(
     "not responding|rate limit|authentication (error|credential)|munge",
     re.I,
 )
+# Those of them with which a request has not reached the controller, or was not taken by it.
+_NOT_TAKEN = re.compile(
+    "unable to contact slurm controller|connection refused|temporarily un|no route to host|network is unreachable|"
+    "rate limit|authentication (error|credential)|munge",
+    re.I,
+)
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
@@ -139,6 +145,29 @@ def _mine(fields: str, tries: int, *which: str) -> list[list[str]]:
     printed = _call([*all_mine, "--sort=i", f"--format={form}"], tries=tries).stdout
     rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
     return [row for row in rows if len(row) == len(fields.split())]
+
+
+def by_comment(name: str) -> dict[str, list[str]]:
+    """The ids of the user's jobs of this name, by their comments; also of those that ended recently. Tried once."""
+    ids: dict[str, list[str]] = {}
+    for id, comment in _mine("%i %k", 1, f"--name={name}"):
+        ids.setdefault(comment, []).append(id)
+    return ids
+
+
+def unfinished() -> list[str]:
+    """The ids of all of the user's jobs that are not over. Tried once."""
+    return [id for id, state in _mine("%i %T", 1) if not ended(state)]
+
+
+def not_taken(said: str) -> bool:
+    """Whether a command's error says that its request did not reach Slurm's controller, which may be back later."""
+    return bool(_NOT_TAKEN.search(said))
+
+
+def answer_lost(said: str) -> bool:
+    """Whether a command's error leaves open what Slurm's controller has made of its request."""
+    return bool(_TRANSIENT.search(said)) and not not_taken(said)
 
 
 def ended(state: str) -> bool:
