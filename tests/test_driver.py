@@ -163,6 +163,13 @@ def test_without_locks_there_is_a_warning(
     claim(tmp_path).release()
     warning = capsys.readouterr().err
     assert re.fullmatch(r"warning: \S+: this file system has no locks \(No locks available\): .*\n", warning)
+    first = claim(tmp_path)  # which lives as long as this process
+    with pytest.raises(UserError, match=rf"another driver \(pid {os.getpid()} on "):
+        claim(tmp_path)
+    lock = tmp_path / ".snakemake/relay-driver.lock"
+    os.utime(lock, (0, 0))  # of a process that had this number before
+    assert claim(tmp_path).left_by.startswith(f"pid {os.getpid()} on ")
+    first.release()
 
 
 # Killed
