@@ -39,8 +39,11 @@ class Slurm:
         path.chmod(0o755)
 
     def lists(self, *jobs: str, one: str = FORGOTTEN) -> None:
-        """The queue: of each job its id, state and reason; and the answer to the question for one job."""
-        rows = "".join(f"echo '{job}' | tr ' ' '\\037'; " for job in jobs)
+        """The queue: of each job its id, state, reason and comment; and the answer to the question for one job."""
+        rows = "".join(
+            "printf '%s\\037relay\\037%s\\037/\\037%s\\037%s\\037\\n' {0} {1} {3} {2}; ".format(*job.split(), *"--")
+            for job in jobs
+        )
         self.does("squeue", f'case "$*" in *--jobs=*) {one};; esac; echo Welcome to c1; {rows}')
 
     def calls(self) -> list[str]:
@@ -233,7 +236,7 @@ def submitting(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Submitting:
 
 
 def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting) -> None:
-    slurm.lists("5 RUNNING")
+    slurm.lists("5 RUNNING None")
     for refused in (DOWN, FULL):
         later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
         assert submitting.submit(later) == (["submitted"], 4)
@@ -247,7 +250,7 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting) -> N
 def test_a_job_whose_answer_is_lost_is_looked_for_before_it_is_submitted_again(
     slurm: Slurm, submitting: Submitting
 ) -> None:
-    slurm.lists("7 rule_other", "8 rule_first")
+    slurm.lists("7 RUNNING None rule_other", "8 PENDING Priority rule_first")
     assert submitting.submit(LOST) == (["submitted"], 1)
     assert (submitting.told[-1].external_jobid, submitting.told[-1].aux["slurm_logfile"]) == ("8", Path("/logs/8.log"))
     # That one is known by now: this is another attempt.
@@ -264,7 +267,7 @@ def test_what_a_site_adds_to_the_number_of_a_job_is_passed_over(submitting: Subm
 def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     slurm: Slurm, submitting: Submitting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.lists("4 RUNNING", "5 COMPLETED")
+    slurm.lists("4 RUNNING None", "5 COMPLETED None")
     submitting.executor._own_job = "4"
     monkeypatch.setattr(submission, "OWN_LIMIT_SECONDS", 0.2)
     assert submitting.submit(FULL)[0] == ["error"]
@@ -273,7 +276,7 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
 
 
 def test_a_job_at_its_limit_holds_back_none_of_another_partition(slurm: Slurm, submitting: Submitting) -> None:
-    slurm.lists("5 RUNNING")
+    slurm.lists("5 RUNNING None")
     executor, free = submitting.executor, slurm.folder / "free"
     slurm.does("sbatch", f'case "$*" in *"-p cpu"*) [ -e {free} ] || {{ {FULL}; }};; esac; echo $$')
     executor._submit_job(submitting.job("cpu"))

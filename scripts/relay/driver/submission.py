@@ -64,7 +64,7 @@ class Submission:
         options = dict(pairwise(words))
         while self._waits(AWAY):
             with suppress(UserError):
-                ids = commands.by_comment(self.name).get(options["--comment"], [])
+                ids = (job.id for job in commands.named(self.name) if job.comment == options["--comment"])
                 new = next((id for id in ids if id not in others), None)
                 return (new, Path(options["--output"].replace("%j", new))) if new else None
         return None
@@ -90,7 +90,7 @@ class Submission:
     def _alone(self) -> float:
         """For how many seconds a limit has been reached while no other job of this user's was in the queue."""
         try:
-            others = set(commands.unfinished()) - {self.own_job}
+            others = {job.id for job in commands.mine(tries=1) if not commands.ended(job.state)} - {self.own_job}
         except UserError:
             return 0.0
         if others:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.base.clock import duration
-from relay.slurm.commands import ListedJob
+from relay.slurm.commands import QueuedJob
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 1800.0
@@ -118,9 +118,9 @@ class News:
             self.logger.warning(text)
         reminder.over()
 
-    def waiting(self, jobs: Sequence[ListedJob]) -> None:
+    def waiting(self, jobs: Sequence[QueuedJob]) -> None:
         """These jobs of the driver have not started; none, where all have."""
-        by_reason: dict[str, list[ListedJob]] = defaultdict(list)
+        by_reason: dict[str, list[QueuedJob]] = defaultdict(list)
         for job in jobs:
             by_reason[job.reason].append(job)
         self._mentioned &= by_reason.keys()
@@ -139,7 +139,7 @@ class News:
                 self.logger.warning(_advice(reason, by_reason[reason]))
 
 
-def _advice(reason: str, jobs: Sequence[ListedJob]) -> str | None:
+def _advice(reason: str, jobs: Sequence[QueuedJob]) -> str | None:
     """One line about jobs that need somebody; None where they need nobody."""
     text = remedy(reason)
     if text is None:

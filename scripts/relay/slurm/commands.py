@@ -77,15 +77,6 @@ class QueuedJob:
         return f"{self.state} ({self.reason})" if self.reason not in ("", "None") else self.state
 
 
-@dataclass(frozen=True)
-class ListedJob:
-    """A job and, where it waits, the `reason` in Slurm's words: Priority, Resources, JobHeldUser, …"""
-
-    id: str
-    state: str
-    reason: str
-
-
 def available() -> bool:
     """Whether jobs can be submitted from here."""
     return shutil.which("sbatch") is not None
@@ -127,37 +118,23 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    jobs = [QueuedJob(*row) for row in _mine("%i %j %T %Z %k %r %S", tries)]
     place = folder.resolve()
-    return [job for job in jobs if not ended(job.state) and Path(job.folder).resolve() == place]
+    return [job for job in mine(tries=tries) if not ended(job.state) and Path(job.folder).resolve() == place]
 
 
-def named(name: str) -> list[ListedJob]:
+def named(name: str) -> list[QueuedJob]:
     """The user's jobs of this name, also those that ended recently; oldest first. Tried once."""
-    return [ListedJob(*row) for row in _mine("%i %T %r", 1, f"--name={name}")]
+    return mine(f"--name={name}", tries=1)
 
 
-def _mine(fields: str, tries: int, *which: str) -> list[list[str]]:
-    """What squeue tells of each of the user's jobs; oldest first. A greeting of the site's has not these fields."""
-    form = fields.replace(" ", _SEPARATOR)
+def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
+    """All of the user's jobs, also those that ended recently; oldest first. `which` are flags of squeue."""
     # All states are asked for, because the names of unfinished states differ between versions.
-    all_mine = ["squeue", "--noheader", "--me", "--states=all", *which]
-    printed = _call([*all_mine, "--sort=i", f"--format={form}"], tries=tries).stdout
+    all_mine = ["squeue", "--noheader", "--me", "--states=all", *which, "--sort=i"]
+    fields = ("%i", "%j", "%T", "%Z", "%k", "%r", "%S")
+    printed = _call([*all_mine, f"--format={_SEPARATOR.join(fields)}"], tries=tries).stdout
     rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
-    return [row for row in rows if len(row) == len(fields.split())]
-
-
-def by_comment(name: str) -> dict[str, list[str]]:
-    """The ids of the user's jobs of this name, by their comments; also of those that ended recently. Tried once."""
-    ids: dict[str, list[str]] = {}
-    for id, comment in _mine("%i %k", 1, f"--name={name}"):
-        ids.setdefault(comment, []).append(id)
-    return ids
-
-
-def unfinished() -> list[str]:
-    """The ids of all of the user's jobs that are not over. Tried once."""
-    return [id for id, state in _mine("%i %T", 1) if not ended(state)]
+    return [QueuedJob(*row) for row in rows if len(row) == len(fields)]  # a greeting of the site's has not these
 
 
 def not_taken(said: str) -> bool:

@@ -44,16 +44,6 @@ class ExecutorSettings(slurm.ExecutorSettings):
     )
 
 
-@dataclass
-class _Lane:
-    """What is submitted one after the other, because the same limits hold for it."""
-
-    submission: Any
-    thread: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm_job_submit")
-    )
-
-
 def _number_in(number: str, printed: str) -> str:
     """The job's number in what sbatch printed: sites print more, where the plugin gives up a job that Slurm has."""
     from relay.chain.slurm import number_of
@@ -82,7 +72,7 @@ class Executor(slurm.Executor):
 
         super().__post_init__(*arguments, **options)
         slurm.validate_or_get_slurm_job_id = _number_in
-        self._lanes: dict[tuple[str, ...], _Lane] = {}
+        self._lanes: dict[tuple[str, ...], tuple[Any, ThreadPoolExecutor]] = {}  # what the same limits hold for
         self._submitted: set[str] = set()
         self._failure = threading.local()  # of the submission that a thread is at: what sbatch said
         settings = self.workflow.executor_settings
@@ -105,16 +95,15 @@ class Executor(slurm.Executor):
         Limits are of a partition, an account or a QOS: a job that one of them holds back holds back no other's.
         """
         self.run_job_pre(job)
-        self._lane(job).thread.submit(self.run_job, job)
+        self._lane(job)[1].submit(self.run_job, job)
 
-    def _lane(self, job: Any) -> "_Lane":
+    def _lane(self, job: Any) -> tuple[Any, ThreadPoolExecutor]:
         from relay.driver.submission import Submission
 
         named = tuple(str(job.resources.get(name) or "") for name in ("slurm_partition", "slurm_account", "qos"))
         if named not in self._lanes:
-            self._lanes[named] = _Lane(
-                Submission(self.run_uuid, self._news, self._ending.wait, named[0], self._own_job)
-            )
+            submission = Submission(self.run_uuid, self._news, self._ending.wait, named[0], self._own_job)
+            self._lanes[named] = submission, ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm_job_submit")
         return self._lanes[named]
 
     def run_job(self, job: Any) -> None:
@@ -124,7 +113,7 @@ class Executor(slurm.Executor):
         submitted (https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/313). So it does where only the
         answer was lost, and Slurm has the job. On Ctrl-C, what is not submitted yet is left out.
         """
-        submission = self._lane(job).submission
+        submission, _ = self._lane(job)
         while True:
             self._failure.of = None
             super().run_job(job)
@@ -197,7 +186,7 @@ class Executor(slurm.Executor):
     def shutdown(self) -> None:
         """Also of local rules' programs: on SIGINT Snakemake would close the event loop while their end is awaited."""
         self._ending.set()
-        for lane in self._lanes.values():
-            lane.thread.shutdown(cancel_futures=True)
+        for _, thread in self._lanes.values():
+            thread.shutdown(cancel_futures=True)
         super().shutdown()
         self.workflow.scheduler._local_executor.shutdown()
