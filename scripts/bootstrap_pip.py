@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments.pip import environment as pips_environment
+from relay.environments.pip import into
 
 # Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
 SOURCE_ONLY = "connection-pool"
@@ -79,7 +80,7 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(requirements)
         file.flush()
-        how = ["--progress-bar=off", *safety, *options]
+        how = ["--progress-bar=off", *into(venv.absolute()), *safety, *options]
         result = run_pip(pip_of(venv), "install", *how, "--requirement", file.name, shown=show_progress)
     if result.returncode:
         # The second is what pip says where a constraints file of the user's own names torch as well.

@@ -165,6 +165,13 @@ def test_without_locks_there_is_a_warning(
     claim(tmp_path).release()
     warning = capsys.readouterr().err
     assert re.fullmatch(r"warning: \S+: this file system has no locks \(No locks available\): .*\n", warning)
+    first = claim(tmp_path)  # which lives as long as this process
+    with pytest.raises(UserError, match=rf"another driver \(pid {os.getpid()} on "):
+        claim(tmp_path)
+    lock = tmp_path / ".snakemake/relay-driver.lock"
+    os.utime(lock, (0, 0))  # of a process that had this number before
+    assert claim(tmp_path).left_by.startswith(f"pid {os.getpid()} on ")
+    first.release()
 
 
 # Killed
@@ -239,6 +246,30 @@ def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: W
     assert line.startswith("error: squeue failed: ")
     assert "Unable to contact slurm controller" in line
     assert ("Traceback" in done.stderr, place.submitted()) == (False, [])
+
+
+GARBLED = """#!/bin/bash
+echo "Welcome: 3 nodes are free"
+number=$({real}/sbatch "$@") || exit
+(( number % 2 )) && {{ echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1; }}
+echo "$number"
+echo "2 jobs wait"
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_has_is_found_whatever_sbatch_says(place: Workplace) -> None:
+    """Every second answer is lost, and the others stand between words of the site's."""
+    (folder := place.folder / "bin").mkdir()
+    (folder / "sbatch").write_text(GARBLED.format(real=f"{place.cluster.folder}/bin"))
+    (folder / "sbatch").chmod(0o755)
+    path = f"{folder}:{place.cluster.environment['PATH']}"
+    process = place.drive(environment={**place.cluster.environment, "PATH": path})
+    printed, _ = process.communicate(timeout=LONGEST_SECONDS)
+    assert process.returncode == 0, printed
+    assert len(place.submitted()) == len(place.lines("started.txt")) == 4
+    assert "Traceback" not in printed
+    assert "attempt" not in printed
 
 
 # Ended by a signal

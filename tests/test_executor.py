@@ -15,11 +15,14 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from snakemake_scheduler_plugin_torch_relay import Scheduler, SchedulerSettings
 
+from living import until
 from relay.base.errors import Unavailable
+from relay.driver import submission
 from relay.slurm import commands
 
 FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
+LOST = "echo 'Socket timed out on send/recv operation' >&2; exit 1"
 FULL = "echo QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy '(job submit limit, …)' >&2; exit 1"
 
 
@@ -36,8 +39,11 @@ class Slurm:
         path.chmod(0o755)
 
     def lists(self, *jobs: str, one: str = FORGOTTEN) -> None:
-        """The queue: of each job its id, state and reason; and the answer to the question for one job."""
-        rows = "".join(f"echo '{job}' | tr ' ' '\\037'; " for job in jobs)
+        """The queue: of each job its id, state, reason and comment; and the answer to the question for one job."""
+        rows = "".join(
+            "printf '%s\\037relay\\037%s\\037/\\037%s\\037%s\\037\\n' {0} {1} {3} {2}; ".format(*job.split(), *"--")
+            for job in jobs
+        )
         self.does("squeue", f'case "$*" in *--jobs=*) {one};; esac; echo Welcome to c1; {rows}')
 
     def calls(self) -> list[str]:
@@ -55,7 +61,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0)
-    monkeypatch.setattr(plugin, "SUBMISSION_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(submission, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(plugin, "BEAT_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
     Path(".snakemake").mkdir()
@@ -185,32 +191,102 @@ def test_what_slurm_says_where_it_is_away_is_no_refusal(slurm: Slurm, text: str)
         commands.named("relay")
 
 
-def test_a_submission_waits_for_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "get_submit_command", lambda *_, **__: "sbatch")
-    monkeypatch.setattr(base, "set_gres_string", lambda _: "")
-    watched = Watched()
-    watched.executor.format_job_exec = lambda _: "true"
-    watched.executor.get_account_arg, watched.executor.get_partition_arg = lambda _: iter([""]), lambda _: ""
-    job = watched.jobs[0].job
-    job.name, job.jobid, job.is_group, job.rule = "first", 1, lambda: False, SimpleNamespace(name="first")
-    job.wildcards, job.threads, job.resources = [], 1, collections.defaultdict(int, runtime=1, mem_mb=1)
+class Submitting(Watched):
+    """The executor, which submits the job of this rule and partition when it is told to."""
 
-    def submit(script: str) -> tuple[list[str], list[str]]:
-        slurm.does("sbatch", script)
-        slurm.calls()
-        watched.happened.clear()
-        watched.executor.run_job(job)
-        return watched.happened, slurm.calls()
+    def __init__(self, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+        call = "sbatch --comment rule_first --output /logs/%j.log -p {}"
 
+        def named(job: Any, *_: Any, **__: Any) -> str:
+            return call.format(job.resources["slurm_partition"])
+
+        monkeypatch.setattr(base, "get_submit_command", named)
+        monkeypatch.setattr(base, "set_gres_string", lambda _: "")
+        super().__init__()
+        self.slurm, executor = slurm, self.executor
+        executor.format_job_exec, executor.run_job_pre = lambda _: "true", lambda _: None
+        executor.get_account_arg, executor.get_partition_arg = lambda _: iter([""]), lambda _: ""
+        self.told: list[Any] = []
+        executor.report_job_submission = lambda info: self.tell("submitted", info)
+        executor.report_job_error = lambda info, msg: self.tell("error", msg)
+
+    def tell(self, what: str, about: Any) -> None:
+        self.happened.append(what)
+        self.told.append(about)
+
+    @staticmethod
+    def job(partition: str = "cpu") -> Any:
+        resources = collections.defaultdict(int, runtime=1, mem_mb=1, slurm_partition=partition)
+        rule = SimpleNamespace(name="first")
+        about = {"name": "first", "jobid": 1, "is_group": lambda: False, "rule": rule, "wildcards": [], "threads": 1}
+        return SimpleNamespace(**about, resources=resources)
+
+    def submit(self, script: str) -> tuple[list[str], int]:
+        """What is reported with an sbatch that does so, and how often that is called."""
+        self.slurm.does("sbatch", script)
+        self.slurm.calls()
+        self.happened.clear()
+        self.executor.run_job(self.job())
+        return self.happened, self.slurm.calls().count("sbatch")
+
+
+@pytest.fixture
+def submitting(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Submitting:
+    return Submitting(slurm, monkeypatch)
+
+
+def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting) -> None:
+    slurm.lists("5 RUNNING None")
     for refused in (DOWN, FULL):
         later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
-        assert submit(later) == (["submitted"], ["sbatch"] * 4)
-    # It may have been submitted.
-    assert submit("echo 'Socket timed out on send/recv operation' >&2; exit 1") == (["error"], ["sbatch"])
-    assert submit("echo 'Invalid account' >&2; exit 1") == (["error"], ["sbatch"])
-    watched.executor.shutdown()
-    assert watched.happened[-1] == "local rules ended"
-    assert submit(DOWN) == (["error"], ["sbatch"])
+        assert submitting.submit(later) == (["submitted"], 4)
+    assert submitting.submit("echo 'Invalid account' >&2; exit 1") == (["error"], 1)
+    submitting.executor.shutdown()
+    assert submitting.happened[-1] == "local rules ended"
+    for away in (DOWN, LOST, FULL):
+        assert submitting.submit(away) == (["error"], 1)
+
+
+def test_a_job_whose_answer_is_lost_is_looked_for_before_it_is_submitted_again(
+    slurm: Slurm, submitting: Submitting
+) -> None:
+    slurm.lists("7 RUNNING None rule_other", "8 PENDING Priority rule_first")
+    assert submitting.submit(LOST) == (["submitted"], 1)
+    assert (submitting.told[-1].external_jobid, submitting.told[-1].aux["slurm_logfile"]) == ("8", Path("/logs/8.log"))
+    # That one is known by now: this is another attempt.
+    once = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 2 ] || {{ {LOST}; }}; echo 9'
+    assert submitting.submit(once) == (["submitted"], 2)
+    assert submitting.told[-1].external_jobid == "9"
+
+
+def test_what_a_site_adds_to_the_number_of_a_job_is_passed_over(submitting: Submitting) -> None:
+    assert submitting.submit("echo Welcome: 3 nodes are free; echo '11;mini'; echo 2 jobs wait") == (["submitted"], 1)
+    assert submitting.told[-1].external_jobid == "11"
+
+
+def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
+    slurm: Slurm, submitting: Submitting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.lists("4 RUNNING None", "5 COMPLETED None")
+    submitting.executor._own_job = "4"
+    monkeypatch.setattr(submission, "OWN_LIMIT_SECONDS", 0.2)
+    assert submitting.submit(FULL)[0] == ["error"]
+    assert submitting.told[-1].endswith("the limit may be 0 (`sacctmgr show assoc` and `show qos`)")
+    assert submitting.submit(FULL) == (["error"], 1)  # of the next job at once
+
+
+def test_a_job_at_its_limit_holds_back_none_of_another_partition(slurm: Slurm, submitting: Submitting) -> None:
+    slurm.lists("5 RUNNING None")
+    executor, free = submitting.executor, slurm.folder / "free"
+    slurm.does("sbatch", f'case "$*" in *"-p cpu"*) [ -e {free} ] || {{ {FULL}; }};; esac; echo $$')
+    executor._submit_job(submitting.job("cpu"))
+    executor._submit_job(submitting.job("gpu"))
+    until(lambda: submitting.happened, "the second job is submitted")
+    free.touch()
+    until(lambda: len(submitting.happened) == 2, "the first job is submitted")
+    assert submitting.happened == ["submitted"] * 2
+    assert [info.job.resources["slurm_partition"] for info in submitting.told] == ["gpu", "cpu"]
+    executor.shutdown()
 
 
 def test_jobs_that_are_chosen_go_by_priority() -> None:

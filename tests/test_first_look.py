@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from refusals import refusal
 from relay.base import entry
 from relay.commands import COMMANDS, start
 from relay.driver import full_disk
-from relay.driver.first_look import check, parsed
+from relay.driver.first_look import check, of_another_version, parsed
 from relay.run_folder.results_folder import refuse_other
 from relay.workflow import new_call
 
@@ -165,3 +166,13 @@ def test_what_another_user_has_closed_is_a_line(tmp_path: Path, monkeypatch: pyt
             entry._status(lambda: Path("results/runs").stat().st_mode)
     finally:
         os.seteuid(0)
+
+
+def test_a_checkout_whose_environment_has_the_plugins_of_another_version_is_told(tmp_path: Path) -> None:
+    """Two of the same version may share one."""
+    shutil.copytree(PLUGINS, tmp_path / "workflow" / "plugins")
+    assert of_another_version(tmp_path) == ""
+    with (tmp_path / "workflow/plugins/snakemake_executor_plugin_torch_relay/__init__.py").open("a") as changed:
+        changed.write("# newer\n")
+    line = f"{sys.prefix}: is installed for another version, in {ROOT}: run `make install` in {tmp_path}"
+    assert of_another_version(tmp_path) == line

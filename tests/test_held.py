@@ -148,6 +148,7 @@ def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told(
     (line,) = (each for each in unready.unready(planned({}, load_site("generic", ROOT))) if "rename it" in each)
     assert line.endswith(f": Slurm jobs cannot work with {unfit} in a path; rename it")
     assert unready.unready(planned({})) == []  # on this machine it works
+    assert list(unready.unfit_paths("/data/50%/config.yaml", "/opt/50%/.venv")) == []  # no log of Slurm's is there
     (line,) = unready.unfit_paths("c$(touch C).yaml", "sound.yaml")
     assert line == "c$(touch C).yaml: Slurm jobs cannot work with $ in a path; rename it"
 

@@ -259,9 +259,9 @@ def test_pips_settings_lead_nothing_elsewhere(
 ) -> None:
     """Clusters set some of them for users who install into their homes."""
     configuration = tmp_path / "pip.conf"
-    configuration.write_text(
-        "[global]\nquiet = 2\n[install]\nuser = true\nrequire-virtualenv = true\n", encoding="utf-8"
-    )
+    places = "".join(f"{name} = {tmp_path}/{name}\n" for name in ("target", "prefix", "root"))
+    switches = "[global]\nquiet = 2\n[install]\nuser = true\nrequire-virtualenv = true\n"
+    configuration.write_text(switches + places, encoding="utf-8")
     elsewhere = {"TARGET": str(tmp_path / "target"), "PREFIX": str(tmp_path / "prefix"), "DRY_RUN": "1"}
     elsewhere |= {"CONFIG_FILE": str(configuration), "NO_BINARY": ":all:", "NO_DEPS": "1", "PYTHON": "/usr/bin/python3"}
     with monkeypatch.context() as cluster:

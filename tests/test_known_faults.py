@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -114,6 +115,13 @@ def test_a_job_begins_without_the_word_of_an_earlier_attempt(log: Path) -> None:
     with pytest.raises(SystemExit):
         entry.run(lambda: 0)
     assert ending.read(log) is None
+
+
+def test_ctrl_c_is_no_error_of_a_command(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A terminal sends it to all that a driver has started on this machine."""
+    with pytest.raises(SystemExit) as exit_:
+        entry.run(Mock(side_effect=KeyboardInterrupt))
+    assert (exit_.value.code, ending.read(log), *capfd.readouterr()) == (130, None, "", "")
 
 
 def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(

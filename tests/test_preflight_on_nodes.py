@@ -96,7 +96,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)  # as /tmp is
     run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader")
-    told = {"OMP_NUM_THREADS": "64", "OMP_STACKSIZE": "1m", "TORCH_NCCL_ASYNC_HANDLING": "1"}
+    told = {"OMP_STACKSIZE": "1m", "TORCH_NCCL_ASYNC_HANDLING": "1"}
     told |= {"HOME": str(folder / "home"), "TRITON_CACHE_DIR": str(folder / "open" / "triton")}
     told |= {"GLOO_ANYTHING": "told", "NCCL_ANYTHING": "told too", "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}"}
     declared = job_of(run, memory_mb=10**9, node_disk="$NOT_SET_ANYWHERE/disk")
@@ -107,7 +107,6 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     ("check", "severity", "words"),
     [
         ("CPUs", "stop", ["may use 1 CPUs (0), it needs 2", "srun --cpus-per-task=2"]),
-        ("OMP_NUM_THREADS", "stop", ["'64'", "may use 1 CPUs", "CPUs of one process (2)"]),
         ("misspelt variables", "warn", ["TORCH_NCCL_ASYNC_HANDLING", "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING"]),
         ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk", "NOT_SET_ANYWHERE is not set", "correct `node_disk`"]),
         ("torchvision", "warn", ["does not fit torch", "was_removed", "a task that imports it fails"]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relay.driver.waiting import News
-from relay.slurm.commands import ListedJob
+from relay.slurm.commands import QueuedJob
 
 LOGGER = logging.getLogger("relay.tests")
 
@@ -30,8 +30,8 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def pending(reason: str, *ids: int) -> list[ListedJob]:
-    return [ListedJob(str(id), "PENDING", reason) for id in ids]
+def pending(reason: str, *ids: int) -> list[QueuedJob]:
+    return [QueuedJob(str(id), "relay", "PENDING", "", "", reason) for id in ids]
 
 
 def test_what_needs_somebody_is_said_at_once_and_later(

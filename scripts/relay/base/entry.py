@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -69,6 +70,8 @@ def _status(main: Callable[[], int]) -> int:
         status = ending.INTERRUPTED if isinstance(error, Busy | Unavailable) else ending.FAULT
         ending.record(Ending(status, str(error)))
         return status
+    except KeyboardInterrupt:  # whoever pressed Ctrl-C knows
+        return 128 + signal.SIGINT
     except Exception as error:
         if remedy := ending.remedy_of(error) if isinstance(error, OSError) else "":
             return ending.fault(f"error: {error}", remedy)

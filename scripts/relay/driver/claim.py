@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import re
 import socket
 import sys
 import time
@@ -12,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+
+import psutil
 
 from relay.base.errors import UserError
 from relay.base.lock import locked
@@ -61,13 +64,13 @@ def claim(folder: Path) -> Claim:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        who = _holder(stream) or "one that just started"
-        remedy = "`snakemake status` shows how far it is; wait for its end or end it"
-        raise UserError(f"{folder}: another driver ({who}) works on these results; {remedy}") from None
+        raise _another(folder, stream) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
         locked = False
+        if _lives_here(stream):
+            raise _another(folder, stream) from None
         say(f"warning: {path}: this file system has no locks ({error.strerror}): start no second driver here")
     held = Claim(stream, _holder(stream), locked)
     stream.truncate(0)
@@ -84,6 +87,23 @@ def working(folder: Path) -> str:
         return ""
     with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
         return _holder(stream) or "one that just started"
+
+
+def _another(folder: Path, stream: TextIO) -> UserError:
+    who = _holder(stream) or "one that just started"
+    remedy = "`snakemake status` shows how far it is; wait for its end or end it"
+    return UserError(f"{folder}: another driver ({who}) works on these results; {remedy}")
+
+
+def _lives_here(stream: TextIO) -> bool:
+    """Whether the driver that a file names runs on this machine. Of another machine's, nothing can be seen."""
+    named = re.match(r"pid (\d+) on (\S+) since ", _holder(stream))
+    if named is None or named[2] != socket.gethostname():
+        return False
+    try:  # it was there when it wrote the file; a later process may have got its number
+        return psutil.Process(int(named[1])).create_time() <= os.fstat(stream.fileno()).st_mtime
+    except psutil.Error:
+        return False
 
 
 def _holder(stream: TextIO) -> str:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import MISSING
+from importlib.util import find_spec
 from pathlib import Path
 
 import snakemake
@@ -46,6 +47,8 @@ def check(arguments: Sequence[str]) -> None:
     if tuple(map(int, snakemake.__version__.split(".")[:2])) < LEAST_SNAKEMAKE:
         least = ".".join(map(str, LEAST_SNAKEMAKE))
         sys.exit(f"error: snakemake: {snakemake.__version__} is not allowed; allowed: {least} or newer: `make install`")
+    if problem := of_another_version(SNAKEFILE.parent):
+        sys.exit(f"error: {problem}")
     try:
         given = parsed(arguments)
     except UserError as error:
@@ -59,6 +62,17 @@ def check(arguments: Sequence[str]) -> None:
         sys.argv.insert(1, "--cores=1")  # it runs nothing, and Snakemake asks for a number all the same
     if not given.logger:
         sys.argv.insert(1, "--logger=torch-relay")
+
+
+def of_another_version(root: Path) -> str:
+    """What is wrong where Snakemake finds plugins that are not those of this checkout: of two that share a .venv."""
+    for kind in ("executor", "logger", "scheduler"):
+        name = f"snakemake_{kind}_plugin_torch_relay"
+        spec, own = find_spec(name), root / "workflow" / "plugins" / name / "__init__.py"
+        if spec and spec.origin and Path(spec.origin).read_bytes() != own.read_bytes():
+            other = Path(spec.origin).parents[3]
+            return f"{sys.prefix}: is installed for another version, in {other}: run `make install` in {root}"
+    return ""
 
 
 def dry(arguments: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.base.clock import duration
-from relay.slurm.commands import ListedJob
+from relay.slurm.commands import QueuedJob
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 1800.0
@@ -79,7 +79,7 @@ class News:
     clock: Callable[[], float] = time.monotonic
     _waiting: Reminder = field(default_factory=Reminder)
     _outage: Reminder = field(default_factory=lambda: Reminder(first=0.0))  # one look that fails is no outage
-    _unsubmitted: Reminder = field(default_factory=lambda: Reminder(first=0.0))
+    _unsubmitted: dict[str, Reminder] = field(default_factory=dict)  # by partitions
     _mentioned: set[str] = field(default_factory=set)
 
     def unanswered(self) -> None:
@@ -98,13 +98,16 @@ class News:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
-    def unsubmitted(self, why: str) -> None:
-        """A job could not be submitted yet."""
-        self._lasts(self._unsubmitted, f"Slurm has taken no job for {{}}: {why}. The driver tries again until it does")
+    def unsubmitted(self, partition: str, why: str) -> None:
+        """A job of this partition ('' for Slurm's default) could not be submitted yet."""
+        of = f" of partition {partition}" if partition else ""
+        reminder = self._unsubmitted.setdefault(partition, Reminder(first=0.0))
+        self._lasts(reminder, f"Slurm has taken no job{of} for {{}}: {why}. The driver tries again until it does")
 
-    def submitted(self) -> None:
-        """A job was submitted, or refused."""
-        self._over(self._unsubmitted, "Slurm takes jobs again")
+    def submitted(self, partition: str) -> None:
+        """A job of this partition was submitted, or refused."""
+        if reminder := self._unsubmitted.get(partition):
+            self._over(reminder, f"Slurm takes jobs{f' of partition {partition}' if partition else ''} again")
 
     def _lasts(self, reminder: Reminder, text: str) -> None:
         if (lasted := reminder.due(self.clock())) is not None:
@@ -115,9 +118,9 @@ class News:
             self.logger.warning(text)
         reminder.over()
 
-    def waiting(self, jobs: Sequence[ListedJob]) -> None:
+    def waiting(self, jobs: Sequence[QueuedJob]) -> None:
         """These jobs of the driver have not started; none, where all have."""
-        by_reason: dict[str, list[ListedJob]] = defaultdict(list)
+        by_reason: dict[str, list[QueuedJob]] = defaultdict(list)
         for job in jobs:
             by_reason[job.reason].append(job)
         self._mentioned &= by_reason.keys()
@@ -136,7 +139,7 @@ class News:
                 self.logger.warning(_advice(reason, by_reason[reason]))
 
 
-def _advice(reason: str, jobs: Sequence[ListedJob]) -> str | None:
+def _advice(reason: str, jobs: Sequence[QueuedJob]) -> str | None:
     """One line about jobs that need somebody; None where they need nobody."""
     text = remedy(reason)
     if text is None:

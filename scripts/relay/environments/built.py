@@ -112,7 +112,8 @@ def _build(pin: Pin, recipe: Recipe, python: Path, variables: dict[str, str], bu
     build.run([*program, "wheel", *plainly, "--wheel-dir", str(folder / "wheel"), str(unpacked)], environment)
     made = next((folder / "wheel").glob("*.whl"))
     tried = str(folder / "tried")  # a wheel whose compiled parts do not fit this torch is never kept
-    build.run([*program, "install", "--no-deps", "--no-index", "--target", tried, str(made)], environment)
+    plain = environment | {"PIP_CONFIG_FILE": os.devnull}  # it may name a further place
+    build.run([*program, "install", "--no-deps", "--no-index", "--target", tried, str(made)], plain)
     build.run([str(python), "-P", "-c", recipe.tried], environment | {"PYTHONPATH": tried})
     return made
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.environments import installer, overlay, versioned
+from relay.environments import installer, overlay, pip, versioned
 from relay.environments.locks import is_recorded, lock_of
 from relay.environments.node_folder import HERE, in_one_line, noexec, own_folder
 from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, version_of
@@ -139,9 +139,10 @@ def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> 
 def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
     """Install the site's own wheels by name. Its modules set PIP_CONFIG_FILE, so that pip finds them."""
     installer.run([str(_python(environment)), "-I", "-m", "venv", str(place)], [lock], place=place)
-    pip = [str(place / "bin" / "python"), "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    words = [str(place / "bin" / "python"), "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    words += pip.into(place)
     try:
-        installer.run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], [lock], place=place)
+        installer.run([*words, "--quiet", "--no-index", *environment["packages"]], [lock], place=place)
     except UserError as error:
         if not is_recorded(environment["stack"]):
             raise

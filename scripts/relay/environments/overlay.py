@@ -84,7 +84,8 @@ def _install(lock: Path, arch_list: str | None, folder: Path, held: int) -> None
     python = folder / "bin" / "python"
     wanted = folder / "wanted.txt"
     wanted.write_text(exactly(_to_fetch(lock)), encoding="utf-8")
-    checked = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(wanted)]
+    into = pip.into(folder)
+    checked = [*into, "--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(wanted)]
     if wanted.stat().st_size:
         print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
         if words := pip.run(python, "install", *checked, locks=[held]):
@@ -92,7 +93,8 @@ def _install(lock: Path, arch_list: str | None, folder: Path, held: int) -> None
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for pin in to_build(lock):
         wheel = built.wheel(pin, python, build, arch_list)
-        installer.run([*pip.program(python), "install", "--quiet", "--no-deps", str(wheel)], [held], place=folder)
+        installed = [*pip.program(python), "install", *into, "--quiet", "--no-deps", str(wheel)]
+        installer.run(installed, [held], place=folder)
 
 
 def to_build(lock: Path) -> list[Pin]:

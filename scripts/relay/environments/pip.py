@@ -61,6 +61,14 @@ def environment() -> dict[str, str]:
     return others | {name: value for name, value in os.environ.items() if WHERE_FROM.fullmatch(name)} | DECIDED
 
 
+def into(environment: Path) -> list[str]:
+    """Options of `install` for a virtual environment's folder, whatever a file of pip's configuration says.
+
+    An empty variable would not count against such a file, an empty option does.
+    """
+    return ["--target", "", "--root", "/", "--prefix", str(environment)]
+
+
 def complaint(said: Sequence[str]) -> str:
     """pip's error on one line, of the lines that it has said. pip itself hides passwords, but not of each address."""
     lines = [printable(line.strip()) for line in said if not line.startswith("WARNING: Location")]

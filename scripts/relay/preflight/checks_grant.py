@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
-from typing import Any
 
 from relay.preflight.findings import Facts, Finding, check, listed, note, stop, warn, who
 
@@ -75,26 +74,6 @@ def shared_cpus(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("OMP_NUM_THREADS")
-def openmp_threads(facts: Facts) -> Iterator[Finding]:
-    """More OpenMP threads than CPUs, or others than declared."""
-    declared = facts.run["threads"]
-    for rank in facts.ranks:
-        text = rank["environment"].get("OMP_NUM_THREADS", "")
-        threads = int(text) if text.isdigit() else None
-        observation = f"OMP_NUM_THREADS is '{text}' for {who(rank)}"
-        if threads and rank["affinity"] is not None and threads > len(rank["affinity"]):
-            yield stop(
-                f"{observation}, which may use {len(rank['affinity'])} CPUs",
-                f"set it to the CPUs of one process ({declared}), not to those of the node or the job",
-            )
-        elif threads != declared:
-            yield warn(
-                f"{observation}, the run declares {declared} threads",
-                "libraries beside torch follow the variable: set it to the run's threads",
-            )
-
-
 @check("OMP_PROC_BIND")
 def openmp_binding(facts: Facts) -> Iterator[Finding]:
     """What loading torch left of the affinity mask, where OpenMP binds threads."""
@@ -134,36 +113,3 @@ def memory(facts: Facts) -> Iterator[Finding]:
                 f"{rank['node']} has {rank['node_memory_mb']} MB, the job declares {declared_mb} MB",
                 "ask for less, or correct the site's file: Slurm counts memory that is not there",
             )
-
-
-# What the job declares, and Slurm's variable that says what was granted.
-GRANTED = {"nodes": "SLURM_JOB_NUM_NODES", "memory_mb": "SLURM_MEM_PER_NODE", "cpus_per_task": "SLURM_CPUS_PER_TASK"}
-
-
-@check("Slurm's grant")
-def grant(facts: Facts) -> Iterator[Finding]:
-    """Less than the job declares, by what Slurm says it granted."""
-    if not facts.job or not any(rank["slurm"] for rank in facts.ranks):
-        return
-    variables = {name: variable for name, variable in GRANTED.items() if facts.job[name] is not None}
-    declared = ", ".join(f"{name} {facts.job[name]}" for name in (*variables, "gpus_per_node"))
-    for rank in facts.ranks:
-        wrong = [
-            f"{name} {granted} ({variable})"
-            for name, variable in variables.items()
-            if (granted := rank["slurm"].get(variable, "")).isdigit() and int(granted) < facts.job[name]
-        ]
-        gpus = _visible_gpus(rank)
-        if facts.job["gpus_per_node"] and gpus is not None and gpus < facts.job["gpus_per_node"]:
-            wrong.append(f"gpus_per_node {gpus} (CUDA_VISIBLE_DEVICES)")
-        if wrong:
-            yield stop(
-                f"{who(rank)} got {', '.join(wrong)}; the job declares {declared}",
-                "look for --resources, --cores or --set-resources on Snakemake's command line: they shrink jobs",
-            )
-
-
-def _visible_gpus(rank: Mapping[str, Any]) -> int | None:
-    """How many GPUs CUDA_VISIBLE_DEVICES names; None where it is not set."""
-    text = rank["environment"].get("CUDA_VISIBLE_DEVICES")
-    return None if text is None else len([name for name in text.split(",") if name])

@@ -29,6 +29,12 @@ _TRANSIENT = re.compile(
     "not responding|rate limit|authentication (error|credential)|munge",
     re.I,
 )
+# Those of them with which a request has not reached the controller, or was not taken by it.
+_NOT_TAKEN = re.compile(
+    "unable to contact slurm controller|connection refused|temporarily un|no route to host|network is unreachable|"
+    "rate limit|authentication (error|credential)|munge",
+    re.I,
+)
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
@@ -69,15 +75,6 @@ class QueuedJob:
     def condition(self) -> str:
         """Its state, and why it waits where Slurm says so: RUNNING, PENDING (JobHeldUser)."""
         return f"{self.state} ({self.reason})" if self.reason not in ("", "None") else self.state
-
-
-@dataclass(frozen=True)
-class ListedJob:
-    """A job and, where it waits, the `reason` in Slurm's words: Priority, Resources, JobHeldUser, …"""
-
-    id: str
-    state: str
-    reason: str
 
 
 def available() -> bool:
@@ -121,24 +118,33 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    jobs = [QueuedJob(*row) for row in _mine("%i %j %T %Z %k %r %S", tries)]
     place = folder.resolve()
-    return [job for job in jobs if not ended(job.state) and Path(job.folder).resolve() == place]
+    return [job for job in mine(tries=tries) if not ended(job.state) and Path(job.folder).resolve() == place]
 
 
-def named(name: str) -> list[ListedJob]:
+def named(name: str) -> list[QueuedJob]:
     """The user's jobs of this name, also those that ended recently; oldest first. Tried once."""
-    return [ListedJob(*row) for row in _mine("%i %T %r", 1, f"--name={name}")]
+    return mine(f"--name={name}", tries=1)
 
 
-def _mine(fields: str, tries: int, *which: str) -> list[list[str]]:
-    """What squeue tells of each of the user's jobs; oldest first. A greeting of the site's has not these fields."""
-    form = fields.replace(" ", _SEPARATOR)
+def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
+    """All of the user's jobs, also those that ended recently; oldest first. `which` are flags of squeue."""
     # All states are asked for, because the names of unfinished states differ between versions.
-    all_mine = ["squeue", "--noheader", "--me", "--states=all", *which]
-    printed = _call([*all_mine, "--sort=i", f"--format={form}"], tries=tries).stdout
+    all_mine = ["squeue", "--noheader", "--me", "--states=all", *which, "--sort=i"]
+    fields = ("%i", "%j", "%T", "%Z", "%k", "%r", "%S")
+    printed = _call([*all_mine, f"--format={_SEPARATOR.join(fields)}"], tries=tries).stdout
     rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
-    return [row for row in rows if len(row) == len(fields.split())]
+    return [QueuedJob(*row) for row in rows if len(row) == len(fields)]  # a greeting of the site's has not these
+
+
+def not_taken(said: str) -> bool:
+    """Whether a command's error says that its request did not reach Slurm's controller, which may be back later."""
+    return bool(_NOT_TAKEN.search(said))
+
+
+def answer_lost(said: str) -> bool:
+    """Whether a command's error leaves open what Slurm's controller has made of its request."""
+    return bool(_TRANSIENT.search(said)) and not not_taken(said)
 
 
 def ended(state: str) -> bool:

@@ -44,10 +44,11 @@ def unfit_paths(*paths: str | Path) -> Iterator[str]:
 
     Snakemake's Slurm plugin puts the job's command into double quotes, where the shell expands $ and `. Snakemake
     quotes a word as Python does, which is not as a shell does where both kinds of quotes are in it, and formats paths
-    with braces. Slurm expands % in the path of a job's log, and the job then ends without a word.
+    with braces. Slurm expands % in the path of a job's log, which is below the working folder, and the job then ends
+    without a word.
     """
     for path in dict.fromkeys(map(str, paths)):
-        forbidden = "$`\\%{}" + '"' * ("'" in path)
+        forbidden = "$`\\{}" + '"' * ("'" in path) + "%" * (path == str(Path.cwd()))
         if unfit := next((each for each in path if each in forbidden or not each.isprintable()), None):
             shown, named = (text if text.isprintable() else repr(text) for text in (unfit, path))
             yield f"{named}: Slurm jobs cannot work with {shown} in a path; rename it"

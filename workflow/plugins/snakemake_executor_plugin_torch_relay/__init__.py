@@ -9,7 +9,6 @@ is used.
 
 import asyncio
 import os
-import re
 import sys
 import threading
 import time
@@ -23,21 +22,13 @@ from typing import Any
 import snakemake_executor_plugin_slurm as slurm
 from snakemake_executor_plugin_slurm import common_settings  # Snakemake asks for it
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
+_plugins_number = slurm.validate_or_get_slurm_job_id
 BEAT_SECONDS = 0.25  # how soon a driver that sleeps sees that it is to end
 LONGER_SECONDS = 10  # each interval between two looks, while no job ends
-SUBMISSION_PAUSE_SECONDS = 5.0  # the first between two tries of a submission; each is twice as long
-LONGEST_PAUSE_SECONDS = 60.0
-#: What sbatch says where it has submitted nothing, and may do so later, and what that means.
-_LATER = {
-    "(?i)unable to contact slurm controller|connection refused|temporarily unable to accept|no route to host": (
-        "its controller is busy or down (`scontrol ping`)"
-    ),
-    # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
-    "SubmitJob": "you may have no more jobs in its queue (`sacctmgr show assoc` and `show qos`)",
-}
 
 
 @dataclass
@@ -53,6 +44,13 @@ class ExecutorSettings(slurm.ExecutorSettings):
     )
 
 
+def _number_in(number: str, printed: str) -> str:
+    """The job's number in what sbatch printed: sites print more, where the plugin gives up a job that Slurm has."""
+    from relay.chain.slurm import number_of
+
+    return (number_of(printed) or str(_plugins_number(number, printed))).partition(";")[0]
+
+
 class Executor(slurm.Executor):
     """Submits jobs in the planned order, and waits for each to its end, whatever Slurm does meanwhile."""
 
@@ -64,22 +62,25 @@ class Executor(slurm.Executor):
 
         for name in os.environ.keys() - environment("sbatch").keys():  # a user's defaults for what commands print
             del os.environ[name]
+        self._own_job = os.environ.get("SLURM_JOB_ID", "")  # the plugin removes it
         super().__init__(workflow, logger)
 
     def __post_init__(self, *arguments: Any, **options: Any) -> None:
-        """Jobs reach Slurm in the order in which they are handed over: two threads let neighbours change places."""
+        """What is known of submissions and of the queue, and the words of sbatch that tell a job's number."""
         from relay.driver.queue import Queue, longest_poll
         from relay.driver.waiting import News
 
         super().__post_init__(*arguments, **options)
-        self._job_submission_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm_job_submit")
+        slurm.validate_or_get_slurm_job_id = _number_in
+        self._lanes: dict[tuple[str, ...], tuple[Any, ThreadPoolExecutor]] = {}  # what the same limits hold for
+        self._submitted: set[str] = set()
+        self._failure = threading.local()  # of the submission that a thread is at: what sbatch said
         settings = self.workflow.executor_settings
         restarted = {"PREEMPTED": not settings.no_requeue, "NODE_FAIL": settings.requeue}
         self._news = News(self.logger)
         self._queue = Queue(self.run_uuid, self._news, {state for state, by_slurm in restarted.items() if by_slurm})
         self._longest_seconds = longest_poll()
         self._ending = threading.Event()
-        self._later: list[Any] | None = None  # while a job is submitted: that it can be submitted later, and why
 
     def get_snakefile(self) -> str:
         """Of the copy that the driver has made of the workflow: the checkout may be edited while jobs wait."""
@@ -88,31 +89,53 @@ class Executor(slurm.Executor):
         copy = (FOLDER / "Snakefile").absolute()
         return str(copy) if copy.exists() else str(super().get_snakefile())
 
+    def _submit_job(self, job: Any) -> None:
+        """Jobs reach Slurm in the order in which they are handed over: two threads let neighbours change places.
+
+        Limits are of a partition, an account or a QOS: a job that one of them holds back holds back no other's.
+        """
+        self.run_job_pre(job)
+        self._lane(job)[1].submit(self.run_job, job)
+
+    def _lane(self, job: Any) -> tuple[Any, ThreadPoolExecutor]:
+        from relay.driver.submission import Submission
+
+        named = tuple(str(job.resources.get(name) or "") for name in ("slurm_partition", "slurm_account", "qos"))
+        if named not in self._lanes:
+            submission = Submission(self.run_uuid, self._news, self._ending.wait, named[0], self._own_job)
+            self._lanes[named] = submission, ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm_job_submit")
+        return self._lanes[named]
+
     def run_job(self, job: Any) -> None:
         """A job that Slurm takes later is submitted again, until it does or the driver ends.
 
-        So it is where sbatch reached no controller, and where the user may have no more jobs in the queue. The plugin
-        reports it as failed, so that half a minute uses up all attempts of every job that is just to be submitted
-        (https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/313). Where the answer was lost, it still
-        fails: Slurm may have the job. On Ctrl-C, what is not submitted yet is left out.
+        The plugin reports it as failed, so that half a minute uses up all attempts of every job that is just to be
+        submitted (https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/313). So it does where only the
+        answer was lost, and Slurm has the job. On Ctrl-C, what is not submitted yet is left out.
         """
-        pause = SUBMISSION_PAUSE_SECONDS
+        submission, _ = self._lane(job)
         while True:
-            self._later = []
+            self._failure.of = None
             super().run_job(job)
-            later, self._later = self._later, None
-            if not later:
-                return self._news.submitted()
-            job_info, message, why = later[0]
-            self._news.unsubmitted(why)
-            if self._ending.wait(pause):
-                return self._report_job_error_threadsafe(job_info, message)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            failed, self._failure.of = self._failure.of, False
+            if not failed:
+                return submission.done()
+            job_info, message = failed
+            if sent := submission.sent(message, self._submitted):
+                number, log = sent
+                submission.done()
+                job_info = SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": log})
+                return self._report_job_submission_threadsafe(job_info)
+            if why := submission.given_up(message):
+                return super()._report_job_error_threadsafe(job_info, why)
+
+    def _report_job_submission_threadsafe(self, job_info: Any) -> None:
+        self._submitted.add(job_info.external_jobid)
+        super()._report_job_submission_threadsafe(job_info)
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        why = next((why for said, why in _LATER.items() if re.search(said, msg)), None)
-        if self._later is not None and why:
-            self._later.append((job_info, msg, why))
+        if getattr(self._failure, "of", False) is None:
+            self._failure.of = (job_info, msg)
         else:
             super()._report_job_error_threadsafe(job_info, msg)
 
@@ -163,6 +186,7 @@ class Executor(slurm.Executor):
     def shutdown(self) -> None:
         """Also of local rules' programs: on SIGINT Snakemake would close the event loop while their end is awaited."""
         self._ending.set()
-        self._job_submission_executor.shutdown(cancel_futures=True)
+        for _, thread in self._lanes.values():
+            thread.shutdown(cancel_futures=True)
         super().shutdown()
         self.workflow.scheduler._local_executor.shutdown()

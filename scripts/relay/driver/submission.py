@@ -1,0 +1,100 @@
+"""A job that sbatch has not taken, or not in its own words: Slurm has it all the same, takes it later, or never."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.driver.waiting import News
+from relay.slurm import commands
+
+# QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit, AssocGrpSubmitJobsLimit, QOSMaxSubmitJobPerAccountLimit, …
+_LIMIT = re.compile("SubmitJob")
+_SHARED = re.compile("Grp|PerAccount")  # a limit that counts jobs of others, too
+# How long a limit is waited for while this user has no other job. Slurm counts a job for some seconds after its end.
+OWN_LIMIT_SECONDS = 60.0
+SHARED_LIMIT_SECONDS = 24 * 3600.0
+PAUSE_SECONDS = 5.0  # the first between two tries; each is twice as long
+LONGEST_PAUSE_SECONDS = 60.0
+AWAY = "its controller is busy or down (`scontrol ping`)"
+FULL = "you may have no more jobs in its queue (`sacctmgr show assoc` and `show qos`)"
+IN_VAIN = "You have no other job in Slurm's queue: the limit may be 0 (`sacctmgr show assoc` and `show qos`)"
+_CALL = "sbatch call:"  # of the plugin: what follows it are its words, not Slurm's
+
+
+@dataclass
+class Submission:
+    """The submissions of a driver's jobs for which the same limits hold; `name` is that of all its jobs.
+
+    `own_job`: the id of the job that the driver itself is in, or ''. `wait`: until the driver ends, at most so many
+    seconds; it tells whether the driver ends.
+    """
+
+    name: str
+    news: News
+    wait: Callable[[float], bool]
+    partition: str = ""
+    own_job: str = ""
+    clock: Callable[[], float] = time.monotonic
+    _pause: float = field(default_factory=lambda: PAUSE_SECONDS)
+    _alone_since: float | None = None  # since when a limit is reached, and no other job of this user's is in the queue
+
+    def done(self) -> None:
+        """A job was submitted, or refused."""
+        self._alone_since, self._pause = None, PAUSE_SECONDS
+        self.news.submitted(self.partition)
+
+    def sent(self, message: str, others: Collection[str]) -> tuple[str, Path] | None:
+        """The id and the log of a job that Slurm has, although sbatch has said this; None where it has none.
+
+        `others` are the ids of jobs whose submission is known. Until Slurm answers, it is asked again: a job that is
+        submitted twice would wait for itself.
+        """
+        said, _, call = message.partition(_CALL)
+        if not commands.answer_lost(said):
+            return None
+        words = shlex.split(call.partition(" --wrap=")[0])
+        options = dict(pairwise(words))
+        while self._waits(AWAY):
+            with suppress(UserError):
+                ids = (job.id for job in commands.named(self.name) if job.comment == options["--comment"])
+                new = next((id for id in ids if id not in others), None)
+                return (new, Path(options["--output"].replace("%j", new))) if new else None
+        return None
+
+    def given_up(self, message: str) -> str:
+        """Why a job that Slurm does not have is not submitted any more; '', after a pause, where it is to be now."""
+        said = message.partition(_CALL)[0]
+        if limit := _LIMIT.search(said):
+            seconds = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
+            if self._alone() >= seconds:
+                return f"{said.strip()} {IN_VAIN}"
+        elif commands.answer_lost(said):  # it was waited for an answer on that
+            return message if self.wait(0) else ""
+        again = (limit or commands.not_taken(said)) and self._waits(FULL if limit else AWAY)
+        return "" if again else message
+
+    def _waits(self, why: str) -> bool:
+        """Say why nothing is submitted, and wait; False where the driver ends meanwhile."""
+        self.news.unsubmitted(self.partition, why)
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        return not self.wait(pause)
+
+    def _alone(self) -> float:
+        """For how many seconds a limit has been reached while no other job of this user's was in the queue."""
+        try:
+            others = {job.id for job in commands.mine(tries=1) if not commands.ended(job.state)} - {self.own_job}
+        except UserError:
+            return 0.0
+        if others:
+            self._alone_since = None
+            return 0.0
+        self._alone_since = self._alone_since or self.clock()
+        return self.clock() - self._alone_since
