@@ -90,6 +90,25 @@ def test_it_goes_on(tmp_path: Path) -> None:
     assert max(float((unbroken[name] - resumed[name]).abs().max()) for name in unbroken) <= 1e-12
 
 
+def _step_of_a_loss(ranks: Ranks, place: Path, *, reads: bool) -> None:
+    """One that calls a layer, which gathers its parameters; or reads a parameter by itself."""
+    task = of_task("gpt-tiny", place / "text", "fp64")
+    trained = built("zero3", ranks, task)
+    norm = trained.model.get_submodule("norm")
+    own = (lambda: norm.weight.square().sum()) if reads else (lambda: norm(torch.randn(64).double()).mean())
+    task.own.loss = lambda outputs, batch: outputs.mean() + own()  # type: ignore[method-assign]
+    trained.train_step(batch(task, trained))
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_stage_3_refuses_a_loss_that_would_read_empty_parameters(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    prepared("gpt-tiny", tmp_path / "text")
+    spawned(partial(_step_of_a_loss, reads=False), 2, tmp_path)
+    with pytest.raises(Exception, match="the loss reads a parameter, of which stage 3 of ZeRO holds nothing"):
+        spawned(partial(_step_of_a_loss, reads=True), 2, tmp_path)
+
+
 # Operations that its wheel lacks: built once, before any step, and loaded from the cache afterwards
 
 

@@ -11,6 +11,7 @@ from preloaded import spawned
 from relay import strategies
 from relay.card.look import Data, look
 from relay.card.words import in_words
+from relay.equivalence.figures import leaves_of
 from relay.process.ranks import Ranks
 from relay.spec.tasks import Looked, TaskSpec
 from relay.task.data import Resident
@@ -50,6 +51,13 @@ RECURRENT = (
         return {**means, "root": means["size"] ** 0.5}
 """
 )
+
+
+def test_what_a_model_gives_is_kept_while_training_changes_it() -> None:
+    temperature = torch.nn.Parameter(torch.ones(()))
+    (kept,) = leaves_of({"temperature": temperature}, {})
+    temperature.data.add_(1)
+    assert kept == 1
 
 
 def looked(folder: Path) -> Looked:

@@ -183,6 +183,8 @@ class Turning(nn.Module):
 def test_a_task_has_a_lower_precision_only_where_it_trains_in_it(how: str, expected: str) -> None:
     task = bound(Given(lambda: Turning(how), (torch.randn(SAMPLES, 8),), torch.randn(SAMPLES, 1)), "turning", "fp32")
     assert computed_in(task, torch.device("cpu")) == expected
+    of_evaluations = computed_in(task, torch.device("cpu"), evaluated=True)
+    assert of_evaluations == ("bf16" if how == "evaluation" else expected)
 
 
 def test_complex_numbers_are_computed_in_as_many_bits() -> None:

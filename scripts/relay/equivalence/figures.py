@@ -64,9 +64,10 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
     """What a model gives for samples, whatever its structure: its tensors of numbers, on the CPU, samples first.
 
-    A complex number is two real ones.
+    A complex number is two real ones. They are copies: a model may give a parameter, such as a temperature that its
+    loss needs, and training would go on changing it.
     """
-    leaves = [leaf.detach().cpu() for leaf in batches.of_samples(outputs, along)]
+    leaves = [leaf.detach().cpu().clone() for leaf in batches.of_samples(outputs, along)]
     real = [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]
     return [leaf for leaf in real if leaf.is_floating_point()]
 

@@ -16,6 +16,7 @@ from relay.equivalence.figures import apart, largest, leaves_of, most, norm, sca
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
+from relay.strategies.base import footprint
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.calls import copied
@@ -178,7 +179,7 @@ class LockStep:
             "outputs_rounding": self._outputs_rounding(outputs),
             "update": self._moved(),
             "rounding": self.rounding,
-            "footprint": self.first.footprint,
+            "footprint": footprint(self.first.model, self.first.optimizer),
         }
 
     def _outputs_rounding(self, outputs: list[torch.Tensor]) -> float:

@@ -189,17 +189,6 @@ class Plain:
             path, _, last = name.rpartition(".")
             self.model.get_submodule(path)._buffers[last] = buffer
 
-    @property
-    def footprint(self) -> dict[str, int]:
-        """Bytes of parameters, gradients and optimiser state between steps."""
-        parameters = list(self.model.parameters())
-        state = [t for held in self.optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()]
-        return {
-            "parameters": sum(p.nbytes for p in parameters),
-            "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
-            "optimizer": sum(t.nbytes for t in state),
-        }
-
 
 def declared_parts(run: Training, requirements: Requirements) -> int:
     """In how many parts, one after the other, a rank of this strategy works through its slice."""

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from relay.process.ranks import TIMEOUT
 from relay.strategies import _deepspeed_library as library
 from relay.strategies import _deepspeed_operations as operations
-from relay.strategies._deepspeed_parts import Parts
+from relay.strategies._deepspeed_parts import Parts, WholeParameters
 from relay.strategies.base import Batch, Replica, Strategy, regroup
 from relay.task.modes import outside
 
@@ -38,6 +38,7 @@ class ZeRO(Strategy):
     """
 
     stage: ClassVar[int]
+    around_loss = WholeParameters
     adam: str | None = None  # the one of DeepSpeed's that takes the place of torch's Adam and AdamW
 
     def build(self, *, fused_adam: bool = False) -> None:
@@ -131,7 +132,7 @@ class ZeRO(Strategy):
         return portions
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        loss = self.task.loss(self.forward(batch), batch)
+        loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
         return loss.detach()

@@ -21,6 +21,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from relay.base.grouped import gathered
 from relay.process.ranks import Ranks
 from relay.strategies._deepspeed_library import go_on_from
+from relay.task.calls import tensors_in
+from relay.task.modes import FunctionMode
 
 Tensors = dict[str, torch.Tensor]
 # A checkpoint is read in portions of about this size, so that no rank ever has the whole of it in memory.
@@ -43,6 +45,25 @@ class Part(NamedTuple):
     def of_piece(self, flat: torch.Tensor) -> torch.Tensor:
         """The part in a flat piece."""
         return flat.narrow(0, self.offset, self.length)
+
+
+class WholeParameters(FunctionMode):
+    """For a loss: raises RuntimeError where it reads a parameter that stage 3 has given up, as an empty tensor.
+
+    No UserError: the task is right, and the gate strikes out what cannot train it.
+    """
+
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What a function gives."""
+        result = func(*args, **kwargs)
+        attribute = getattr(func, "__name__", "") == "__get__"  # DeepSpeed's own code asks for some
+        read = tensors_in((args, dict(kwargs))) if tensors_in(result) and not attribute else []
+        if any(status.name != "AVAILABLE" for each in read if (status := getattr(each, "ds_status", None))):
+            raise RuntimeError(
+                "the loss reads a parameter, of which stage 3 of ZeRO holds nothing outside of its module's call; take "
+                "a strategy that holds it, such as ddp, fsdp or zero2"
+            )
+        return result
 
 
 class Parts:

@@ -23,7 +23,6 @@ from relay.process.devices import is_gpu
 from relay.process.machine import compute_in
 from relay.strategies._lightning_library import Callback, LightningModule, LightningsStrategy, ModelCheckpoint, Trainer
 from relay.strategies.base import Batch, Strategy
-from relay.task.bound import BoundTask
 from relay.task.modes import outside
 
 # Lightning asks for a length, else it fetches a batch ahead of the step that is due. The run ends the training.
@@ -46,7 +45,7 @@ class LightningStrategy(Strategy):
 
     def build_whole(self) -> None:
         super().build_whole()
-        self.module = self.lightning_module = TrainedModule(self.model, self.task, self.optimizer)
+        self.module = self.lightning_module = TrainedModule(self, self.model, self.optimizer)
 
     def lightning_strategy(self) -> LightningsStrategy:
         """Lightning's strategy for a new Trainer, with an environment and a precision given explicitly."""
@@ -127,9 +126,10 @@ class Turns(Callback):
 class TrainedModule(LightningModule):
     """The task's model, loss and optimiser, as Lightning takes them."""
 
-    def __init__(self, network: nn.Module, task: BoundTask, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        self.network, self.task, self.run_optimizer = network, task, optimizer
+        self.network, self.run_optimizer = network, optimizer
+        self.outputs, self.loss = strategy.task.outputs, strategy.loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimiser with the run's state. The run sets its learning rate between two steps."""
@@ -147,7 +147,7 @@ class TrainedModule(LightningModule):
     def training_step(self, batch: Batch) -> torch.Tensor:
         """The mean loss over the slice."""
         # Not `self(…)`: this runs within `forward` of what Lightning's strategy has wrapped around the module.
-        return self.task.loss(self.task.outputs(self.network, batch), batch)
+        return self.loss(self.outputs(self.network, batch), batch)
 
 
 class Batches:

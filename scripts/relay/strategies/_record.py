@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 
 from relay.base.errors import UserError
 from relay.task.calls import tensors_in
-from relay.task.modes import OperationMode
 
 PLAIN = (int, float, complex, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout,
          torch.memory_format)  # fmt: skip
@@ -114,16 +113,6 @@ def versions(*values: Any) -> list[tuple[torch.Tensor, int]]:
 def changed_since(before: list[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
     """Those of the tensors that have changed in place."""
     return [tensor for tensor, version in before if tensor._version != version]
-
-
-class Drawing(OperationMode):
-    """Sees whether random numbers are drawn."""
-
-    drew = False
-
-    def called(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        self.drew |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **kwargs)
 
 
 def transformed(value: Any) -> bool:

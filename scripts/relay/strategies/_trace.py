@@ -24,7 +24,6 @@ from relay.strategies._record import (
     OF_GRADIENTS,
     PLAIN,
     Applied,
-    Drawing,
     Like,
     Record,
     Whole,
@@ -42,6 +41,7 @@ from relay.strategies._record import (
 )
 from relay.task.batches import opened
 from relay.task.calls import tensors_in
+from relay.task.modes import Operations
 
 CONSTANTS = count()
 
@@ -76,7 +76,7 @@ class Tracer(TorchFunctionMode):
         self.stack = [""]
         self.inside: tuple[set[int], set[int]] | None = None  # of a leaf: what it was given, what it holds
         self.base, self.calls = self.ambient, count()
-        self.watch = Drawing()
+        self.drew = False  # random numbers, since the last call began
         self.record: Record
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class Tracer(TorchFunctionMode):
             if isinstance(leaf, torch.Tensor):
                 inputs.append(self.graph.placeholder(f"input_{len(inputs)}"))
                 self._know(leaf, inputs[-1])
-        with calls_seen(self), self, self.watch:
+        with calls_seen(self), self, Operations(self._see_draw):
             outputs = self.model(*self.given[0], **self.given[1])
         leaves, structure = pytree.tree_flatten(opened(outputs))
         nodes = [self._output(leaf) for leaf in leaves]
@@ -95,6 +95,9 @@ class Tracer(TorchFunctionMode):
         held = {self.names[id(parameter)]: parameter.requires_grad for parameter in self.model.parameters()}
         names = frozenset(name for name, trained in held.items() if trained), frozenset(held)
         self.record = Record(self.graph, inputs, nodes, structure, self.constants, *names, self.device)
+
+    def _see_draw(self, operation: Any, *_: Any) -> None:
+        self.drew |= torch.Tag.nondeterministic_seeded in operation.tags
 
     def _output(self, leaf: Any) -> Any:
         """A leaf of the outputs; what is neither a tensor nor plain, such as a cache, is left out."""
@@ -135,7 +138,7 @@ class Tracer(TorchFunctionMode):
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute a function, and write it down if it gives tensors or changes one."""
-        before, self.watch.drew = versions(args, kwargs), False
+        before, self.drew = versions(args, kwargs), False
         try:
             result = function(*args, **kwargs)
         except Exception as error:
@@ -159,7 +162,7 @@ class Tracer(TorchFunctionMode):
         if list(map(id, held)) != self.held[name]:  # as torch.func.functional_call does
             self._refuse(f"calls {name} with parameters that are not its own")
         with torch._C.DisableTorchFunction():
-            before, self.watch.drew = versions(args, kwargs, held), False
+            before, self.drew = versions(args, kwargs, held), False
         self.stack.append(name)
         self.inside = {id(tensor) for tensor in tensors_in((args, kwargs))}, {id(tensor) for tensor in held}
         try:
@@ -191,7 +194,7 @@ class Tracer(TorchFunctionMode):
         """What is known of a call, and a node for each tensor that it gives."""
         overwritten = {storage_of(tensor) for tensor in changed}
         about = {"call": next(self.calls), "path": self.stack[-1]}
-        node.meta |= about | {"draws": self.watch.drew, "uses": list(uses), "overwrites": overwritten}
+        node.meta |= about | {"draws": self.drew, "uses": list(uses), "overwrites": overwritten}
         node.meta["changes"] = [self.names[id(tensor)] for tensor in changed if id(tensor) in self.names]
         result_ids = {id(tensor) for tensor in tensors_in(outputs)}
         for tensor in [*self.alive.values()]:  # what shares the memory that was changed is read after the change

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -213,13 +213,18 @@ class Strategy(Checkpoints):
 
     def footprint(self) -> dict[str, int]:
         """Bytes of parameters, gradients and optimizer state that this rank holds between steps."""
-        parameters = list(self.model.parameters())
-        state = [t for held in self.optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()]
-        return {
-            "parameters": _local_bytes(parameters),
-            "gradients": _local_bytes(p.grad for p in parameters if p.grad is not None),
-            "optimizer": _local_bytes(state),
-        }
+        return footprint(self.model, self.optimizer)
+
+
+def footprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer state in this process: of a sharded tensor only the shard counts."""
+    parameters = list(model.parameters())
+    tensors = {
+        "parameters": parameters,
+        "gradients": [parameter.grad for parameter in parameters if parameter.grad is not None],
+        "optimizer": [t for held in optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()],
+    }
+    return {kind: sum(local(tensor).nbytes for tensor in held) for kind, held in tensors.items()}
 
 
 def regroup(optimizer: torch.optim.Optimizer, kind: Callable[[nn.Parameter], Hashable]) -> None:
@@ -228,8 +233,3 @@ def regroup(optimizer: torch.optim.Optimizer, kind: Callable[[nn.Parameter], Has
     for group in optimizer.param_groups:
         divided += [{**group, "params": held} for held in grouped(group["params"], kind).values()]
     optimizer.param_groups[:] = divided
-
-
-def _local_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes on this rank: of a sharded tensor only the shard counts."""
-    return sum(local(t).nbytes for t in tensors)

@@ -45,7 +45,7 @@ class LightningZeRO3(LightningStrategy, ZeRO):
     ) -> Any:
         """The engine, as Lightning makes it: once, for all Trainers of the run."""
         self.config = config
-        self.lightning_module = TrainedModule(model, self.task, optimizer)
+        self.lightning_module = TrainedModule(self, model, optimizer)
         return self.lightning_strategy().engine_of(self.lightning_module, optimizer)
 
     def lightning_strategy(self) -> OwnDeepSpeed:

@@ -15,10 +15,10 @@ from relay.task.modes import Operations, flops
 SAMPLES = 8  # of the batch that is looked at
 
 
-def computed_in(task: BoundTask, device: torch.device) -> str:
+def computed_in(task: BoundTask, device: torch.device, *, evaluated: bool = False) -> str:
     """The precision whose rounding a training has: the task's, or the coarsest that its model or loss asks for.
 
-    A forward pass that enters autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks
+    With `evaluated`, that of an evaluation of what was trained: the coarsest of both. A forward pass that enters autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks
     and samples of few bits round nothing that differs between trainings.
     """
     task, types = task.apart(), set[torch.dtype]()
@@ -33,7 +33,8 @@ def computed_in(task: BoundTask, device: torch.device) -> str:
         with drawn_from(0):
             model, batch = task.model().to(device), batches.moved(task.example(SAMPLES), device)
             with task.computing(), Operations(note):
-                task.loss(task.outputs(model, batch), batch)
+                for training in (True, False) if evaluated else (True,):
+                    task.loss(task.outputs(model.train(training), batch), batch)
     except Exception:  # whatever a model or a loss raises for few samples
         return task.precision
     return next((name for name, low in AUTOCAST.items() if low in types), task.precision)
