@@ -158,7 +158,7 @@ def test_what_was_granted_as_declared_passes() -> None:
     allocation.check(job(gpus_per_node=2), NEWER | {"TresPerNode": "gres/gpu:2"})
     allocation.check(job(memory_mb=64000), {"JobId": "7", "NumNodes": "2", "MinMemoryNode": "62.50G"})
     # More than declared passes, and what is not told is not compared.
-    allocation.check(job(), GRANTED | {"CPUs/Task": "N/A", "TRES": "cpu=64,mem=500G,node=2"})
+    allocation.check(job(), GRANTED | {"CPUs/Task": "N/A", "TRES": "cpu=64,mem=1T,node=2"})
     allocation.check(job(), {"JobId": "7"})
 
 
@@ -168,6 +168,7 @@ def test_another_grant_is_refused_with_both_numbers() -> None:
         "tasks: 8, the run declares 4": {"NumTasks": "8"},
         "CPUs of a task: 1, the run declares 3": {"CPUs/Task": "1"},
         "CPUs in all: 6, the run declares 12": {"TRES": "cpu=6,mem=8000M"},
+        "memory_mb of a node: 2000, the run declares 4000": {"MinMemoryNode": "2048000K"},
         "memory_mb in all: 4096, the run declares 8000": {"AllocTRES": "cpu=12,mem=4G"},
         "GPUs of a node: 1, the run declares 2": {"TresPerNode": "gres:gpu:1"},
     }.items():
