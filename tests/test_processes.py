@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -158,7 +159,7 @@ def test_what_was_granted_as_declared_passes() -> None:
     allocation.check(job(gpus_per_node=2), NEWER | {"TresPerNode": "gres/gpu:2"})
     allocation.check(job(memory_mb=64000), {"JobId": "7", "NumNodes": "2", "MinMemoryNode": "62.50G"})
     # More than declared passes, and what is not told is not compared.
-    allocation.check(job(), GRANTED | {"CPUs/Task": "N/A", "TRES": "cpu=64,mem=500G,node=2"})
+    allocation.check(job(), GRANTED | {"CPUs/Task": "N/A", "TRES": "cpu=64,mem=1T,node=2"})
     allocation.check(job(), {"JobId": "7"})
 
 
@@ -168,6 +169,7 @@ def test_another_grant_is_refused_with_both_numbers() -> None:
         "tasks: 8, the run declares 4": {"NumTasks": "8"},
         "CPUs of a task: 1, the run declares 3": {"CPUs/Task": "1"},
         "CPUs in all: 6, the run declares 12": {"TRES": "cpu=6,mem=8000M"},
+        "memory_mb of a node: 2000, the run declares 4000": {"MinMemoryNode": "2048000K"},
         "memory_mb in all: 4096, the run declares 8000": {"AllocTRES": "cpu=12,mem=4G"},
         "GPUs of a node: 1, the run declares 2": {"TresPerNode": "gres:gpu:1"},
     }.items():
@@ -176,13 +178,28 @@ def test_another_grant_is_refused_with_both_numbers() -> None:
 
 
 def test_steps_say_everything_again() -> None:
-    words = allocation.srun(job(gpus_per_node=2, gpu_name="a100"), 2, 3)
+    words = allocation.srun(job(gpus_per_node=2, gpu_name="a100"), 3, 4)
     assert words[0] == "srun"
-    shape = {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=3", "--kill-on-bad-exit=1"}
+    shape = {"--nodes=2", "--ntasks=6", "--ntasks-per-node=3", "--cpus-per-task=4", "--kill-on-bad-exit=1"}
     assert shape | {"--gpus-per-node=a100:2"} <= set(words)
     assert not any(word.startswith("--gpu-bind") for word in words)
     assert "--cpu-bind=cores" not in words
     assert "--cpu-bind=cores" in allocation.srun(job(confined=True), 2, 3)
+
+
+def test_what_a_node_of_an_allocation_has_is_its_share() -> None:
+    assert allocation.of_each_node(NEWER) == (2, 4000)
+    assert allocation.of_each_node(GRANTED) == (0, 4000)
+    assert allocation.of_each_node({}) == (None, None)
+
+
+def test_where_slurm_does_not_tell_a_jobs_end_it_is_the_declared_time_from_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a busy controller does not."""
+    monkeypatch.delenv(allocation.END, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(allocation.time, "time", lambda: 1000.5)
+    monkeypatch.setattr(allocation.commands, "end_time", Mock(side_effect=UserError("Slurm does not answer")))
+    assert allocation.end_variables(job(minutes=5)) == {allocation.END: "1300"}
 
 
 def test_no_secret_of_the_environment_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
