@@ -48,10 +48,6 @@ REFUSED = {
     "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
     # misspelt keys, at every depth
     "epoch: 3": "config: epoch: 3 has an unknown key; did you mean 'epochs'? config/README.md has all",
-    "checkpoint_writers: group": (
-        "config: checkpoint_writers: is no key any more: a group that can write is warned of, and what everyone can "
-        "write is refused; delete it"
-    ),
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),

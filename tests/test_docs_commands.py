@@ -30,7 +30,7 @@ BLOCKS = [*all_blocks()]
 WRITTEN = ("mine.yaml", "discs.yaml")  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.
 HELD_ELSEWHERE = {
-    "apt-get install": "it changes the system; `relay virtual-cluster up` names the same packages (below)",
+    "apt-get": "it changes the system; `relay virtual-cluster up` names the same packages (below)",
     "scontrol update": "a command of Slurm itself",
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",

@@ -148,6 +148,9 @@ def test_all_commands_are_listed_without_importing_one_and_an_unknown_one_is_a_l
     allowed = ", ".join(sorted(COMMANDS))
     line = f"error: relay: 'train_again' is no command; did you mean 'train-again'? allowed: {allowed}\n"
     assert (wrong.returncode, wrong.stdout, wrong.stderr) == (1, "", line)
+    wrong = subprocess.run([sys.executable, MAIN, "export", "--run"], capture_output=True, text=True)
+    line = "error: relay export: argument --run: expected one argument; `relay export --help` has all\n"
+    assert (wrong.returncode, wrong.stdout, wrong.stderr) == (1, "", line)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

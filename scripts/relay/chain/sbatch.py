@@ -61,7 +61,8 @@ def main(words: Sequence[str]) -> int:
     """Submit the first job of `[--jobs N] [options of sbatch] job.sh …`; 0. Raises ChainError."""
     most, words = _most(list(words))
     if (at := _script_at(words)) is None:
-        raise ChainError(f"sbatch {' '.join(words)}: it names no file; write: relay-chain sbatch [--jobs N] job.sh")
+        shown = f"'{' '.join(words)}' has no file that is there" if words else "no batch script is named"
+        raise ChainError(f"sbatch: {shown}; write: relay-chain sbatch [--jobs N] job.sh")
     script, own = Path(words[at]), words[:at]  # what follows is the script's
     try:
         text = script.read_text(encoding="utf-8", errors="replace")

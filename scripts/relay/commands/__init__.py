@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from relay.base import entry
 from relay.base.errors import UserError
@@ -51,6 +52,13 @@ OF_JOBS = {
 COMMANDS = YOURS | OF_JOBS
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message}; `{self.prog} --help` has all")
+
+
 def main() -> None:
     """Exit with the command's status; a mistake is one line."""
     entry.run(lambda: start(sys.argv[1:]))
@@ -67,7 +75,7 @@ def start(words: Sequence[str]) -> int:
 
         raise UserError(unknown(f"relay: {show(name)} is no command", name, COMMANDS))
     module, description = COMMANDS[name]
-    parser = argparse.ArgumentParser(f"relay {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(f"relay {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.description = f"{description[0].upper()}{description[1:]}."
     command = getattr(import_module(f"{__name__}.{module}"), name.replace("-", "_"))
     return int(command(parser, list(words[1:])))

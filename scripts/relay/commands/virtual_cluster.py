@@ -28,7 +28,8 @@ DOWN_SECONDS = 60.0
 
 def up(folder: Path) -> int:
     """Start a process that keeps the cluster, and wait until its nodes are idle. Raises UserError."""
-    if not lock.held(folder):
+    state = "already up, perhaps for somebody else" if lock.held(folder) else "up"
+    if state == "up":
         if reason := obstacle():
             raise UserError(reason)
         keeper = subprocess.Popen(
@@ -43,7 +44,7 @@ def up(folder: Path) -> int:
         assert keeper.stdout
         if (first := keeper.stdout.readline()) != "up\n":
             raise UserError((first + keeper.stdout.read()).removeprefix("error: ").strip())
-    print("The virtual cluster is up. In this shell, let Slurm's commands and Snakemake find it:")
+    print(f"The virtual cluster is {state}. In this shell, let Slurm's commands and Snakemake find it:")
     print(f"  export SLURM_CONF={shlex.quote(f'{folder}/slurm.conf')}")
     return 0
 

@@ -24,7 +24,7 @@ def _pattern(text: str) -> str:
     except re.error as error:
         raise refused(f"{show(text)} is no regular expression: {error}; allowed: {EXAMPLE}") from None
     if groups != 1:
-        raise refused(f"{show(text)} has {groups} groups, and one is read; allowed: {EXAMPLE}")
+        raise refused(f"{show(text)} has {groups} groups; allowed: one, for the number, {EXAMPLE}")
     return text
 
 

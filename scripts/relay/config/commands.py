@@ -229,7 +229,7 @@ def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_c
         declared_only = name in BATCHES and len(several) == 1  # it says how many samples a step has
         if not {*needed} & {*used} and not declared_only:
             key = f"options.{name}" if name in comparison.options else name
-            raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}")
+            raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}; write it there")
     if comparison.read.step and not ({*BATCHES} & given or batch_of_config):
         raise UserError(f"{place}read.step: needs the samples of a step; give global_batch_size or batch_per_device")
 

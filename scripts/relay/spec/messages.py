@@ -23,11 +23,6 @@ LOOK_ALIKES = (
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
 )
 
-# Keys of earlier versions, and why nobody needs them: none of today's is a misspelt one of these.
-GONE = {
-    "checkpoint_writers": "a group that can write is warned of, and what everyone can write is refused",
-    "synthetic": "`task_options` has train_count, test_count and stored_side",
-}
 # Names that other programs have for a key.
 MEANT = {
     "lr": "learning_rate",
@@ -198,18 +193,8 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[st
         return f"config: {path}: {error['msg']}"
     if kind == "invalid_key":
         return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
-    if kind == "extra_forbidden" and path in GONE:
-        return f"config: {path}: is no key any more: {GONE[path]}; delete it"
     if kind == "extra_forbidden":
-        keys, name = _at(location[:-1], whole)["properties"], location[-1]
-        meant = MEANT.get(name, name)
-        if meant not in keys and (where := _elsewhere([*location[:-1], meant], whole, further)):
-            where = where if meant == name else f"{meant}, {where}"
-            of_command = _of_command(location, raw) if "options" in keys else ""
-            return f"config: {path}: {show(value)} is not allowed here; allowed: {where}{of_command}"
-        place = " (a strategy's own settings stand under options)" if "options" in keys else ""
-        page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
-        return f"config: {path}: {show(value)} " + unknown("has an unknown key", name, keys, page) + place
+        return f"config: {path}: {show(value)} {_unknown_key(location, raw, whole, further)}"
     schema = _at(location, whole)
     allowed = describe(schema, whole)
     if kind == "missing":
@@ -221,6 +206,18 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[st
     meant = near(value, names_within(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
     refusal = f"{show(value)} {refused}{look_alike(show(value))}"
     return f"config: {path}: {refusal}; {meant}allowed: {allowed}{_hint(value, allowed, location)}"
+
+
+def _unknown_key(location: Sequence[str | int], raw: Any, whole: Schema, further: Mapping[str, str]) -> str:
+    """What is said of a key that its block does not have: where it stands instead, or what it may be."""
+    keys, name = _at(location[:-1], whole)["properties"], str(location[-1])
+    meant = MEANT.get(name, name)
+    if meant not in keys and (where := _elsewhere([*location[:-1], meant], whole, further)):
+        where = where if meant == name else f"{meant}, {where}"
+        return f"is not allowed here; allowed: {where}{_of_command(location, raw) if 'options' in keys else ''}"
+    page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
+    place = " (a strategy's own settings stand under options)" if "options" in keys else ""
+    return unknown("has an unknown key", name, keys, page) + place
 
 
 def _elsewhere(location: Sequence[str | int], whole: Schema, further: Mapping[str, str]) -> str:
