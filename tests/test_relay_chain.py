@@ -175,6 +175,26 @@ def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for()
             Path(left).unlink(missing_ok=True)
 
 
+def test_a_helper_that_the_script_has_forked_is_not_told_to_end_before_the_training_has_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("train.py").write_text(
+        "import os, signal, time; from relay.chain.signals import Interruption\n"
+        "training = Interruption(); training.watch()\n"
+        "helper = os.fork()\n"
+        "while helper == 0: time.sleep(0.1)\n"
+        f"os.kill({os.getpid()}, signal.SIGTERM)\n"
+        "while not training.reason: time.sleep(0.1)\n"
+        "time.sleep(0.5)\n"
+        "lives = os.waitpid(helper, os.WNOHANG) == (0, 0)\n"
+        "os.kill(helper, signal.SIGKILL)\n"
+        "open('lived', 'w').write(str(lives))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
+    assert chain_command.main(["sh", "-c", f"{sys.executable} train.py; exit 3"]) == 75
+    assert Path("lived").read_text() == "True"
+
+
 def test_what_does_not_end_is_killed_at_the_jobs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOST_SECONDS", "MEANWHILE_SECONDS"):
         monkeypatch.setattr(chain_command, name, 0.2)

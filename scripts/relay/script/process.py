@@ -31,7 +31,7 @@ from relay.chain.supervisor import (
     send,
     shield,
 )
-from relay.chain.telling import NOTE, PLACE, read_note
+from relay.chain.telling import NOTE, PLACE, STOPPED, read_note
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin
@@ -48,7 +48,6 @@ from relay.spec.versions import installed
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 END_SECONDS = 5.0  # for the last output, once the command has ended
-TEMPORARY = 75  # the status of a script that wants to be started again
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
 # The versions that are recorded, of what a training may use.
@@ -175,8 +174,8 @@ class Child(Supervisor):
                 print(f"warning: the script ended with status 0, and {had}: let SystemExit pass")
         elif self.received and self.signalled:  # whatever its status: many scripts save, and end with 0
             stopped = signal.Signals(self.received[0]).name
-        elif status == TEMPORARY:
-            stopped = f"status {TEMPORARY}"
+        elif status == STOPPED:
+            stopped = f"status {STOPPED}"
         elif self.late:
             silent = duration(self.ended - observed.heard)
             remedy = "give more runtime_minutes or fewer steps, or make it a chain (docs/make-your-script-a-chain.md)"
@@ -193,7 +192,7 @@ class Child(Supervisor):
         if records:
             if stopped is None and (missing := observed.missing()):
                 raise UserError(f"{missing}{observed.shown()}")
-            records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == TEMPORARY)
+            records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == STOPPED)
 
 
 def _watched(
