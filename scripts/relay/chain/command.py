@@ -204,13 +204,12 @@ def _name(process: int) -> str:
 
 def _listening(group: int) -> list[int]:
     """The processes of a group that have a handler for SIGTERM; none where the system does not tell."""
-    listeners = []
-    for process in (int(place.name) for place in Path("/proc").glob("[0-9]*")):
+    parent_of, listeners = parents(), []
+    for process in parent_of:
         with suppress(OSError):
             if os.getpgid(process) == group and hears(process, signal.SIGTERM):
                 listeners.append(process)
     # What one of them has forked, such as a helper of the training's, ends with it.
-    parent_of = parents()
     return [each for each in listeners if not (parent_of.get(each) in listeners and _is_fork(each, parent_of[each]))]
 
 

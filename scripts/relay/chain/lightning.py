@@ -72,7 +72,6 @@ class ChainCallback(Checkpoint):
         self._loaders: list[Loader] = []
         self._asked = 0
         self._put_off = False
-        self._proven = False  # whether a checkpoint of this training was read
 
     # Before the training
 
@@ -91,10 +90,7 @@ class ChainCallback(Checkpoint):
         )
         # Now: the Trainer calls nobody where no step is left.
         tell("resumed", int(step_of(self._resumed)) if self._resumed else 0)
-        if self._resumed is None:
-            return None
-        self._proven = True
-        return str(self._resumed / CHECKPOINT)
+        return None if self._resumed is None else str(self._resumed / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the signals: the Trainer has just installed handlers of its own, which would end one rank alone."""
@@ -180,8 +176,7 @@ class ChainCallback(Checkpoint):
 
     def save(self, folder: Path, step: int) -> Parts:
         """Have the Trainer write into the folder; what else is this rank's own. Collective."""
-        ranks, trainer = self._agreement.ranks, self._trainer
-        ranks.alike(lambda: folder.mkdir(parents=True, exist_ok=True))
+        trainer = self._trainer
         ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
         own = {
             "places": [each.reached(ahead) for each in self._loaders],
@@ -198,13 +193,10 @@ class ChainCallback(Checkpoint):
         """Keep what is this rank's own for its loaders; the Trainer has loaded the rest."""
         self._own = own
 
-    def saved(self, place: Path) -> None:
-        """Have the Trainer read the first checkpoint: the next job would be too late to find it. Collective."""
-        if not self._proven:
-            ranks = self._agreement.ranks
-            ranks.alike(lambda: _read(self._trainer, place / CHECKPOINT, ranks.rank))
-            self._proven = True
-        tell("saved", int(step_of(place)))
+    def prove(self, place: Path) -> None:
+        """Have the Trainer read a checkpoint. Collective. Raises ChainError."""
+        ranks = self._agreement.ranks
+        ranks.alike(lambda: _read(self._trainer, place / CHECKPOINT, ranks.rank))
 
     def failed(self, step: int, failure: SaveError) -> None:
         """Raises ChainError."""

@@ -119,7 +119,6 @@ def come() -> None:
     if mark and mark.with_name(_STEPS).exists():
         with suppress(OSError):
             mark.touch()
-        atexit.unregister(go)
         atexit.register(go)
 
 

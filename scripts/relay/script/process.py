@@ -20,17 +20,8 @@ from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
-from relay.chain.supervisor import (
-    Supervisor,
-    adopt_orphans,
-    children,
-    descendants,
-    end_with_parent,
-    hears,
-    program,
-    send,
-    shield,
-)
+from relay.chain import supervisor
+from relay.chain.supervisor import Supervisor, children, descendants, program, send
 from relay.chain.telling import NOTE, PLACE, STOPPED, read_note
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
@@ -63,7 +54,7 @@ def main(arguments: list[str]) -> None:
     assert script is not None
     cpus.check(f"run {run.id}", run.shape.threads)
     first = here.rank == 0
-    adopt_orphans()
+    supervisor.adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     with exclusive(work) if first else nullcontext(), nullcontext() if here.per_process else meeting.private_folder():
@@ -80,7 +71,9 @@ def main(arguments: list[str]) -> None:
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
-            child.begin(line, folder, environment, shield if started_by_torchrun(script.command) else end_with_parent)
+            by_torchrun = started_by_torchrun(script.command) is not None
+            begin = supervisor.shield if by_torchrun else supervisor.end_with_parent
+            child.begin(line, folder, environment, begin)
             with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
                 child.wait()
             if outside:
@@ -101,9 +94,7 @@ class Child(Supervisor):
         self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
         self._recorded = time.monotonic()
 
-    def begin(
-        self, line: list[str], folder: Path, environment: dict[str, str], begin: Callable[[], None] = end_with_parent
-    ) -> None:
+    def begin(self, line: list[str], folder: Path, environment: dict[str, str], begin: Callable[[], None]) -> None:
         """Start the command, in whose process `begin` is called first. Raises UserError."""
         self.started = time.time()
         own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -144,7 +135,7 @@ class Child(Supervisor):
         inner = children(running[0]) if running and program(running[0]) in SHELLS else []
         if inner and self.signalled:  # they save, or are what the shell does at its own end
             return []
-        return [*inner, *running] if not inner or hears(running[0], signal.SIGTERM) else inner
+        return [*inner, *running] if not inner or supervisor.hears(running[0], signal.SIGTERM) else inner
 
     def kill(self, left: Sequence[int] = ()) -> None:
         """End whatever the command has started, in whatever group or session: this process has adopted orphans."""
