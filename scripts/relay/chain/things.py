@@ -6,6 +6,7 @@ import gc
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Things:
         files = {REPLICATED: self.state.replicated(states, replicas)} if self.ranks.rank == 0 else {}
         # The script, the words of its command line, and the shape of what it has given.
         facts = {"script": self.script, "words": sys.argv[1:], "things": self.state.shape}
-        return Parts({"place": self.place.state(), **self.state.own(states, replicas)}, facts, files)
+        return Parts({"place": asdict(self.place), **self.state.own(states, replicas)}, facts, files)
 
     def prove(self, place: Path) -> None:
         """Prove that a checkpoint can be read. Collective. Raises ChainError."""
