@@ -30,7 +30,7 @@ else:
 
 from .data_workers import prepare
 from .loader import Loader, Place, own_generators, within
-from .peers import Agreement, Peers
+from .peers import Agreement, Peers, check_intervals
 from .saving import Parts, SaveError, Saver
 from .sealed import Folder, newest_of, step_of
 from .signals import Interruption
@@ -59,8 +59,7 @@ class ChainCallback(Checkpoint):
         save_steps: int | None = None,
     ) -> None:
         tell_in_one_line()
-        if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
-            raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
+        check_intervals(save_minutes, save_steps)
         self.folder = Folder(Path(folder))
         self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
         self._script = Path(sys.argv[0]).name

@@ -71,9 +71,7 @@ def main(arguments: list[str]) -> None:
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
-            by_torchrun = started_by_torchrun(script.command) is not None
-            begin = supervisor.shield if by_torchrun else supervisor.end_with_parent
-            child.begin(line, folder, environment, begin)
+            child.begin(line, folder, environment, shielded=started_by_torchrun(script.command) is not None)
             with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
                 child.wait()
             if outside:
@@ -94,12 +92,13 @@ class Child(Supervisor):
         self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
         self._recorded = time.monotonic()
 
-    def begin(self, line: list[str], folder: Path, environment: dict[str, str], begin: Callable[[], None]) -> None:
-        """Start the command, in whose process `begin` is called first. Raises UserError."""
+    def begin(self, line: list[str], folder: Path, environment: dict[str, str], *, shielded: bool) -> None:
+        """Start the command, `shielded` from SIGUSR1 and 2 where it is a launcher. Raises UserError."""
         self.started = time.time()
         own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        own |= {"cwd": folder, "begin": supervisor.shield if shielded else supervisor.end_with_parent}
         try:
-            self.process = self.start(line, environment, begin=begin, cwd=folder, process_group=0, **own)
+            self.process = self.start(line, environment, process_group=0, **own)
         except OSError as error:
             raise UserError(f"the command's program '{line[0]}' cannot be started: {error.strerror}") from None
         assert self.process.stdout is not None
