@@ -34,7 +34,7 @@ HELD_ELSEWHERE = {
     "scontrol update": "a command of Slurm itself",
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
-    "pip install ~/torch-relay/scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
+    "pip install ~/torch-relay/scripts/relay/chain": "tests/test_relay_chain.py builds the wheel",
     "relay-chain sbatch": "tests/test_chain_sbatch.py submits such a script",
     "relay-chain": "tests/test_chain_sbatch.py submits a script with it",
     "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types it; tests/test_script_slurm.py runs the target chain",

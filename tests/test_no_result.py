@@ -12,8 +12,7 @@ from relay.base.files import write_json
 from relay.run_folder import attempts
 from relay.run_folder.places import Places
 from relay.spec.run import Run, changed
-from relay.training.summary import kept_losses, summarise
-from relay.training.unusable import no_result
+from relay.training.summary import kept_losses, no_result, summarise
 from results_tree import Tree, status
 from summaries import left_records
 

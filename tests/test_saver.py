@@ -28,7 +28,7 @@ class Numbers:
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         self.number = own["number"]
 
-    def saved(self, place: Path) -> None:
+    def prove(self, place: Path) -> None:
         assert damage(place) is None
 
     def failed(self, step: int, failure: SaveError) -> None:

@@ -18,7 +18,7 @@ from types import FrameType
 from . import sbatch
 from .signals import EARLY, MOST_SECONDS, SIGNALS
 from .slurm import END_TIME, end_time, seconds_of
-from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears, shield
+from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears, parents, shield
 from .telling import (
     ACCEPT,
     HEARS,
@@ -204,9 +204,16 @@ def _name(process: int) -> str:
 
 def _listening(group: int) -> list[int]:
     """The processes of a group that have a handler for SIGTERM; none where the system does not tell."""
-    listeners = []
-    for process in (int(place.name) for place in Path("/proc").glob("[0-9]*")):
+    parent_of, listeners = parents(), []
+    for process in parent_of:
         with suppress(OSError):
             if os.getpgid(process) == group and hears(process, signal.SIGTERM):
                 listeners.append(process)
-    return listeners
+    # What one of them has forked, such as a helper of the training's, ends with it.
+    return [each for each in listeners if not (parent_of.get(each) in listeners and _is_fork(each, parent_of[each]))]
+
+
+def _is_fork(process: int, parent: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes() == Path(f"/proc/{parent}/cmdline").read_bytes()
+    return False

@@ -131,10 +131,14 @@ def exclusive(folder: Path, seconds: float | None = None) -> tuple[TextIO, bool]
             return stream, False
         if os.fstat(stream.fileno()).st_nlink:
             _sign(stream)
-            held = weakref.ref(stream)
-            os.register_at_fork(after_in_child=lambda: (mine := held()) and mine.close())  # who outlives this one
+            _keep_from_forks(weakref.ref(stream))
             return stream, True
         stream.close()  # the file was removed between its opening and its locking: another one may hold the new file
+
+
+def _keep_from_forks(held: weakref.ref[TextIO]) -> None:
+    """A process that this one forks may outlive it, and must keep nobody out."""
+    os.register_at_fork(after_in_child=lambda: (stream := held()) and stream.close())
 
 
 def holder(folder: Path) -> str:

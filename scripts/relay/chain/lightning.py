@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
@@ -30,11 +29,10 @@ else:
         from pytorch_lightning.callbacks import Checkpoint
 
 from .data_workers import prepare
-from .files import all_described
-from .generators import generators
 from .loader import Loader, Place, own_generators, within
-from .peers import Agreement, Peers
-from .sealed import Folder, manifest, newest_of, step_of
+from .peers import Agreement, Peers, check_intervals
+from .saving import Parts, SaveError, Saver
+from .sealed import Folder, newest_of, step_of
 from .signals import Interruption
 from .slurm import end_time
 from .supervisor import follow_torchrun
@@ -61,21 +59,18 @@ class ChainCallback(Checkpoint):
         save_steps: int | None = None,
     ) -> None:
         tell_in_one_line()
-        if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
-            raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
+        check_intervals(save_minutes, save_steps)
         self.folder = Folder(Path(folder))
         self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
         self._script = Path(sys.argv[0]).name
-        self._interruption = Interruption(saved=lambda: self._saved)
+        self._interruption = Interruption(saved=lambda: self._saver.saved)
         self._ranks: Peers | None = None
         self._lock: Any = None  # held as long as the process lives
         self._resumed: Path | None = None
-        self._attempt = ""
+        self._own: Mapping[str, Any] = {}  # as it was loaded
         self._loaders: list[Loader] = []
-        self._saved = self._asked = 0
+        self._asked = 0
         self._put_off = False
-        self._proven = False  # whether a checkpoint of this training was read
-        self._save_seconds = 0.0
 
     # Before the training
 
@@ -87,17 +82,14 @@ class ChainCallback(Checkpoint):
         """
         ranks = self._ranks = _joined(trainer)
         self._lock = ranks.by_first(self.folder.open)
-        self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
+        self._saver = Saver(self.folder, self, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._resumed = ranks.of_first(
             lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
         # Now: the Trainer calls nobody where no step is left.
         tell("resumed", int(step_of(self._resumed)) if self._resumed else 0)
-        if self._resumed is None:
-            return None
-        self._proven = True
-        return str(self._resumed / CHECKPOINT)
+        return None if self._resumed is None else str(self._resumed / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the signals: the Trainer has just installed handlers of its own, which would end one rank alone."""
@@ -110,27 +102,26 @@ class ChainCallback(Checkpoint):
         if ranks is None or (str(trainer.ckpt_path) if trainer.ckpt_path else None) != given:
             raise ChainError("the Trainer begins elsewhere; write trainer.fit(…, ckpt_path=chain.newest(trainer))")
         self._interruption.watch()
-        own: dict[str, Any] = {}
+        self._trainer = trainer
         if self._resumed is not None:
-            own = torch.load(self._resumed / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
-            self._save_seconds = manifest(self._resumed).get("save_seconds", 0.0)
-        self._saved = self._asked = _step(trainer)
-        self._agreement = Agreement(ranks, self._interruption, self._saved, self.save_minutes * 60, self.save_steps)
+            self._saver.load(self._resumed)
+        self._asked = _step(trainer)
+        self._agreement = Agreement(ranks, self._interruption, self._asked, self.save_minutes * 60, self.save_steps)
         # The Trainer has made the first epoch's iterator already, which is not at the place.
         trainer.fit_loop._combined_loader.reset()
-        self._use_loaders(trainer, own)
+        self._use_loaders(trainer, self._own)
         iter(trainer.fit_loop._data_fetcher)
         # At the end of an interrupted epoch the Trainer would pass ReduceLROnPlateau over, because it saves no metrics.
         # Here they are kept.
         trainer.fit_loop._restarting = False
-        trainer._logger_connector._callback_metrics.update(own.get("metrics", {}))
+        trainer._logger_connector._callback_metrics.update(self._own.get("metrics", {}))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the loaders again, where the Trainer has made new ones."""
         if not all(isinstance(each, Loader) for each in trainer.fit_loop._combined_loader.flattened):
             self._use_loaders(trainer, {})
 
-    def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
+    def _use_loaders(self, trainer: Any, own: Mapping[str, Any]) -> None:
         combined = trainer.fit_loop._combined_loader
         self._loaders = []
         here = len(combined.flattened)
@@ -164,55 +155,52 @@ class ChainCallback(Checkpoint):
             return
         if not self._agreement.due(step):
             return
-        decision = self._agreement.reach(step, 0.0, self._save_seconds)
+        decision = self._agreement.reach(step, 0.0, self._saver.longest_save_seconds)
         if decision.save or decision.stopped:
-            self._save(trainer, step)
+            self._interruption.saving = True
+            self._saver.save(step)
+            self._interruption.saving = False
         self._agreement.done(step, saved=decision.save)
         if decision.stopped:
             raise stopped(step, decision.stopped, rank=self._agreement.ranks.rank)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save what is not saved yet, and give the Trainer its loaders back."""
-        if _step(trainer) > self._saved:
-            self._save(trainer, _step(trainer))
+        if _step(trainer) > self._saver.saved:
+            self._saver.save(_step(trainer))
         trainer.fit_loop._combined_loader.flattened = [each.loader for each in self._loaders]
         self._interruption.end()
 
-    # Saving
+    # What a checkpoint holds, as `saving.Content` asks for it
 
-    def _save(self, trainer: Any, step: int) -> None:
-        """Save the state after this step; the training waits. Collective."""
-        ranks, began = self._agreement.ranks, time.monotonic()
-        self._interruption.saving = True
-        partial = self.folder.partial(self._attempt, step)
-        ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
+    def save(self, folder: Path, step: int) -> Parts:
+        """Have the Trainer write into the folder; what else is this rank's own. Collective."""
+        trainer = self._trainer
         ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
         own = {
             "places": [each.reached(ahead) for each in self._loaders],
             "own": [[generator.get_state() for generator in own_generators(each.loader)] for each in self._loaders],
-            "generators": generators(),
             "metrics": {name: value.detach() for name, value in trainer._logger_connector._callback_metrics.items()},
         }
-        ranks.alike(lambda: torch.save(own, partial / f"rank-{ranks.rank}.pt"))
         try:
-            trainer.save_checkpoint(partial / CHECKPOINT, weights_only=False)
+            trainer.save_checkpoint(folder / CHECKPOINT, weights_only=False)
         except OSError as error:
             raise ChainError(f"{self.folder.path}: step {step} could not be saved: {error.strerror or error}") from None
-        ranks.gather(None)  # all have written
-        self._save_seconds = max(self._save_seconds, time.monotonic() - began)
-        ranks.by_first(lambda: self._complete(partial, step))
-        self._save_seconds = max(self._save_seconds, time.monotonic() - began)
-        self._saved = step
-        if not self._proven:  # the next job would be too late to find it
-            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT, ranks.rank))
-            self._proven = True
-        self._interruption.saving = False
+        return Parts(own, {"script": self._script})
 
-    def _complete(self, partial: Path, step: int) -> None:
-        world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
-        facts = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
-        self.folder.complete(partial, step, all_described(partial), facts)
-        tell("saved", step)
+    def load(self, place: Path, own: Mapping[str, Any]) -> None:
+        """Keep what is this rank's own for its loaders; the Trainer has loaded the rest."""
+        self._own = own
+
+    def prove(self, place: Path) -> None:
+        """Have the Trainer read a checkpoint. Collective. Raises ChainError."""
+        ranks = self._agreement.ranks
+        ranks.alike(lambda: _read(self._trainer, place / CHECKPOINT, ranks.rank))
+
+    def failed(self, step: int, failure: SaveError) -> None:
+        """Raises ChainError."""
+        line = f"{self.folder.path}: step {step} could not be saved: {failure}"
+        raise ChainError(line, aloud=self._agreement.ranks.rank == failure.rank)
 
 
 def _joined(trainer: Any) -> Peers:

@@ -38,10 +38,6 @@ class Place:
     order: dict[str, Any] = field(default_factory=dict)
     loader: dict[str, int | None] = field(default_factory=dict)
 
-    def state(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
-        return asdict(self)
-
     def end_epoch(self) -> None:
         """Go to the first batch of the next epoch."""
         self.epoch, self.batch, self.order = self.epoch + 1, 0, {}
@@ -202,8 +198,7 @@ class Loader:
 
     def reached(self, ahead: int) -> dict[str, Any]:
         """The place, as plain values; `ahead` batches were fetched that are not trained yet."""
-        place = self._place.state()
-        return {**place, "batch": max(0, place["batch"] - ahead)}
+        return {**asdict(self._place), "batch": max(0, self._place.batch - ahead)}
 
     def __iter__(self) -> Iterator[Any]:
         self.before()

@@ -129,6 +129,12 @@ class Decision(NamedTuple):
     write: bool = False
 
 
+def check_intervals(save_minutes: float, save_steps: int | None) -> None:
+    """Raises ChainError for times and numbers of steps between two saves that are not allowed."""
+    if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
+        raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
+
+
 class Agreement:
     """What the ranks agree on, from the step on at which this job began.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .data_workers import heard, prepare
 from .loader import batches, epoch_size, own_generators, within
-from .peers import Agreement, Peers
+from .peers import Agreement, Peers, check_intervals
 from .saving import Saver
 from .sealed import Folder
 from .signals import Interruption
@@ -44,8 +44,7 @@ def resume(
     number of processes or shape; another process trains in the folder; a thing that cannot be saved.
     """
     tell_in_one_line()
-    if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
-        raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
+    check_intervals(save_minutes, save_steps)
     ranks = Peers.meet()
     interruption = Interruption()
     interruption.watch()

@@ -24,7 +24,7 @@ from .generators import Own, generators, restore
 from .peers import Peers
 from .sealed import Folder, damage, manifest, step_of
 from .state import unreadable
-from .telling import ChainError
+from .telling import ChainError, tell
 
 # How far a rank is with a save. That of the whole save is the largest of all ranks': it has failed once all know of it.
 DONE, FAILED, WRITING = 0.0, 1.0, 2.0
@@ -57,19 +57,22 @@ class Content(Protocol):
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         """Load a sound checkpoint. `own` is what this rank has saved; empty where that is left. Collective."""
 
-    def saved(self, place: Path) -> None:
-        """A checkpoint has just become complete. Collective."""
+    def prove(self, place: Path) -> None:
+        """Read the first checkpoint of a training as the next job will, which would be too late. Collective; raises."""
 
     def failed(self, step: int, failure: SaveError) -> None:
         """A save has failed: raises, or lets the training go on. Collective."""
 
 
 class SaveError(Exception):
-    """Why a save has failed, and on which rank; the same on all of them. Its cause is known to that rank."""
+    """Why a save has failed, and on which rank; the same on all of them. Its cause is known to that rank.
+
+    `again`: the one before has failed, too.
+    """
 
     def __init__(self, reason: str, rank: int) -> None:
         super().__init__(f"{reason} (rank {rank})")
-        self.rank = rank
+        self.rank, self.again = rank, False
 
 
 @dataclass
@@ -101,6 +104,7 @@ class Saver:
         self.saved, self.begun, self.longest_save_seconds = 0, 0, 0.0
         self._attempt = attempt
         self._saving: Saving | None = None
+        self._proven = self._failed = False  # whether a checkpoint of this training was read; the last save has failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self.further: list[Own] = []  # the loader's, of the user's making
         self._further_states: list[Any] = []  # as they were loaded, until the loader is known
@@ -142,7 +146,7 @@ class Saver:
     def agree(self, progress: float) -> bool:
         """Told the largest `progress` of all ranks: end the save once it is complete, or has failed on all of them.
 
-        Whether another save can begin. Collective. Raises what the content's `saved` and `failed` do.
+        Whether another save can begin. Collective. Raises what the content's `prove` and `failed` do.
         """
         if self._saving and progress != WRITING:
             saving, self._saving = self._saving, None
@@ -166,11 +170,15 @@ class Saver:
             if self.ranks.rank == 0:
                 with suppress(OSError):  # room for what others write there
                     remove(saving.partial)
+            failure.again, self._failed = self._failed, True
             self.content.failed(saving.step, failure)
         else:
             self.longest_save_seconds = max(self.longest_save_seconds, seconds)
-            self.saved = saving.step
-            self.content.saved(self.folder.place(saving.step))
+            self.saved, self._failed = saving.step, False
+            if not self._proven:
+                self.content.prove(self.folder.place(saving.step))
+                self._proven = True
+            tell("saved", saving.step)
 
     # In the background
 
@@ -241,6 +249,7 @@ class Saver:
         own = self.ranks.alike(partial(self._read_own, place)) if of_this_run else {}
         self.content.load(place, own)
         self.saved = self.begun = int(step_of(place))
+        self._proven = True
         if of_this_run:
             restore(own["generators"])
             self._further_states = own["generators"]["further"]

@@ -90,7 +90,7 @@ class Interruption:
     def _note(self, number: int, _: FrameType | None) -> None:
         if os.getpid() == self._process:
             self.received.append(signal.Signals(number).name)
-        elif not _is_data_worker():  # a fork of the script's, which a signal ends as if there were no chain
+        elif number not in EARLY and not _is_data_worker():  # a fork: it ends as if there were no chain
             signal.signal(number, self._before.get(number) or signal.SIG_DFL)
             signal.raise_signal(number)
 

@@ -186,9 +186,7 @@ def wait_for_an_end(pids: Sequence[int], seconds: float) -> None:
         for each in ends:
             poll.register(each, select.POLLIN)
         poll.poll(seconds * 1000)
-    except ProcessLookupError:
-        pass
-    except (OSError, AttributeError):
+    except (OSError, AttributeError):  # also where one has ended meanwhile
         time.sleep(min(seconds, BLIND_SECONDS))
     finally:
         for each in ends:

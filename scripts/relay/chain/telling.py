@@ -115,25 +115,20 @@ def has_gained(place: Path) -> bool | None:
 
 def come() -> None:
     """Tell `relay-chain` that this rank of torchrun's trains, until it goes: one that is killed leaves that word."""
-    mark = _mark()
-    if mark and mark.with_name(_STEPS).exists():
+    if {NOTE, TORCHRUN} <= os.environ.keys() and _mark().with_name(_STEPS).exists():
         with suppress(OSError):
-            mark.touch()
-        atexit.unregister(go)
+            _mark().touch()
         atexit.register(go)
 
 
 def go() -> None:
     """This process trains no more, or ends by itself. A fork of it had another name."""
-    if mark := _mark():
-        with suppress(OSError):
-            mark.unlink(missing_ok=True)
+    with suppress(KeyError, OSError):
+        _mark().unlink(missing_ok=True)
 
 
-def _mark() -> Path | None:
-    return (
-        Path(os.environ[NOTE]).with_name(f"{_TRAINS}{os.getpid()}") if {NOTE, TORCHRUN} <= os.environ.keys() else None
-    )
+def _mark() -> Path:
+    return Path(os.environ[NOTE]).with_name(f"{_TRAINS}{os.getpid()}")
 
 
 def was_killed(place: Path) -> bool:

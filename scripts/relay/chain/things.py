@@ -6,6 +6,7 @@ import gc
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from .generators import Own
 from .loader import Place
 from .peers import Peers
 from .saving import Parts, SaveError, Saver, own_file, read
-from .sealed import Folder, damage, manifest, newest_sound, of_another, step_of
+from .sealed import Folder, damage, manifest, newest_sound, of_another
 from .state import REPLICATED, State, parameters
-from .telling import ChainError, say, tell
+from .telling import ChainError, say
 
 _KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
 FULL = ("No space left", "quota exceeded")  # of errno's texts
@@ -36,8 +37,6 @@ class Things:
     def __init__(self, state: State, ranks: Peers, folder: Folder, script: str) -> None:
         self.state, self.ranks, self.folder, self.script = state, ranks, folder, script
         self.place = Place()
-        self._once_failed = False  # whether the last save was
-        self._proven = False  # whether a checkpoint of this training was read
         self._sharded = None
         if state.sharded:
             from .sharded import Sharded
@@ -69,22 +68,18 @@ class Things:
         files = {REPLICATED: self.state.replicated(states, replicas)} if self.ranks.rank == 0 else {}
         # The script, the words of its command line, and the shape of what it has given.
         facts = {"script": self.script, "words": sys.argv[1:], "things": self.state.shape}
-        return Parts({"place": self.place.state(), **self.state.own(states, replicas)}, facts, files)
+        return Parts({"place": asdict(self.place), **self.state.own(states, replicas)}, facts, files)
 
-    def saved(self, place: Path) -> None:
-        """Prove that the first checkpoint can be read: the next job would be too late to find it. Collective."""
-        self._once_failed = False
-        if not self._proven:
-            self.ranks.alike(lambda: self._prove(place))
-        tell("saved", int(step_of(place)))
+    def prove(self, place: Path) -> None:
+        """Prove that a checkpoint can be read. Collective. Raises ChainError."""
+        self.ranks.alike(lambda: self._prove(place))
 
     def failed(self, step: int, failure: SaveError) -> None:
         """Say that a save failed. Raises ChainError where the one before failed, too."""
         line, aloud = f"{self.folder.path}: step {step} could not be saved: {failure}", self.ranks.rank == failure.rank
-        if self._once_failed:
+        if failure.again:
             remedy = "make room there" if any(words in str(failure) for words in FULL) else "see to that disk"
             raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
-        self._once_failed = True
         if aloud:
             say(f"warning: {line}; the next save tries again")
 
@@ -98,7 +93,6 @@ class Things:
         self._refuse_another(place)
         for name in (own_file(self.ranks.rank), *([REPLICATED] if self.ranks.rank == 0 else [])):
             read(place / name, mapped=True)
-        self._proven = True
 
     # Loading
 
@@ -109,7 +103,6 @@ class Things:
         if self._sharded:
             self._sharded.load(place)
         self.ranks.alike(lambda: self.state.load(replicated, own, things))
-        self._proven = True
         self.place = Place(**own["place"])
         if self.ranks.rank == 0:
             self._tell(place)

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay.base import lifeline
 from relay.chain.signals import SIGNALS
+from relay.chain.supervisor import send
 from relay.process import cpus
 
 if TYPE_CHECKING:
@@ -152,9 +153,9 @@ def _started(connection: socket.socket, program: list[str]) -> int:
 def _stand_for(pid: int, connection: socket.socket, received: list[int]) -> None:
     """Pass signals on to the fork until it ends, and end in the same way. Should this be killed, its parent ends it."""
     for each in SIGNALS:
-        signal.signal(each, lambda number, _: _send(pid, number))
+        signal.signal(each, lambda number, _: send(pid, number))
     for number in received:
-        _send(pid, number)
+        send(pid, number)
     connection.settimeout(None)
     status = _number(connection)
     if status is None:  # its parent was killed, which tells it to end
@@ -164,11 +165,6 @@ def _stand_for(pid: int, connection: socket.socket, received: list[int]) -> None
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
-
-
-def _send(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def _number(connection: socket.socket) -> int | None:
@@ -234,7 +230,7 @@ def _served(connection: socket.socket) -> dict[str, Any]:
     with suppress(OSError):
         connection.sendall(NUMBER.pack(pid))
     if fork not in _ready(fork, connection):  # the worker was killed
-        _send(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with suppress(OSError):
         connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))

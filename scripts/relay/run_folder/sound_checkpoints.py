@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from relay.base.errors import UserError
@@ -27,12 +28,12 @@ def saved_step(work: Path) -> int:
     return max([*complete(work), step if isinstance(step, int) else 0])
 
 
-def sound(directory: Path, first: int, last: int) -> Iterator[int]:
+def sound(directory: Path, first: int, last: int, generation: str | None = None) -> Iterator[int]:
     """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one.
 
-    Raises UserError where another user could have put one there.
+    `generation` is as for `damage`. Raises UserError where another user could have put one there.
     """
-    for place in sealed.sound(within(directory, first, last), damage, warn):
+    for place in sealed.sound(within(directory, first, last), partial(damage, generation=generation), warn):
         tell_who_may_write(place)
         yield int(sealed.step_of(place))
 

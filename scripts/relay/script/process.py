@@ -20,18 +20,9 @@ from relay.base import options
 from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
-from relay.chain.supervisor import (
-    Supervisor,
-    adopt_orphans,
-    children,
-    descendants,
-    end_with_parent,
-    hears,
-    program,
-    send,
-    shield,
-)
-from relay.chain.telling import NOTE, PLACE, read_note
+from relay.chain import supervisor
+from relay.chain.supervisor import Supervisor, children, descendants, program, send
+from relay.chain.telling import NOTE, PLACE, STOPPED, read_note
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin
@@ -48,7 +39,6 @@ from relay.spec.versions import installed
 
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 END_SECONDS = 5.0  # for the last output, once the command has ended
-TEMPORARY = 75  # the status of a script that wants to be started again
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
 # The versions that are recorded, of what a training may use.
@@ -64,7 +54,7 @@ def main(arguments: list[str]) -> None:
     assert script is not None
     cpus.check(f"run {run.id}", run.shape.threads)
     first = here.rank == 0
-    adopt_orphans()
+    supervisor.adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     with exclusive(work) if first else nullcontext(), nullcontext() if here.per_process else meeting.private_folder():
@@ -81,7 +71,7 @@ def main(arguments: list[str]) -> None:
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
-            child.begin(line, folder, environment, shield if started_by_torchrun(script.command) else end_with_parent)
+            child.begin(line, folder, environment, shielded=started_by_torchrun(script.command) is not None)
             with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
                 child.wait()
             if outside:
@@ -102,14 +92,13 @@ class Child(Supervisor):
         self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
         self._recorded = time.monotonic()
 
-    def begin(
-        self, line: list[str], folder: Path, environment: dict[str, str], begin: Callable[[], None] = end_with_parent
-    ) -> None:
-        """Start the command, in whose process `begin` is called first. Raises UserError."""
+    def begin(self, line: list[str], folder: Path, environment: dict[str, str], *, shielded: bool) -> None:
+        """Start the command, `shielded` from SIGUSR1 and 2 where it is a launcher. Raises UserError."""
         self.started = time.time()
         own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        own |= {"cwd": folder, "begin": supervisor.shield if shielded else supervisor.end_with_parent}
         try:
-            self.process = self.start(line, environment, begin=begin, cwd=folder, process_group=0, **own)
+            self.process = self.start(line, environment, process_group=0, **own)
         except OSError as error:
             raise UserError(f"the command's program '{line[0]}' cannot be started: {error.strerror}") from None
         assert self.process.stdout is not None
@@ -145,7 +134,7 @@ class Child(Supervisor):
         inner = children(running[0]) if running and program(running[0]) in SHELLS else []
         if inner and self.signalled:  # they save, or are what the shell does at its own end
             return []
-        return [*inner, *running] if not inner or hears(running[0], signal.SIGTERM) else inner
+        return [*inner, *running] if not inner or supervisor.hears(running[0], signal.SIGTERM) else inner
 
     def kill(self, left: Sequence[int] = ()) -> None:
         """End whatever the command has started, in whatever group or session: this process has adopted orphans."""
@@ -175,8 +164,8 @@ class Child(Supervisor):
                 print(f"warning: the script ended with status 0, and {had}: let SystemExit pass")
         elif self.received and self.signalled:  # whatever its status: many scripts save, and end with 0
             stopped = signal.Signals(self.received[0]).name
-        elif status == TEMPORARY:
-            stopped = f"status {TEMPORARY}"
+        elif status == STOPPED:
+            stopped = f"status {STOPPED}"
         elif self.late:
             silent = duration(self.ended - observed.heard)
             remedy = "give more runtime_minutes or fewer steps, or make it a chain (docs/make-your-script-a-chain.md)"
@@ -193,7 +182,7 @@ class Child(Supervisor):
         if records:
             if stopped is None and (missing := observed.missing()):
                 raise UserError(f"{missing}{observed.shown()}")
-            records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == TEMPORARY)
+            records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == STOPPED)
 
 
 def _watched(

@@ -90,8 +90,8 @@ class Trained:
         """Read what `save` wrote, under any strategy. Collective."""
         self.strategy.load(place / "strategy")
 
-    def saved(self, place: Path) -> None:
-        """Nothing is to be done."""
+    def prove(self, place: Path) -> None:
+        """Nothing is to be done: the gate has loaded what the strategy saves."""
 
     def failed(self, step: int, failure: SaveError) -> None:
         """Raises RuntimeError on the rank that could not write, with its reason, and PeerFailed on the others."""

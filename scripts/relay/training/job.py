@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from relay.base import ending
 from relay.base.errors import Busy
 from relay.base.files import write_json
 from relay.base.lock import wait_until_free
-from relay.chain import sealed
 from relay.chain.signals import DEADLINE
 from relay.datasets import verified
 from relay.launch.launcher import launch
@@ -25,7 +23,7 @@ from relay.run_folder import attempts, faults, run_chain
 from relay.run_folder.attempts import Records
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.run_chain import Attempt, RunChain
-from relay.run_folder.sound_checkpoints import damage, refuse_others, saved_step, within
+from relay.run_folder.sound_checkpoints import refuse_others, saved_step, sound
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.continued import continued, declared, new_attempt, why_not
@@ -79,8 +77,7 @@ def _is_passed(work: Path, run: Run, chain: RunChain, last: int) -> bool:
 
     Its own checkpoint may be gone by now. A training from an older one would remove those that came after.
     """
-    places = within(work, last + 1, run.length.total_steps)
-    return any(True for _ in sealed.sound(places, partial(damage, generation=chain.generation)))
+    return any(True for _ in sound(work, last + 1, run.length.total_steps, chain.generation))
 
 
 def _train(segment: Segment) -> tuple[int, Records]:
