@@ -82,20 +82,10 @@ def available() -> bool:
     return shutil.which("sbatch") is not None
 
 
-def end_time(job_id: str) -> float | None:
-    """The end of the job's time limit, in seconds since 1970; None for a pending job, and for one without a limit."""
-    text = _of_job(job_id, "%e")
-    return unix_seconds(text) if text else None
-
-
 def state(job_id: str) -> str | None:
     """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it."""
-    return _of_job(job_id, "%T")
-
-
-def _of_job(job_id: str, field: str) -> str | None:
     try:
-        printed = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"])
+        printed = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"])
     except UserError as error:
         if GONE.search(str(error)):
             return None
