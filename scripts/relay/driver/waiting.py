@@ -106,7 +106,7 @@ class News:
         self._lasts(reminder, f"Slurm has taken no job{_of(partition)} for {{}}: {why}")
 
     def full(self, partition: str) -> None:
-        """A limit keeps back a job of this partition; as jobs end, others take their place, so that it is never over."""
+        """A limit keeps back a job of this partition. As jobs end, others take their place: it is never over."""
         reminder = self._full.setdefault(partition, Reminder(first=0.0))
         why = "you may have no more in its queue (`sacctmgr show assoc` and `show qos`). The driver waits"
         self._lasts(reminder, f"Slurm takes no further job{_of(partition)} now: {why}")
