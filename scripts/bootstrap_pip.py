@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments.pip import environment as pips_environment
-from relay.environments.pip import into
+from relay.environments.pip import into, lacks
 
 # Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
 SOURCE_ONLY = "connection-pool"
@@ -83,9 +83,7 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
         how = ["--progress-bar=off", *into(venv.absolute()), *safety, *options]
         result = run_pip(pip_of(venv), "install", *how, "--requirement", file.name, shown=show_progress)
     if result.returncode:
-        # The second is what pip says where a constraints file of the user's own names torch as well.
-        missing = r"(No matching distribution found for|Cannot install) torch(vision)?="
-        kind = NoSuchBuild if re.search(missing, result.stdout) else InstallError
+        kind = NoSuchBuild if any(lacks(name, result.stdout) for name in ("torch", "torchvision")) else InstallError
         fault = re.search(r"(?im)^ *error:", result.stdout)  # what comes before is what has gone well
         said = result.stdout[fault.start() if fault else 0 :].rstrip()
         # pip then names what folders of wheels and further indexes lack.

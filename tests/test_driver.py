@@ -43,15 +43,14 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
 
     (job,) = commands.jobs_named("relay", place.folder)
     assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y", "None", job.start)
-    end = commands.end_time(mine)
-    assert abs(end - time.time() - 7 * 60) < 60
     shown = commands.show_job(mine)
     waited = commands.waited(shown)
+    assert abs(waited["ends"] - time.time() - 7 * 60) < 60
     assert time.time() - 60 < waited["submitted"] <= waited["started"] <= time.time()
     assert commands.shares_nodes(shown) is True
     commands.cancel([mine, "999999"])  # one that Slurm does not know is no error
     until(lambda: not commands.jobs_named("relay", place.folder), "the job is gone")
-    assert commands.end_time("999999") is None
+    assert commands.state("999999") is None
 
 
 @pytest.mark.slow
@@ -111,7 +110,7 @@ def test_a_silent_controller_is_asked_again_unlike_a_refusal(place: Workplace, m
         path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
         with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
-            commands.end_time("1")
+            commands.state("1")
         assert calls.read_text().split() == ["squeue"] * 2
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):

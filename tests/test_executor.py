@@ -16,7 +16,7 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from snakemake_scheduler_plugin_torch_relay import Scheduler, SchedulerSettings
 
 from living import until
-from relay.base.errors import Unavailable
+from relay.base.errors import Unavailable, UserError
 from relay.driver import submission
 from relay.slurm import commands
 
@@ -273,6 +273,12 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     assert submitting.submit(FULL)[0] == ["error"]
     assert submitting.told[-1].endswith("the limit may be 0 (`sacctmgr show assoc` and `show qos`)")
     assert submitting.submit(FULL) == (["error"], 1)  # of the next job at once
+    with pytest.raises(Unavailable):  # another job counts: it may pass
+        commands.expected_start([])
+    slurm.lists("5 COMPLETED None")
+    with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit") as caught:
+        commands.expected_start([])
+    assert not isinstance(caught.value, Unavailable)
 
 
 def test_a_job_at_its_limit_holds_back_none_of_another_partition(slurm: Slurm, submitting: Submitting) -> None:

@@ -188,7 +188,12 @@ def test_a_fetch_that_is_killed_leaves_no_wheelhouse(tmp_path: Path, tiny: Path)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
     assert not list((tmp_path / wheelhouse.FOLDER).glob("tiny-*"))
-    assert wheelhouse.damaged(fetched(mine, tmp_path, **offline(tiny))) == []
+    command["env"] |= offline(tiny)
+    both = [subprocess.Popen(**command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    printed = "".join(each.communicate(timeout=LONGEST_SECONDS)[0] for each in both)
+    assert (printed.count("Fetching the wheels"), printed.count("is up to date")) == (1, 1)  # one waits for the other
+    (place,) = (tmp_path / wheelhouse.FOLDER).glob("tiny-*")
+    assert wheelhouse.damaged(place) == []
     assert not list((tmp_path / wheelhouse.FOLDER).glob(".tiny-*"))
 
 

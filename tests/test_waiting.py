@@ -70,3 +70,25 @@ def test_an_outage_is_said_from_the_second_look_on(news: News, clock: Any, caplo
     news.answered()
     news.answered()
     assert said(caplog) == ["Slurm answers again"]
+
+
+def test_a_limit_is_said_ever_less_often_though_jobs_are_submitted(
+    news: News, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = []
+    for second in range(0, 300, 10):
+        clock.now += 10
+        news.full("cpu")
+        lines = said(caplog)
+        told += [second] * len(lines)
+        assert all("no further job of partition cpu" in line for line in lines)
+        news.submitted("cpu")
+    assert told == [10, 40, 90, 190]
+    news.away("cpu")
+    clock.now += 10
+    news.away("cpu")
+    news.submitted("cpu")
+    assert [line.partition(" for ")[0] for line in said(caplog)] == [
+        "Slurm has taken no job of partition cpu",
+        "Slurm takes jobs of partition cpu again",
+    ]

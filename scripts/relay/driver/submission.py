@@ -15,16 +15,12 @@ from relay.base.errors import UserError
 from relay.driver.waiting import News
 from relay.slurm import commands
 
-# QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit, AssocGrpSubmitJobsLimit, QOSMaxSubmitJobPerAccountLimit, …
-_LIMIT = re.compile("SubmitJob")
 _SHARED = re.compile("Grp|PerAccount")  # a limit that counts jobs of others, too
 # How long a limit is waited for while this user has no other job. Slurm counts a job for some seconds after its end.
 OWN_LIMIT_SECONDS = 60.0
 SHARED_LIMIT_SECONDS = 24 * 3600.0
 PAUSE_SECONDS = 5.0  # the first between two tries; each is twice as long
 LONGEST_PAUSE_SECONDS = 60.0
-AWAY = "its controller is busy or down (`scontrol ping`)"
-FULL = "you may have no more jobs in its queue (`sacctmgr show assoc` and `show qos`)"
 IN_VAIN = "You have no other job in Slurm's queue: the limit may be 0 (`sacctmgr show assoc` and `show qos`)"
 _CALL = "sbatch call:"  # of the plugin: what follows it are its words, not Slurm's
 
@@ -62,7 +58,7 @@ class Submission:
             return None
         words = shlex.split(call.partition(" --wrap=")[0])
         options = dict(pairwise(words))
-        while self._waits(AWAY):
+        while self._waits(self.news.away):
             with suppress(UserError):
                 ids = (job.id for job in commands.named(self.name) if job.comment == options["--comment"])
                 new = next((id for id in ids if id not in others), None)
@@ -72,18 +68,18 @@ class Submission:
     def given_up(self, message: str) -> str:
         """Why a job that Slurm does not have is not submitted any more; '', after a pause, where it is to be now."""
         said = message.partition(_CALL)[0]
-        if limit := _LIMIT.search(said):
+        if limit := commands.SUBMIT_LIMIT.search(said):
             seconds = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
             if self._alone() >= seconds:
                 return f"{said.strip()} {IN_VAIN}"
         elif commands.answer_lost(said):  # it was waited for an answer on that
             return message if self.wait(0) else ""
-        again = (limit or commands.not_taken(said)) and self._waits(FULL if limit else AWAY)
+        again = (limit or commands.not_taken(said)) and self._waits(self.news.full if limit else self.news.away)
         return "" if again else message
 
-    def _waits(self, why: str) -> bool:
+    def _waits(self, tell: Callable[[str], None]) -> bool:
         """Say why nothing is submitted, and wait; False where the driver ends meanwhile."""
-        self.news.unsubmitted(self.partition, why)
+        tell(self.partition)
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         return not self.wait(pause)
 

@@ -79,7 +79,8 @@ class News:
     clock: Callable[[], float] = time.monotonic
     _waiting: Reminder = field(default_factory=Reminder)
     _outage: Reminder = field(default_factory=lambda: Reminder(first=0.0))  # one look that fails is no outage
-    _unsubmitted: dict[str, Reminder] = field(default_factory=dict)  # by partitions
+    _away: dict[str, Reminder] = field(default_factory=dict)  # by partitions
+    _full: dict[str, Reminder] = field(default_factory=dict)
     _mentioned: set[str] = field(default_factory=set)
 
     def unanswered(self) -> None:
@@ -98,16 +99,22 @@ class News:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
-    def unsubmitted(self, partition: str, why: str) -> None:
-        """A job of this partition ('' for Slurm's default) could not be submitted yet."""
-        of = f" of partition {partition}" if partition else ""
-        reminder = self._unsubmitted.setdefault(partition, Reminder(first=0.0))
-        self._lasts(reminder, f"Slurm has taken no job{of} for {{}}: {why}. The driver tries again until it does")
+    def away(self, partition: str) -> None:
+        """Slurm's controller took no job of this partition ('' for Slurm's default)."""
+        reminder = self._away.setdefault(partition, Reminder(first=0.0))
+        why = "its controller is busy or down (`scontrol ping`). The driver tries again until it does"
+        self._lasts(reminder, f"Slurm has taken no job{_of(partition)} for {{}}: {why}")
+
+    def full(self, partition: str) -> None:
+        """A limit keeps back a job of this partition. As jobs end, others take their place: it is never over."""
+        reminder = self._full.setdefault(partition, Reminder(first=0.0))
+        why = "you may have no more in its queue (`sacctmgr show assoc` and `show qos`). The driver waits"
+        self._lasts(reminder, f"Slurm takes no further job{_of(partition)} now: {why}")
 
     def submitted(self, partition: str) -> None:
         """A job of this partition was submitted, or refused."""
-        if reminder := self._unsubmitted.get(partition):
-            self._over(reminder, f"Slurm takes jobs{f' of partition {partition}' if partition else ''} again")
+        if reminder := self._away.get(partition):
+            self._over(reminder, f"Slurm takes jobs{_of(partition)} again")
 
     def _lasts(self, reminder: Reminder, text: str) -> None:
         if (lasted := reminder.due(self.clock())) is not None:
@@ -137,6 +144,10 @@ class News:
             self.logger.info(f"Waiting for Slurm to start jobs, for {duration(round(lasted))} now: {counts}")
             for reason in sorted(self._mentioned):
                 self.logger.warning(_advice(reason, by_reason[reason]))
+
+
+def _of(partition: str) -> str:
+    return f" of partition {partition}" if partition else ""
 
 
 def _advice(reason: str, jobs: Sequence[QueuedJob]) -> str | None:

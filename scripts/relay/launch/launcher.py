@@ -117,8 +117,9 @@ def _launch_steps(specification: Path, job: Job, program: list[str], work: Path,
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None:
         raise UserError(f"{specification}: needs a Slurm job, but SLURM_JOB_ID is not set; submit it with the workflow")
-    allocation.check(job, commands.show_job(job_id))
-    environment = {**environment, **allocation.end_variables(job)}
+    shown = commands.show_job(job_id)
+    allocation.check(job, shown)
+    environment = {**environment, **allocation.end_variables(job, shown)}
     step = [sys.executable, "-m", "relay.launch.step"]
     if needs_preparation(job.environment):
         once = allocation.srun(job, 1, job.tasks_per_node * job.cpus_per_task)

@@ -45,7 +45,7 @@ def build(facts: Facts) -> Iterator[Finding]:
     for rank in facts.ranks if facts.run["device"] == "cpu" else ():
         if gpus := rank["driver"]["gpus"]:
             yield note(
-                f"{len(gpus)} GPUs are on {rank['node']}, device is cpu",
+                f"{gpus} GPUs are on {rank['node']}, device is cpu",
                 "set `device: cuda` to use them, or a partition without GPUs",
             )
 

@@ -39,7 +39,7 @@ def processes(facts: Facts) -> Iterator[Finding]:
 def cpus(facts: Facts) -> Iterator[Finding]:
     """Fewer CPUs than a process needs: all it asked for where the site confines it, else those of its threads."""
     least = facts.run["cpus_per_task"] if facts.confined else facts.run["threads"]
-    for rank in facts.telling("affinity"):
+    for rank in facts.ranks:
         allowed, binding = rank["affinity"], rank["environment"].get("OMP_PROC_BIND", "false")
         if len(allowed) >= least:
             continue
@@ -56,8 +56,6 @@ def cpus(facts: Facts) -> Iterator[Finding]:
 def shared_cpus(facts: Facts) -> Iterator[Finding]:
     """Processes of a node whose affinity masks overlap."""
     for node, ranks in facts.nodes.items():
-        if any(rank["affinity"] is None for rank in ranks):
-            continue
         for one, other in combinations(ranks, 2) if facts.confined else ():
             if both := sorted(set(one["affinity"]) & set(other["affinity"])):
                 yield stop(
@@ -77,8 +75,8 @@ def shared_cpus(facts: Facts) -> Iterator[Finding]:
 @check("OMP_PROC_BIND")
 def openmp_binding(facts: Facts) -> Iterator[Finding]:
     """What loading torch left of the affinity mask, where OpenMP binds threads."""
-    told = [rank for rank in facts.telling("bound_affinity") if rank["affinity"]]
-    bound = [rank for rank in told if 0 < len(rank["bound_affinity"]) < len(rank["affinity"])]
+    ranks = facts.telling("bound_affinity")
+    bound = [rank for rank in ranks if len(rank["bound_affinity"]) < len(rank["affinity"])]
     for one, other in combinations(bound, 2):
         if one["node"] == other["node"] and one["bound_affinity"] == other["bound_affinity"]:
             yield stop(

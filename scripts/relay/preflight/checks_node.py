@@ -206,16 +206,3 @@ def home_packages(facts: Facts) -> Iterator[Finding]:
                 f"torch comes from {folder}, not from the environment of {rank['python']}",
                 "set PYTHONNOUSERSITE=1, or remove the packages there",
             )
-
-
-@check("lock")
-def lock(facts: Facts) -> Iterator[Finding]:
-    """Another torch than the one that the stack's lock pins: supported, and recorded."""
-    pinned = facts.pinned.get("torch", ())
-    for rank in facts.telling("torch") if pinned else ():
-        version = rank["torch"]["version"]
-        if version.split("+")[0] not in pinned:
-            yield note(
-                f"torch is {version}, the lock of stack {facts.run['stack']} pins {listed(pinned)}",
-                "supported and recorded; the project's own tests ran with the lock's",
-            )

@@ -36,7 +36,7 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
         },
         "cuda": gpus() if wanted else None,
         "torchvision": torchvision() if torchvision_too else None,
-        "bound_affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "bound_affinity": sorted(os.sched_getaffinity(0)),
     }
 
 

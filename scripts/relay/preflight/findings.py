@@ -59,7 +59,6 @@ class Facts:
         self.ranks: Sequence[Mapping[str, Any]] = facts["ranks"]
         self.allreduce: Sequence[Mapping[str, Any]] = facts["allreduce"]
         self.complete: bool = facts["complete"]  # every rank has joined: only then can one be missing
-        self.pinned: Mapping[str, Sequence[str]] = facts.get("pinned", {})  # the lock's versions, by package
 
     @property
     def confined(self) -> bool:

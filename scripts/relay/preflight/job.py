@@ -41,7 +41,6 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     complete = facts is not None
     if facts is None:
         facts = gathered(run, job, [alone for rank in range(run.shape.world_size) if (alone := _alone(folder, rank))])
-    facts["pinned"] = (read_json(results / "environments" / f"{run.stack}.json") or {}).get("pinned", {})
     findings = check_all(facts) + _from_faults(folder, facts, run.shape.world_size)
     facts["findings"] = [asdict(finding) for finding in findings]
     for finding in findings:

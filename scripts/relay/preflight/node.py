@@ -21,7 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from relay.environments.built import has_header
 from relay.environments.node_folder import looked_at, noexec
+from relay.launch.gpus import count_gpus
 from relay.process import cpus, mps_daemon, system
 
 # Where compiled extensions go unless their variable says otherwise.
@@ -56,7 +58,7 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "infiniband": infiniband(Path("/sys/class/infiniband")),
         "slurm": system.slurm_variables(),
         "environment": system.recorded_variables(),
-        "affinity": sorted(cpus.granted()) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": sorted(cpus.granted()),
         "node_cpus": os.cpu_count(),
         "node_memory_mb": system.machine_memory_bytes() // 2**20,
         "folder": str(Path.cwd()),
@@ -65,13 +67,10 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "node_disk": node_disk(job),
         "caches": {name: cache(Path(environment.get(name, usual))) for name, usual in CACHES.items()},
         "home": located(Path("~")),
-        "libaio": {
-            "library": ctypes.util.find_library("aio"),
-            "header": any((Path(folder) / "libaio.h").is_file() for folder in include_folders()),
-        },
+        "libaio": {"library": ctypes.util.find_library("aio"), "header": has_header("libaio.h")},
         "mps": mps(),
         "compilers": {name: compiler(name) for name in COMPILERS},
-        "driver": driver(),
+        "driver": {"version": system.driver(), "gpus": count_gpus()},
     }
 
 
@@ -152,13 +151,6 @@ def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
     return disk | {"written_bytes_per_second": round(WRITTEN_BYTES / seconds) if first else None}
 
 
-def include_folders() -> list[str]:
-    """Where a C compiler looks for headers, as far as the environment tells."""
-    named = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
-    prefixes = [sys.prefix, os.environ.get("CONDA_PREFIX", ""), "/usr", "/usr/local"]
-    return [f for f in ":".join(named).split(":") if f] + [f"{prefix}/include" for prefix in prefixes if prefix]
-
-
 def mps() -> dict[str, Any]:
     """NVIDIA's MPS: whether its control program is there, and whether a daemon listens in the pipe directory."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
@@ -189,15 +181,3 @@ def compiling(variable: str) -> str | None:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     message = next((line for line in lines if "error" in line), lines[0] if lines else f"status {done.returncode}")
     return message[:300] if done.returncode else None
-
-
-def driver() -> dict[str, Any]:
-    """NVIDIA's driver as the kernel tells its version, and the GPUs that nvidia-smi lists; both may be missing."""
-    gpus: list[str] = []
-    if program := shutil.which("nvidia-smi"):
-        try:
-            done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60, check=False)
-            gpus = [line.strip() for line in done.stdout.splitlines() if line.startswith("GPU")]
-        except (OSError, subprocess.TimeoutExpired):  # a sick GPU can hang it: torch will tell
-            pass
-    return {"version": system.driver(), "gpus": gpus}

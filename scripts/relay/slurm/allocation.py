@@ -96,14 +96,14 @@ def _gpus(text: str) -> int | None:
     return int(last) if last.isdigit() else 1
 
 
-def end_variables(job: Job) -> dict[str, str]:
-    """SLURM_JOB_END_TIME, in Unix seconds, for the job's steps; empty where it is set. Slurm 22.05 does not set it."""
+def end_variables(job: Job, shown: Mapping[str, str]) -> dict[str, str]:
+    """SLURM_JOB_END_TIME, in Unix seconds, for the job's steps; empty where it is set. Slurm 22.05 does not set it.
+
+    `shown` is the output of `scontrol show job`.
+    """
     if END in os.environ:
         return {}
-    try:
-        end = commands.end_time(os.environ["SLURM_JOB_ID"])
-    except UserError:  # a busy controller: use the declared time from now on, which is a little too late
-        end = None
+    end = commands.waited(shown).get("ends")  # else the declared time from now on, which is a little too late
     return {END: str(int(end or time.time() + job.minutes * 60))}
 
 

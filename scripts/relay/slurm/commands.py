@@ -45,6 +45,8 @@ _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "ST
 _IDS_PER_CALL = 500  # well below the length of a command line
 # What `sbatch --test-only` answers, with a failure, where sbatch itself would queue the job.
 _NOT_NOW = re.compile("nodes are busy|node not available|not available now|not usable now", re.I)
+# What it and sbatch answer where one may submit no more: QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
+SUBMIT_LIMIT = re.compile("SubmitJob")
 # Its answer to a job that no node can take, and to one whose nodes are away. Only the first is refused.
 _NO_SUCH_NODE = "Requested node configuration is not available"
 _AWAY = re.compile("down|drain|fail|maint|reserved|reboot|unknown|inval")  # how the names of such states begin
@@ -82,20 +84,10 @@ def available() -> bool:
     return shutil.which("sbatch") is not None
 
 
-def end_time(job_id: str) -> float | None:
-    """The end of the job's time limit, in seconds since 1970; None for a pending job, and for one without a limit."""
-    text = _of_job(job_id, "%e")
-    return unix_seconds(text) if text else None
-
-
 def state(job_id: str) -> str | None:
     """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it."""
-    return _of_job(job_id, "%T")
-
-
-def _of_job(job_id: str, field: str) -> str | None:
     try:
-        printed = _call(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"]).stdout
+        printed = _call(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"]).stdout
     except UserError as error:
         if GONE.search(str(error)):
             return None
@@ -161,7 +153,8 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
     """When a job with these flags of `sbatch` would start if it were submitted now. Nothing is submitted.
 
     None where Slurm accepts the job and names no time. Raises UserError with Slurm's reason where it would refuse it,
-    and NoNode where it would queue it until nodes (of `partition`, if they are named) are back.
+    NoNode where it would queue it until nodes (of `partition`, if they are named) are back, and Unavailable where it
+    would take it once other jobs of this user's are over.
     """
     try:
         result = _call(["sbatch", "--test-only", *flags, "--wrap=true"])
@@ -173,6 +166,8 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
             raise UserError(f"{error}; allowed: {', '.join(partitions)}") from None
         if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
             raise NoNode(f"{error}; {away}") from None
+        if SUBMIT_LIMIT.search(str(error)) and any(not ended(job.state) for job in mine()):
+            raise Unavailable(str(error)) from None
         raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
     seconds = unix_seconds(match.group(1)) if match else None
