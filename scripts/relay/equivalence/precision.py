@@ -106,6 +106,8 @@ def _predicted(
         )
     figure = _relative(outputs, expected)
     limit = max(OUTPUT_LIMITS[data.computed_in], sum(lossy.values()))
+    if not figure <= limit:
+        limit = max(limit, OUTPUT_LIMITS[data.evaluated_in])
     if not figure <= limit:  # measured only where it matters: trainings that are as right
         halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, moved=True)
         rounding = most((_relative(halves, expected), _relative(moved, expected)))
