@@ -18,8 +18,9 @@ SAMPLES = 8  # of the batch that is looked at
 def computed_in(task: BoundTask, device: torch.device, *, evaluated: bool = False) -> str:
     """The precision whose rounding a training has: the task's, or the coarsest that its model or loss asks for.
 
-    With `evaluated`, that of an evaluation of what was trained: the coarsest of both. A forward pass that enters autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks
-    and samples of few bits round nothing that differs between trainings.
+    With `evaluated`, that of an evaluation of what was trained: the coarsest of both. A forward pass that enters
+    autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks and samples of few bits
+    round nothing that differs between trainings.
     """
     task, types = task.apart(), set[torch.dtype]()
     task.compiled = False  # compiled code shows no operations
