@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from relay.equivalence.course import Course, Observed
-from relay.equivalence.figures import difference, largest, leaves_of, most, scaled, scales, share, size
+from relay.equivalence.figures import difference, joined, largest, leaves_of, most, scaled, scales, share, size
 from relay.equivalence.journey import Held, Journey, fewer_bits, short, travel
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData, TrialTask
@@ -54,7 +54,8 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
         reporting = [objects for objects in observed if objects[0].replica.reports]
         reporting.sort(key=lambda objects: objects[0].replica.index)
         _resumed(verdict, data, journey, [figure for _, figure in lost_of_ranks], reporting)
-        outputs = batches.joined([first_seen.outputs[BEFORE] for first_seen, _ in reporting])
+        slices = [first_seen.outputs[BEFORE] for first_seen, _ in reporting]
+        outputs = joined(slices, expected, padded=data.padded)
         _predicted(verdict, data, task, expected, outputs)
     ranks.wait_for_files()
 

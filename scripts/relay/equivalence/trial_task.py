@@ -190,6 +190,11 @@ class TrialData:
         return samples.ready(read, torch.device("cpu"))
 
     @property
+    def padded(self) -> bool:
+        """Whether samples have other shapes, so that a slice may be padded less than the whole batch."""
+        return self.run.task.card.equal_shapes is False
+
+    @property
     def lowers(self) -> bool:
         """Whether the model or the loss asks for float32 in float64, as seen of the first samples."""
         return self._first_pass[0]

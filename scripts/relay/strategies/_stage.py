@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import fx, nn
@@ -14,17 +14,24 @@ from relay.strategies._boundary import Boundary
 from relay.strategies._recorder import Recorder
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.task.calls import copied
+from relay.task.calls import copied, in_mode
 
 
 class Plan:
     """How a model is cut: for batches of any shapes, in training and in evaluation.
 
-    Every rank makes the same one. The model's own modules are taken over by the stages.
+    Every rank makes the same one. The model's own modules are taken over by the stages. `modes` has the mode of each
+    module by its name, in training and in evaluation: a model's own `train` may keep a frozen part in evaluation mode.
     """
 
     def __init__(self, task: BoundTask, model: nn.Module, device: torch.device, batch: batches.Batch) -> None:
         self.task, self.model, self.device = task, model, device
+        self.modes = {
+            training: {
+                name: each.training for name, each in in_mode(model, training).named_modules(remove_duplicate=False)
+            }
+            for training in (False, True)
+        }
         self.recorder = Recorder(model, device, [name for name, _ in task.blocks(model)])
         self.owned: Set[str] = frozenset()
         self.calls = self._calls(batch, training=True)
@@ -138,7 +145,15 @@ class Stage(nn.Module):
         else:
             module = origin.get_submodule(last)
             owned = any(f"{name}.{each}" in self.relay_plan.owned for each, _ in named_tensors(module))
-            place.add_module(last, module if owned else copied(module).train(self.training))
+            place.add_module(last, module if owned else copied(module))
+            self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Turn each module to the mode that it has in the whole model."""
+        super().train(mode)
+        for name, module in self.named_modules():
+            module.training = self.relay_plan.modes[mode].get(name, mode)
+        return self
 
     def relay_placed(self, value: Any) -> Any:
         """A device of the record as the stage's own."""
