@@ -136,11 +136,12 @@ def test_strategies_are_skipped_whose_processes_have_less_than_a_step_reads(own:
 
 
 def test_gradients_within_a_forward_pass_are_not_for_shards(own: Path) -> None:
-    config = asked(DDP, {"strategy": "fsdp", "devices_per_node": 2}, task="my_task.py")
-    seen(config, differentiates=True)
+    divided = [{"strategy": name, "devices_per_node": 2} for name in ("fsdp", "tensor_parallel")]
+    config = asked(DDP, *divided, task="my_task.py")
+    seen(config, differentiates=True, matrices=1.0)
     assert [run.strategy.name for run in planned(config).runs] == ["ddp"]
-    (reason,) = reasons(config)
-    assert reason.endswith("takes gradients (torch.autograd.grad), which read them later; use ddp")
+    assert len(reasons(config)) == 2
+    assert all(each.endswith("cannot compute the gradients of those; use ddp") for each in reasons(config))
 
 
 def test_norms_that_compute_on_gpus_alone_are_not_for_cpus(own: Path) -> None:

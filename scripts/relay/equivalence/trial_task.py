@@ -203,16 +203,8 @@ class TrialData:
     def computed_in(self) -> str:
         """The precision whose rounding the run's own training has: the run's, or a lower one of the task's own."""
         precision = self.run.computation.precision
-        return precision if precision == "fp64" else computed_in(self._own_task, self.device)
-
-    @cached_property
-    def evaluated_in(self) -> str:
-        """The same of its predictions, for which a model may turn to a lower one."""
-        return computed_in(self._own_task, self.device, evaluated=True)
-
-    @property
-    def _own_task(self) -> TrialTask:
-        return self.task(Trial(name="own precision", precision=self.run.computation.precision, steps=1))
+        own = Trial(name="own precision", precision=precision, steps=1)
+        return precision if precision == "fp64" else computed_in(self.task(own), self.device)
 
     @property
     def clip_grad_norm(self) -> float | None:

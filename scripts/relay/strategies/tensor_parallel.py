@@ -15,7 +15,6 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils._pytree import tree_map_only
 
 from relay.base.errors import UserError
-from relay.spec.run import Setting
 from relay.strategies._clipping import local
 from relay.strategies._sharded import WholeNumbers, refuse_hooks
 from relay.strategies._tensor_plan import STYLES, plan_of
@@ -24,16 +23,6 @@ from relay.task.bound import BoundTask
 
 # The gate uses the same limit: it fails a strategy that claims to divide parameters that are nearly whole on each rank.
 LEAST_SHARE = 0.1
-
-
-def first_derivatives(setting: Setting, group: int, stages: int) -> str | None:
-    """The forward pass takes no gradients: torch does not differentiate the exchanges of DTensors a second time."""
-    if not setting.task.card.differentiates:
-        return None
-    return (
-        f"{setting.strategy.name} exchanges within layers, and the forward pass of {setting.task.name} takes gradients "
-        "(torch.autograd.grad), whose own gradients would be wrong there; use ddp"
-    )
 
 
 class TensorParallel(Strategy):
