@@ -20,18 +20,11 @@ from relay.task.calls import copied, in_mode
 class Plan:
     """How a model is cut: for batches of any shapes, in training and in evaluation.
 
-    Every rank makes the same one. The model's own modules are taken over by the stages. `modes` has the mode of each
-    module by its name, in training and in evaluation: a model's own `train` may keep a frozen part in evaluation mode.
+    Every rank makes the same one. The model's own modules are taken over by the stages.
     """
 
     def __init__(self, task: BoundTask, model: nn.Module, device: torch.device, batch: batches.Batch) -> None:
         self.task, self.model, self.device = task, model, device
-        self.modes = {
-            training: {
-                name: each.training for name, each in in_mode(model, training).named_modules(remove_duplicate=False)
-            }
-            for training in (False, True)
-        }
         self.recorder = Recorder(model, device, [name for name, _ in task.blocks(model)])
         self.owned: Set[str] = frozenset()
         self.calls = self._calls(batch, training=True)
@@ -149,10 +142,11 @@ class Stage(nn.Module):
             self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Turn each module to the mode that it has in the whole model."""
+        """Turn each module to its mode in the whole model, whose own `train` may keep a part in evaluation mode."""
         super().train(mode)
+        whole = dict(in_mode(self.relay_plan.model, mode).named_modules(remove_duplicate=False))
         for name, module in self.named_modules():
-            module.training = self.relay_plan.modes[mode].get(name, mode)
+            module.training = whole.get(name, self).training
         return self
 
     def relay_placed(self, value: Any) -> Any:
