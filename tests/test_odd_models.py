@@ -130,6 +130,35 @@ PADDED = """
     def loss(self, outputs, batch):
         return F.cross_entropy(outputs, batch[1])
 """
+# The same, of which each word has a class.
+BY_WORD = (
+    PADDED.replace("self.out((torch.tanh(self.up(self.words(texts))) * read).sum(1) / read.sum(1))",
+             "self.out(torch.tanh(self.up(self.words(texts))) * read)")
+    .replace("F.cross_entropy(outputs, batch[1])",
+             "F.cross_entropy(outputs[:, :4].transpose(1, 2), batch[1][:, None].expand(-1, 4))")
+)  # fmt: skip
+# A backbone that stays in evaluation mode; its `train` returns nothing.
+FROZEN = (
+    IMAGES
+    + """
+    def model(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                layers = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.ReLU()
+                self.backbone = nn.Sequential(*layers).requires_grad_(False)
+                self.head = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+
+            def train(self, mode=True):
+                super().train(mode)
+                self.backbone.eval()
+
+            def forward(self, images):
+                return self.head(self.backbone(images))
+
+        return Net()
+"""
+)
 # The product clips, at a norm that the first steps would not reach by themselves.
 CLIPPED = (
     IMAGES
@@ -161,6 +190,8 @@ BY_PROCESS = (
         pytest.param(ODD, "ddp", {}, id="spectral norm, constants, a backbone, an optimiser that clips"),
         pytest.param(CLIPPED, "fsdp", {}, id="clipped, fsdp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
+        pytest.param(BY_WORD, "ddp", {"equal_shapes": False}, id="outputs padded to the longest of their slice"),
+        pytest.param(FROZEN, "pipeline", {}, id="a frozen backbone with BatchNorm, in a pipeline"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
     ],
 )

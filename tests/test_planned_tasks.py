@@ -126,11 +126,12 @@ def test_strategies_are_skipped_whose_processes_have_less_than_a_step_reads(own:
 
 
 def test_gradients_within_a_forward_pass_are_not_for_shards(own: Path) -> None:
-    seen(differentiates=True)
-    found = planned(DDP, {"strategy": "fsdp", "devices_per_node": 2})
-    assert [run.strategy.name for run in found.runs] == ["ddp"]
-    (reason,) = reasons(found)
-    assert reason.endswith("takes gradients (torch.autograd.grad), which read them later; use ddp")
+    seen(differentiates=True, matrices=1.0)
+    divided = [{"strategy": name, "devices_per_node": 2} for name in ("fsdp", "tensor_parallel")]
+    plan = planned(DDP, *divided)
+    assert [run.strategy.name for run in plan.runs] == ["ddp"]
+    assert len(reasons(plan)) == 2
+    assert all(each.endswith("cannot compute the gradients of those; use ddp") for each in reasons(plan))
 
 
 def test_norms_that_compute_on_gpus_alone_are_not_for_cpus(own: Path) -> None:

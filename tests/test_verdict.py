@@ -126,6 +126,11 @@ def test_who_cannot_run_a_training_is_told_what_helps_and_no_pages_of_shapes(sai
     assert told.startswith(f"it cannot run this training: {error[:60]}")
     assert helps in told
     assert len(told) < 750
+    of_a_stage = "RuntimeError: Failed to run stage backward"
+    wrapped = Fault(
+        error=of_a_stage, rank=0, kind="RuntimeError", mistake=False, time=0.0, text=f"{of_a_stage}; {error}"
+    )
+    assert helps in cannot_run(wrapped, "")
 
 
 # What the gate shows at the runs' own batch sizes, and which run its verdict is about.

@@ -18,7 +18,7 @@ from relay.strategies._tensor_plan import Unseen, plan_of
 from relay.task import batches
 from relay.task.batches import OUTPUTS, Along, Batch
 from relay.task.bound import BoundTask
-from relay.task.calls import copied
+from relay.task.calls import copied, in_mode
 from relay.task.places import calling
 
 
@@ -51,7 +51,7 @@ def _along(task: Computable, *, training: bool) -> Along:
     samples = batches.count(task.batch)
     longer = batches.taken(task.batch, torch.arange(samples + 1) % samples)
     try:
-        model = copied(task.model).train(training)  # a state that it keeps fits the first batch alone
+        model = in_mode(copied(task.model), training)  # a state that it keeps fits the first batch alone
         with drawn_from(0), torch.set_grad_enabled(training):
             placed = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
         one, other = map(dict, placed)

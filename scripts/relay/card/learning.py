@@ -25,6 +25,7 @@ from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
+from relay.task.calls import in_mode
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.load import in_one_line
@@ -106,7 +107,7 @@ def _evaluated(task: Computable, draft: Draft) -> tuple[str, ...]:
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     with drawn_from(0):
         with calling(kind, "model"):
-            outputs = bound.outputs(task.model.eval(), batch)
+            outputs = bound.outputs(in_mode(task.model, training=False), batch)
         with calling(kind, "loss"):
             loss = float(bound.loss(outputs, batch))
         with calling(kind, "metrics"):
@@ -201,7 +202,7 @@ def _mean_difference(task: Computable, draft: Draft) -> float | None:
         bound = task.bound
         exact = BoundTask(bound.spec, bound.seed, precision, 1, 1, folder=bound.folder)
         exact._accepted, exact.__dict__["own"] = bound._accepted, bound.own  # which may keep something of its model
-        model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
+        model, batch = in_mode(batches.model_of_type(task.again, dtype), training=True), batches.cast(task.batch, dtype)
         try:
             return _difference(task, exact, model, batch, draft)
         except Dependent as error:

@@ -23,7 +23,7 @@ from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.calls import emptied, names_of
+from relay.task.calls import emptied, in_mode, names_of
 from relay.task.load import in_one_line
 from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread
@@ -116,7 +116,7 @@ def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, draft: Draft) -> CardObserver | None:
     """What a pass on the meta device calls; None where it cannot be computed without values."""
-    watch = CardObserver(model.train())
+    watch = CardObserver(in_mode(model, training=True))
     try:
         with watch.watching(), emptied():
             bound.outputs(model, batches.moved(batch, META))
@@ -176,14 +176,16 @@ def computed(task: Computable, draft: Draft) -> Any:
     with drawn_from(DRAWING_SEED), calling(type(bound.own), "model", f"a batch of {batches.count(batch)} samples"):
         _start_gpu(draft.device)
         before = _elsewhere()
-        watch = CardObserver(task.model.train())
+        watch = CardObserver(in_mode(task.model, training=True))
         with watch.watching():
             outputs = bound.outputs(task.model, batch)
         _see_changed(task, draft)
         moved = tuple(name for name, state in _elsewhere().items() if state != before[name])
         start_drawing(DRAWING_SEED)
         _start_gpu(draft.device)
-        with CardObserver(task.again.train()).watching():  # as before: modes change in which order is drawn
+        with CardObserver(
+            in_mode(task.again, training=True)
+        ).watching():  # as before: modes change in which order is drawn
             again = bound.outputs(task.again, batch)
     watched(watch, batches.count(batch), draft, flops="forward_flops" not in draft.card)
     pairs = [each for each in zip(tree_leaves(outputs), tree_leaves(again), strict=False) if _are_tensors(each)]

@@ -19,6 +19,7 @@ from relay.card.model import Computable
 from relay.process.generators import drawn_from
 from relay.spec.labels import several
 from relay.strategies._checkpoints import added
+from relay.task import batches
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
 from relay.task.user import Task
@@ -91,6 +92,7 @@ def step(task: Computable) -> None:
     Raises UserError where it fails, as one does that computes several losses, and where it changes the learning rate.
     """
     bound, kind = task.bound, type(task.bound.own)
+    batches.model_of_type(task.again, bound.dtype)  # the user's object may keep it; a look has made it float64
     optimizer = bound.optimizer(task.model.parameters())
     before = [{name: group.get(name) for name in STAYING} for group in optimizer.param_groups]
     quiet = warnings.catch_warnings(action="ignore")  # they were told

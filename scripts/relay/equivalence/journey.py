@@ -109,16 +109,12 @@ def lowered(strategy: Strategy) -> list[str]:
     }
     expected, lines = strategy.task.dtype, []
     for kind, tensors in held.items():
-        wrong = [(name, tensor.dtype) for name, tensor in tensors if fewer_bits(tensor.dtype, expected)]
+        # Also of integers, as which states are quantised.
+        wrong = [(name, tensor.dtype) for name, tensor in tensors if tensor.dtype.itemsize < expected.itemsize]
         if wrong:
             name, dtype = wrong[0]
             lines.append(f"{kind}: {name} is {short(dtype)}, not {short(expected)} ({len(wrong)} of {len(tensors)})")
     return lines
-
-
-def fewer_bits(dtype: torch.dtype, expected: torch.dtype) -> bool:
-    """Whether a type has fewer bits than expected, also one of integers: those are how states are quantised."""
-    return dtype.itemsize < expected.itemsize
 
 
 def short(dtype: torch.dtype) -> str:

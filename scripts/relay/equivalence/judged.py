@@ -17,7 +17,7 @@ import torch
 
 from relay.equivalence.course import Course, EndedEarlyError, Observed, cloned
 from relay.equivalence.division import computed, divided
-from relay.equivalence.figures import apart, difference, distance, largest, scaled, share
+from relay.equivalence.figures import apart, difference, distance, joined, largest, scaled, share
 from relay.equivalence.plain import Plain, State, Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial
@@ -27,7 +27,6 @@ from relay.process.devices import is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
-from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 
@@ -59,7 +58,7 @@ def judge(
     if observed:
         _compare(verdict, trial, observed, whole, reference)
         if trial.name == "algorithm":
-            _evaluated(verdict, observed, reference)
+            _evaluated(verdict, observed, reference, padded=data.padded)
             divided(verdict, trial, observed, data, reference["footprint"])
     if observed and per_sample:
         total, forward = (each * data.run.batch.global_batch_size for each in per_sample)
@@ -130,11 +129,12 @@ def _compare(
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
-def _evaluated(verdict: Verdict, observed: Sequence[Observed], reference: dict[str, Any]) -> None:
+def _evaluated(verdict: Verdict, observed: Sequence[Observed], reference: dict[str, Any], *, padded: bool) -> None:
     """Compare what the trained model predicts for the first batch."""
     verdict.tell(problem for seen in observed for problem in seen.problems)
     of_replicas = sorted((seen for seen in observed if seen.replica.reports), key=lambda seen: seen.replica.index)
-    outputs = batches.joined([out for seen in of_replicas for out in seen.outputs.values()])
+    slices = [out for seen in of_replicas for out in seen.outputs.values()]
+    outputs = joined(slices, reference["outputs"], padded=padded)
     what = "largest difference of the trained model's outputs, in float64"
     # Parameters may be a hundred times as far from the reference's as rounding moves them. So may the outputs.
     limit = max(EXACT, OUTPUTS_MARGIN * reference["outputs_rounding"])

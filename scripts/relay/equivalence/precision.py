@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from relay.equivalence.course import Course, Observed
-from relay.equivalence.figures import difference, largest, leaves_of, most, scaled, scales, share, size
-from relay.equivalence.journey import Held, Journey, fewer_bits, short, travel
+from relay.equivalence.figures import difference, joined, largest, leaves_of, most, scaled, scales, share, size
+from relay.equivalence.journey import Held, Journey, short, travel
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import AS_TRAINED, BEFORE, EXACT, LOSS_LIMITS, PREDICTED, SLOWDOWNS
@@ -22,6 +22,7 @@ from relay.equivalence.verdict import Part, Verdict
 from relay.process.ranks import Ranks
 from relay.spec.setting import TF32
 from relay.task import batches
+from relay.task.lowered import computed_in
 
 # How far predictions may be from the reference's after so few steps, relative to the largest output: both round, each
 # in its own order. A float32 network that is evaluated in bfloat16 misses by 1e-3 or more.
@@ -54,7 +55,8 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
         reporting = [objects for objects in observed if objects[0].replica.reports]
         reporting.sort(key=lambda objects: objects[0].replica.index)
         _resumed(verdict, data, journey, [figure for _, figure in lost_of_ranks], reporting)
-        outputs = batches.joined([first_seen.outputs[BEFORE] for first_seen, _ in reporting])
+        slices = [first_seen.outputs[BEFORE] for first_seen, _ in reporting]
+        outputs = joined(slices, expected, padded=data.padded)
         _predicted(verdict, data, task, expected, outputs)
     ranks.wait_for_files()
 
@@ -99,13 +101,17 @@ def _predicted(
 ) -> None:
     """Compare a prediction with the plain training's, in the same precision."""
     precision, lossy = data.run.computation.precision, data.run.strategy.lossy
-    lower = [(mine, its) for mine, its in zip(outputs, expected, strict=False) if fewer_bits(mine.dtype, its.dtype)]
+    lower = [
+        (mine, its) for mine, its in zip(outputs, expected, strict=False) if mine.dtype.itemsize < its.dtype.itemsize
+    ]
     for mine, its in lower[:1]:
         verdict.problems.append(
             f"low precision: in {precision} it predicts in {short(mine.dtype)}; expected is {short(its.dtype)}"
         )
     figure = _relative(outputs, expected)
     limit = max(OUTPUT_LIMITS[data.computed_in], sum(lossy.values()))
+    if not figure <= limit:  # a model may turn to fewer bits for predictions alone
+        limit = max(limit, OUTPUT_LIMITS[computed_in(task, data.device, evaluated=True)])
     if not figure <= limit:  # measured only where it matters: trainings that are as right
         halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, moved=True)
         rounding = most((_relative(halves, expected), _relative(moved, expected)))

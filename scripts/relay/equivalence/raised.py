@@ -61,7 +61,8 @@ def cannot_run(fault: Fault, task: str) -> str:
         place = f" {last[0]['file'] if own else Path(last[0]['file']).name}:{last[0]['line']}"
         place += f" ({last[0]['code']})" if last[0]["code"] and not last[0]["code"].startswith("raise ") else ""
         place += ":"
-    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, fault.error)), "")
+    causes = fault.text or fault.error  # torch's pipelines raise an error of their own, with shapes
+    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, causes)), "")
     said = fault.error if len(fault.error) <= MOST_LETTERS else f"{fault.error[:MOST_LETTERS].rstrip()} …"
     return f"{CANNOT_RUN}:{place} {said}{helps}"
 

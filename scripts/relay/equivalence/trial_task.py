@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
+from relay.equivalence.figures import norm
 from relay.equivalence.trials import Trial
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from
@@ -139,7 +140,7 @@ class TrialData:
     def of(self, run: Training) -> TrialData:
         """The same data in another run's batches."""
         other = copy(self)
-        for name in ("first", "lowers", "clip_grad_norm"):
+        for name in ("first", "_first_pass"):
             other.__dict__.pop(name, None)
         other.run = run
         return other
@@ -188,14 +189,15 @@ class TrialData:
         read = samples.read(which._replace(positions=which.positions[:MEASURED_SAMPLES]))
         return samples.ready(read, torch.device("cpu"))
 
-    @cached_property
-    @torch.no_grad()
+    @property
+    def padded(self) -> bool:
+        """Whether samples have other shapes, so that a slice may be padded less than the whole batch."""
+        return self.run.task.card.equal_shapes is False
+
+    @property
     def lowers(self) -> bool:
         """Whether the model or the loss asks for float32 in float64, as seen of the first samples."""
-        model = batches.model_of_type(self._small.built(), torch.float64)
-        with drawn_from(0), InFloat64() as mode:
-            self._small.loss(self._small.outputs(model, self.first), self.first)
-        return mode.seen
+        return self._first_pass[0]
 
     @cached_property
     def computed_in(self) -> str:
@@ -204,16 +206,21 @@ class TrialData:
         own = Trial(name="own precision", precision=precision, steps=1)
         return precision if precision == "fp64" else computed_in(self.task(own), self.device)
 
-    @cached_property
+    @property
     def clip_grad_norm(self) -> float | None:
         """That of the task, or less: a quarter of the first samples' norm, so that the gate sees clipping at work."""
-        if (most := self._small.own.clip_grad_norm) is None:
-            return None
-        model = batches.model_of_type(self._small.built(), torch.float64)
-        with drawn_from(0), InFloat64():
-            self._small.loss(self._small.outputs(model, self.first), self.first).backward()
-        norms = [each.grad.norm() for each in model.parameters() if each.grad is not None]
-        return min(most, torch.stack(norms).norm().item() / 4)
+        most = self._small.own.clip_grad_norm
+        return None if most is None else min(most, self._first_pass[1] / 4)
+
+    @cached_property
+    def _first_pass(self) -> tuple[bool, float]:
+        """Of the first samples: whether something asks for float32; and the gradients' norm, where the task clips."""
+        model, clips = batches.model_of_type(self._small.built(), torch.float64), self._small.own.clip_grad_norm
+        with drawn_from(0), InFloat64() as mode, torch.set_grad_enabled(clips is not None):
+            loss = self._small.loss(self._small.outputs(model, self.first), self.first)
+            if clips is not None:
+                loss.backward()
+        return mode.seen, norm(each.grad for each in model.parameters() if each.grad is not None)
 
     @cached_property
     def _small(self) -> BoundTask:

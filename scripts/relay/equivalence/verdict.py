@@ -57,6 +57,10 @@ class Limited:
         """Whether the figure is at most the limit. No number never passes."""
         return self.figure <= self.limit
 
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to verdict.json."""
+        return {**vars(self), "passed": self.passed}
+
 
 @dataclass(frozen=True)
 class Part(Limited):
@@ -81,7 +85,7 @@ class Part(Limited):
 
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json."""
-        return {**asdict(self), "name": self.name, "passed": self.passed}
+        return {**super().as_dict(), "name": self.name}
 
 
 @dataclass

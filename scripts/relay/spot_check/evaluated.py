@@ -16,6 +16,7 @@ from relay.spot_check.loop import Loop
 from relay.spot_check.stretch import Figure, unlike
 from relay.strategies.base import Replica
 from relay.task.data import Mapped
+from relay.task.lowered import computed_in
 from relay.training import evaluation
 from relay.training.summary import counted_of
 
@@ -43,7 +44,8 @@ def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Fi
     ways = [own_of]
     if any(unlike(own_of[0], own) for own in own_of):
         ways.append(own_of[:1] * len(own_of))
-    limit = max(METRIC_LIMITS[loop.evaluated_in], 2 / len(feeder.split))
+    rounded = computed_in(loop.task, loop.ranks.device, evaluated=True)  # a model may turn to fewer bits for it
+    limit = max(METRIC_LIMITS[rounded], 2 / len(feeder.split))
     (its_loss, its_metrics), tried = recorded, []
     for statistics in ways:
         plain, size = replace(whole, statistics=statistics), loop.run.batch.global_batch_size
@@ -54,7 +56,7 @@ def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Fi
             replica.predict = partial(plain.predict, replica=each)
             totals.append(evaluation.Evaluation(feeder, replica, size).totals())
         loss, metrics = evaluation.averaged(loop.task, totals)
-        figures_of_way = [Figure("test loss", _off(its_loss, loss), TEST_LOSS_LIMITS[loop.evaluated_in], 0.0)]
+        figures_of_way = [Figure("test loss", _off(its_loss, loss), TEST_LOSS_LIMITS[rounded], 0.0)]
         for name in its_metrics.keys() & metrics.keys():
             figures_of_way.append(Figure(f"test {name}", _off(its_metrics[name], metrics[name]), limit, 0.0))
         tried.append(figures_of_way)

@@ -140,11 +140,6 @@ class Loop:
         """The precision whose rounding the run has: its own, or a lower one to which the task's code turns."""
         return computed_in(self.task, self.ranks.device)
 
-    @cached_property
-    def evaluated_in(self) -> str:
-        """The same of its evaluations, for which a model may turn to a lower one."""
-        return computed_in(self.task, self.ranks.device, evaluated=True)
-
     def state(self, step: int) -> Path:
         """The folder of the state after a step."""
         return self.states / f"step-{step}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -55,10 +55,6 @@ class Figure(Limited):
         differ, at = "differ" if self.name in PLURAL else "differs", f"; most in {self.where}" if self.where else ""
         allowed = f"{self.figure:.1e}, allowed is {self.limit:.0e}{at}"
         return f"{self.name} {differ} from one plain process's by {allowed}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it is written to verdict.json."""
-        return {**asdict(self), "passed": self.passed}
 
 
 @dataclass

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from relay.process.devices import generators_kept
 from relay.strategies._record import Like, Record, Untraceable, Whole, held_by
 from relay.strategies._trace import Tracer
-from relay.task.calls import copied, emptied
+from relay.task.calls import copied, emptied, in_mode
 
 # Modules of torch's that others are put into: their insides are recorded.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
@@ -58,7 +58,7 @@ class Recorder:
     def _record(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], training: bool, autocast: torch.dtype | None
     ) -> Record:
-        model = copied(self.model, {id(tensor): tensor for tensor in held_by(self.model)}).train(training)
+        model = in_mode(copied(self.model, {id(tensor): tensor for tensor in held_by(self.model)}), training)
         precision = torch.autocast(self.device.type, autocast) if autocast else nullcontext()
         stale: dict[int, bool] = {}
         tracers = []

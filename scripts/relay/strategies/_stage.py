@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import fx, nn
@@ -14,7 +14,7 @@ from relay.strategies._boundary import Boundary
 from relay.strategies._recorder import Recorder
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.task.calls import copied
+from relay.task.calls import copied, in_mode
 
 
 class Plan:
@@ -138,7 +138,16 @@ class Stage(nn.Module):
         else:
             module = origin.get_submodule(last)
             owned = any(f"{name}.{each}" in self.relay_plan.owned for each, _ in named_tensors(module))
-            place.add_module(last, module if owned else copied(module).train(self.training))
+            place.add_module(last, module if owned else copied(module))
+            self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Turn each module to its mode in the whole model, whose own `train` may keep a part in evaluation mode."""
+        super().train(mode)
+        whole = dict(in_mode(self.relay_plan.model, mode).named_modules(remove_duplicate=False))
+        for name, module in self.named_modules():
+            module.training = whole.get(name, self).training
+        return self
 
     def relay_placed(self, value: Any) -> Any:
         """A device of the record as the stage's own."""

@@ -218,7 +218,7 @@ class Strategy(Checkpoints):
 
 def footprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state in this process: of a sharded tensor only the shard counts."""
-    parameters = list(model.parameters())
+    parameters: list[torch.Tensor] = list(model.parameters())
     tensors = {
         "parameters": parameters,
         "gradients": [parameter.grad for parameter in parameters if parameter.grad is not None],

@@ -36,7 +36,7 @@ class TensorParallel(Strategy):
         least_devices=2,
         divides=("parameters", "gradients", "optimizer"),
         group="all",
-        needs=("heads", "matrices"),
+        needs=("heads", "matrices", "first_derivatives"),
         cross_entropy_only={"loss_parallel": (True,)},
         options={"loss_parallel": False},
     )

@@ -45,6 +45,12 @@ def copied(module: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Mo
     return deepcopy(module, computed | dict(instead or {}))
 
 
+def in_mode(model: nn.Module, training: bool) -> nn.Module:
+    """The model, in training or in evaluation mode. A `train` of the user's own may return nothing."""
+    model.train(training)
+    return model
+
+
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:
     empty = torch.empty_like(tensor, device="meta", requires_grad=False)
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
@@ -81,7 +87,7 @@ class PassObserver(FunctionMode):
         for place in (_on_meta, _as_it_is):
             try:
                 copy, (given, named) = place(model, (tuple(arguments), dict(keywords)))
-                watch = cls(copy.train())
+                watch = cls(in_mode(copy, training=True))
                 with torch.random.fork_rng(devices=[]), torch.no_grad(), watch.watching():
                     outputs = copy(*given, **named)
             except Exception:  # whatever a user's model raises: it wants values, or a GPU

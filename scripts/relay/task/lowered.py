@@ -9,7 +9,7 @@ import torch
 from relay.process.generators import drawn_from
 from relay.task import batches
 from relay.task.bound import AUTOCAST, BoundTask
-from relay.task.calls import tensors_in
+from relay.task.calls import in_mode, tensors_in
 from relay.task.modes import Operations, flops
 
 SAMPLES = 8  # of the batch that is looked at
@@ -18,8 +18,9 @@ SAMPLES = 8  # of the batch that is looked at
 def computed_in(task: BoundTask, device: torch.device, *, evaluated: bool = False) -> str:
     """The precision whose rounding a training has: the task's, or the coarsest that its model or loss asks for.
 
-    With `evaluated`, that of an evaluation of what was trained: the coarsest of both. A forward pass that enters autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks
-    and samples of few bits round nothing that differs between trainings.
+    With `evaluated`, that of an evaluation of what was trained: the coarsest of both. A forward pass that enters
+    autocast by itself rounds as a run in bf16 does, whatever the run's precision is. Masks and samples of few bits
+    round nothing that differs between trainings.
     """
     task, types = task.apart(), set[torch.dtype]()
     task.compiled = False  # compiled code shows no operations
@@ -34,7 +35,7 @@ def computed_in(task: BoundTask, device: torch.device, *, evaluated: bool = Fals
             model, batch = task.model().to(device), batches.moved(task.example(SAMPLES), device)
             with task.computing(), Operations(note):
                 for training in (True, False) if evaluated else (True,):
-                    task.loss(task.outputs(model.train(training), batch), batch)
+                    task.loss(task.outputs(in_mode(model, training), batch), batch)
     except Exception:  # whatever a model or a loss raises for few samples
         return task.precision
     return next((name for name, low in AUTOCAST.items() if low in types), task.precision)

@@ -69,14 +69,12 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
     stilled, draws, norms = Stilled(), Draws(), FrozenNorms()
     stilled.notes += [DROPOUT_OFF] if _without_dropout(model) else []
     frozen = [_frozen(norm) for norm in model.modules() if isinstance(norm, (_BatchNorm, _InstanceNorm))]
-    norms.measures = True
-    for norm in frozen:
+    for norm in (norms, *frozen):
         norm.measures = True
     with torch.no_grad(), draws.fixed(), norms:
         compute(model)
-    for norm in frozen:
+    for norm in (norms, *frozen):
         norm.measures = False
-    norms.measures = False
     with torch.no_grad(), draws.fixed(), norms:
         stilled.buffers = _changed(model, compute)
         for module in {name.rpartition(".")[0] for name in stilled.buffers}:
