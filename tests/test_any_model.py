@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from own_tasks import spec
-=======
 from relay.card.look import Data, look
->>>>>>> proof
 from relay.equivalence.trial_task import KEPT, TrialData
 from trial_runs import CPU, gate_of, judged
 
