@@ -130,7 +130,7 @@ def test_a_look_takes_a_loss_that_calls_the_model_again(tmp_path: Path) -> None:
     file = tmp_path / "again.py"
     file.write_text(HEAD + CALLED_AGAIN)
     card = look("again", str(file), {}, Data(datasets=tmp_path)).task.card
-    assert (card.mean_difference, card.unrepeatable) == (0.0, "")
+    assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", True)
 
 
 def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:

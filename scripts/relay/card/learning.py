@@ -52,6 +52,7 @@ def _see(task: Computable, draft: Draft) -> None:
     outputs = computed(task, draft)
     with calling(kind, "loss"), LossCalls() as calls, drawn_from(0):
         loss = bound.loss(outputs, batch)
+    draft.card["differentiates"] |= calls.differentiates
     draft.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
         why = bound.split("train").not_finite(batch, task.samples)

@@ -90,16 +90,20 @@ class CardObserver(calls.PassObserver):
 
 
 class LossCalls(FunctionMode):
-    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not."""
+    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not.
+
+    `differentiates`: it takes gradients that have gradients themselves, as a penalty on them does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.broadcast = 0
+        self.broadcast, self.differentiates = 0, False
         self.entropies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a function, whose arguments are looked at."""
         result = func(*args, **kwargs)
+        self.differentiates |= func is torch.autograd.grad and bool(kwargs.get("create_graph"))
         shapes = [tuple(each.shape) for each in calls.tensors_in((args, dict(kwargs)))]
         joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
         if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]

@@ -64,13 +64,13 @@ def whole_tensors(setting: Setting, group: int, stages: int) -> str | None:
 
 
 def first_derivatives(setting: Setting, group: int, stages: int) -> str | None:
-    """The forward pass takes no gradients: FSDP has let go of a module's parameters when they are read for those, and
-    torch does not differentiate what tensor parallelism exchanges a second time."""
+    """Neither the forward pass nor the loss takes gradients: FSDP has let go of a module's parameters when they are
+    read for those, and torch does not differentiate what tensor parallelism exchanges a second time."""
     if not setting.task.card.differentiates:
         return None
     return (
-        f"the forward pass of {setting.task.name} takes gradients (torch.autograd.grad), and {setting.strategy.name} "
-        "cannot compute the gradients of those; use ddp"
+        f"the model or the loss of {setting.task.name} takes gradients (torch.autograd.grad), and "
+        f"{setting.strategy.name} cannot compute the gradients of those; use ddp"
     )
 
 
