@@ -15,6 +15,7 @@ from relay.comparison import answer_files, words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
+from relay.comparison.scaling import scaling_rows
 from relay.comparison.warnings import Warned, warnings
 from results_tree import REFUSED, Tree, told
 
@@ -128,6 +129,48 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
         tree.rules = {limit: 2 / 3600}
         found = tree.answer()
         assert (best(found), found.left_out[0].category) == (large[0].removesuffix("-r0"), "beyond a limit")
+
+
+def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means(tree: Tree) -> None:
+    """A setting that is added on a slow day is compared with that day's repeats, by table, answer and files alike."""
+    days = ["2026-01-02T03:04:05+00:00"] * 3 + ["2026-01-09T03:04:05+00:00"] * 3
+    old = tree.setting("cpu", [100.0, 101.0, 99.0, 50.0, 50.5, 49.5], name="old")
+    new = tree.setting("cpu", [60.0, 60.6, 59.4], name="new", threads=2)
+    tree.record(old, started_at=days)
+    tree.record(new, started_at=days[3:])
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("new", "winner")
+    (other,) = found.others
+    assert found.fastest is found.cheapest is found.best
+    assert other.ratio.value == pytest.approx(50 / 60)
+    in_files = answer_files.as_json(found, None)["others"][0]
+    assert found.best
+    assert in_files["training_hours"] == pytest.approx(found.best.training_hours * 60 / 50)
+    assert in_files["cost"] == pytest.approx(found.best.spent * 60 / 50)
+    assert "The cheapest is" not in told(found)
+    row = {row["setting"]: row for row in tree.rows()}
+    assert (row["new"]["standing"], row["old"]["standing"]) == ("fastest", "slower")
+    assert row["old"]["relative_speed"] == pytest.approx(50 / 60)
+    assert "the mean speeds of all repeats give 1.18" in row["old"]["warning"]
+    assert row["new"]["warning"] is None
+
+
+def test_efficiency_is_that_of_the_pairs_too(tree: Tree) -> None:
+    tree.setting("ddp", [100.0, None, 100.0], name="one", launcher="torchrun")
+    tree.setting("ddp", [150.0, 300.0, 150.0], name="two", devices_per_node=2)
+    (row,) = [row for row in tree.rows() if row["setting"] == "two"]
+    assert row["scaling_efficiency"] == pytest.approx(0.75)
+    assert [each["speed_up"] for each in scaling_rows(tree.rows())] == pytest.approx([1.0, 1.5])
+
+
+def test_two_repeats_that_are_alike_make_nothing_certain(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0], name="one")
+    tree.setting("cpu", [500.0, 501.0], name="other", loader="dataloader")
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("one", "likely")
+    assert "have two repeats only, which may be alike by chance. Set `repeats` to 3 or more." in (
+        words.told("certainty", found)
+    )
 
 
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:

@@ -106,7 +106,7 @@ def test_not_proven_stands_beside_the_setting_wherever_it_is_shown(
     printed = " ".join(shown(tree, capsys, monkeypatch).split())
     assert "cpu (1 proc, 1 thread, resident) is recommended" in printed
     assert "gate: not proven: was measured, but cannot be proven" in printed
-    assert "relative speed: of the steps alone" in printed  # the answer tells of whole trainings
+    assert "relative: speed of the steps alone" in printed  # the answer tells of whole trainings
     assert "✓" not in printed
     files = [(tree.root / name).read_text() for name in ("recommendation.sbatch", "comparison.md", "comparison.csv")]
     for text in (printed, tree.html, *files):

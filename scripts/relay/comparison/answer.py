@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from relay.comparison.candidates import Candidate, Rules, gpus
-from relay.comparison.choice import Compared, LeftOut, chosen, least_speed_up
+from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_speed_up, speed_up
 from relay.comparison.request import Request, request
 from relay.comparison.setting_result import Doubt, Goal
 from relay.spec.job import Job
@@ -122,10 +122,10 @@ class Answer:
         """The recommended setting, and all others that could have been it."""
         return [self.best, *(each.other for each in self.others)] if self.best else []
 
-    @property
+    @cached_property
     def fastest(self) -> Candidate | None:
         """The fastest candidate, which need not be the recommended one."""
-        return max(self.candidates, key=lambda each: each.rate, default=None)
+        return fastest(self.candidates) if self.best else None
 
     @property
     def faster(self) -> Compared | None:
@@ -133,9 +133,17 @@ class Answer:
         return next((each for each in self.others if each.other is self.fastest), None)
 
     @property
+    def cheapest_other(self) -> Compared | None:
+        """The other whose whole training costs least; of two that cost the same, the faster one."""
+        return min(self.others, key=lambda each: (each.spent, each.hours), default=None)
+
+    @property
     def cheapest(self) -> Candidate | None:
-        """The candidate whose whole training costs least; of two that cost the same, the faster one."""
-        return min(self.candidates, key=lambda each: (each.spent, -each.rate), default=None)
+        """The same of all candidates."""
+        best, other = self.best, self.cheapest_other
+        if best and other and (other.spent, other.hours) < (best.spent, best.training_hours):
+            return other.other
+        return best
 
     @property
     def has_fewer(self) -> bool:
@@ -162,7 +170,7 @@ class Answer:
 
     def turning_price(self, gpu: Candidate, cpu: Candidate) -> float:
         """The cost of a GPU's hour, in hours of a CPU core, from which on the choice between the two turns."""
-        ratio = gpu.rate / cpu.rate
+        ratio = speed_up(gpu, cpu)
         return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
 
     def turns_at(self, compared: Compared) -> float:
@@ -170,8 +178,7 @@ class Answer:
         assert self.best is not None
         if compared.other.cost < self.best.cost:
             return 1 / least_speed_up(self.best, compared.other)
-        beside = compared.against.rate / self.best.rate
-        return least_speed_up(compared.other, compared.against) * beside
+        return least_speed_up(compared.other, compared.against) * speed_up(compared.against, self.best)
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

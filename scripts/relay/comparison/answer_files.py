@@ -154,6 +154,8 @@ def _compared(each: Compared) -> dict[str, Any]:
         "relation": each.relation,
         "relative_training_speed": asdict(each.ratio),
         "repeats_that_would_tell": each.repeats_to_tell,
+        "training_hours": each.hours,
+        "cost": each.spent,
     }
     return _setting(each.other) | beside
 

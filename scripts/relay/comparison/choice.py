@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible
 from relay.comparison.setting_result import Doubt, SettingResult, paired
-from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
+from relay.comparison.statistics import Estimate, band, first_by_pairs, ratio, repeats_to_tell, standing
 from relay.comparison.wording import number
 from relay.spec import strategy_files
 from relay.spec.run import Run
@@ -36,30 +36,55 @@ def least_speed_up(costlier: Candidate, cheaper: Candidate) -> float:
     return max(band(costlier.rules.margin)[1], costlier.rules.efficiency * costlier.cost / cheaper.cost)
 
 
+def speed_up(one: Candidate, other: Candidate) -> float:
+    """How many times as fast as the other one is, by the repeats that were measured beside each other.
+
+    It need not be the quotient of their mean rates: a repeat on a slow day, or one that the other lacks, is in no pair.
+    """
+    return beside(one, other).value
+
+
+def fastest(candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate than which no other is faster beside it. Of two with one speed, the cheaper one."""
+    return _first(candidates, lambda _: True)
+
+
 def chosen(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest candidate that pays against every cheaper one. Of two with one speed, the cheaper one."""
-    fastest_first = sorted(candidates, key=lambda each: (-each.rate, each.cost))
-    return next(
-        each
-        for each in fastest_first  # the fastest of the cheapest has none to pay against
-        if all(each.rate / other.rate >= least_speed_up(each, other) for other in candidates if other.cost < each.cost)
-    )
+
+    def pays(each: Candidate) -> bool:  # the cheapest have none to pay against
+        cheaper = (other for other in candidates if other.cost < each.cost)
+        return all(speed_up(each, other) >= least_speed_up(each, other) for other in cheaper)
+
+    return _first(candidates, pays)
+
+
+def _first(candidates: Sequence[Candidate], allowed: Callable[[Candidate], bool]) -> Candidate:
+    in_order = sorted(candidates, key=lambda each: (-each.rate, each.cost))
+    return first_by_pairs(in_order, speed_up, allowed)
 
 
 @dataclass(frozen=True)
 class Compared:
     """How another candidate compares with the recommended one. `ratio`: its time of the training over the other's.
 
-    `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
-    cheaper one against which it does not. `repeats_to_tell`: how many of each would tell, where it is unclear; None
-    where no reasonable number would.
+    `hours` are those of the other's training beside the recommended one: by the ratio, as its repeats may have been
+    measured on slower days. `against` is the candidate that decides: the recommended one or, for a costlier other that
+    pays against that, the cheaper one against which it does not. `repeats_to_tell`: how many of each would tell, where
+    it is unclear; None where no reasonable number would.
     """
 
     other: Candidate
     ratio: Estimate
     relation: Relation
     against: Candidate
+    hours: float
     repeats_to_tell: int | None = None
+
+    @property
+    def spent(self) -> float:
+        """What these hours cost, in the currency of the rules."""
+        return self.other.charge(self.hours)
 
 
 def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Compared:
@@ -75,10 +100,12 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate])
     relation = _relation(best, other, relative, against, among)
     pair = paired(other.rates, other.repeats, against.rates, against.repeats)
     repeats = repeats_to_tell(*pair, _edges(against, other), among) if relation == "unclear" else None
-    return Compared(other, relative, relation, against, repeats)
+    # Of a script, the ratio is that of its speed, and tells nothing of the whole job.
+    hours = other.training_hours if other.run.strategy.script else best.training_hours / relative.value
+    return Compared(other, relative, relation, against, hours, repeats)
 
 
-def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
+def beside(one: Candidate, other: Candidate, among: int = 1) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
     relative = ratio(*paired(one.rates, one.repeats, other.rates, other.repeats), among)
     if relative.low is None or relative.high is None:

@@ -30,7 +30,7 @@ from relay.comparison.choice import (
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
 from relay.comparison.setting_result import SettingResult, setting_results, stated_goal
-from relay.comparison.statistics import geometric_mean, oddest
+from relay.comparison.statistics import LEAST_REPEATS, geometric_mean, oddest
 from relay.spec.job import Job
 from relay.spec.labels import training_of
 
@@ -84,11 +84,12 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     by_intervals = _certainty(others)
     pairs = [(beside, each.other) for each in others for beside in (best, each.against)]
     doubts = [
-        *neighbours(candidates),
-        *places(pairs),
-        *near_limits(candidates),
         *([Doubt("another training", {})] if several and not goal else []),
         *([] if goal and target_accuracy else learns_more(best, candidates)),
+        *neighbours(candidates),
+        *places(pairs),
+        *few_repeats(pairs),
+        *near_limits(candidates),
         *_decisive(best, candidates),
         *hardly_timed(candidates),
     ]
@@ -157,6 +158,12 @@ def neighbours(settings: Sequence[SettingResult]) -> Iterator[Doubt]:
         cpus, hosts = max(used)
         several = len({host for _, summary in summaries for host in summary.hosts}) > 1
         yield Doubt("other programs", {"cpus": cpus, "hosts": hosts if several else []})
+
+
+def few_repeats(pairs: Iterable[tuple[Candidate, Candidate]]) -> list[Doubt]:
+    """The settings that are compared by two repeats, whose one difference may be small by chance."""
+    names = [each.name for pair in pairs for each in pair if 1 < len(each.rates) < LEAST_REPEATS]
+    return [Doubt("few repeats", {"names": list(dict.fromkeys(names))})] if names else []
 
 
 def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:

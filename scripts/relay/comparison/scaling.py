@@ -14,6 +14,7 @@ from typing import Any
 from relay.base.grouped import grouped
 from relay.comparison.columns import SCALING, Row, eligible, speed_in_unit
 from relay.comparison.inputs import RunResult
+from relay.comparison.setting_result import relative_speed
 from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
@@ -41,7 +42,7 @@ def devices(row: Mapping[str, Any]) -> int:
 
 
 def _row(row: Row, base: Row, kind: str, label: str) -> Row:
-    speed_up = row["samples_per_second"] / base["samples_per_second"]
+    efficiency = 1.0 if row is base else row["scaling_efficiency"]
     copied = {name: row[name] for name in SCALING if name in row}
     return copied | {
         "setting": label,
@@ -49,8 +50,8 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "devices": devices(row),
         "seconds_per_epoch": _seconds_per_epoch(row),
         "speed": speed_in_unit(row),
-        "speed_up": speed_up,
-        "efficiency": speed_up * devices(base) / devices(row),
+        "speed_up": efficiency * devices(row) / devices(base),
+        "efficiency": efficiency,
         "hardware": row["device_name"],
         "id": row["setting"],
         "baseline": base["setting"],  # told in no table
@@ -158,9 +159,9 @@ def scale(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]]) -> Non
         if not strong and not weak:
             continue
         base = min(strong or weak, key=lambda other: (other.shape.devices, other.shape.nodes))
-        speed, of_base = (rows[each.setting_id]["samples_per_second_per_device"] for each in (run, base))
+        speed_up = relative_speed(groups[run.setting_id], groups[base.setting_id]).value
         rows[run.setting_id] |= {
-            "scaling_efficiency": speed / of_base,
+            "scaling_efficiency": speed_up * base.shape.devices / devices,
             "scaling": "strong" if strong else "weak",
             "scaling_baseline_devices": base.shape.devices,
             "scaling_baseline": base.setting_id,

@@ -12,7 +12,7 @@ from relay.base.grouped import grouped
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.request import once_seconds, whole_seconds
-from relay.comparison.statistics import Rounds
+from relay.comparison.statistics import Estimate, Rounds, ratio
 from relay.comparison.wording import MISSING, number, percent
 from relay.run_folder.summary import Summary
 from relay.spec.job import Job
@@ -122,6 +122,11 @@ def paired(
         {place: values[repeat] for place, repeat in enumerate(sorted(kept))},
         {place: others[repeat] for place, repeat in enumerate(sorted(kept_others))},
     )
+
+
+def relative_speed(group: Sequence[RunResult], others: Sequence[RunResult], among: int = 1) -> Estimate:
+    """How many times as fast the steps of a setting are as those of another one, of so many such ratios."""
+    return ratio(*paired(rounds_of(group), group, rounds_of(others), others), among)
 
 
 def _starts(values: Rounds, repeats: Sequence[RunResult]) -> dict[int, str]:

@@ -7,9 +7,9 @@ if it is larger than the spread between jobs (the interval) and large enough to 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ MOST_LOG = 300.0  # of an interval's half: beyond it, a number overflows
 
 Rounds = Mapping[int, float]  # positive values by repeat: those of one repeat are measured one after the other
 Standing = Literal["fastest", "tie", "slower", "unclear"]
+T = TypeVar("T")
 
 
 def t_quantile(probability: float, freedom: float) -> float:
@@ -90,6 +91,21 @@ def standing(relative: Estimate, margin: float) -> Standing:
     if least <= relative.low and relative.high <= 1 / least:
         return "tie"
     return "unclear"
+
+
+def first_by_pairs(
+    in_order: Sequence[T], speed_up: Callable[[T, T], float], allowed: Callable[[T], bool] = lambda _: True
+) -> T:
+    """The fastest of those that are `allowed`, at least one, by the ratios of pairs that `speed_up` gives.
+
+    `in_order` are those with the highest mean first. Where pairs and means agree, it is the first one allowed. Where
+    one is faster than each of the others, it is that one.
+    """
+    leader = next(each for each in in_order if allowed(each))
+    for each in in_order:
+        if each is not leader and speed_up(each, leader) > 1 and allowed(each):
+            leader = each
+    return leader
 
 
 def band(margin: float) -> tuple[float, float]:

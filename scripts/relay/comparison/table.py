@@ -13,13 +13,15 @@ from relay.comparison.inputs import Inputs, RunResult, Skipped
 from relay.comparison.no_result import Status, summed_up
 from relay.comparison.objections import by_repeat, differing, mixed, outliers, proven, refusals
 from relay.comparison.scaling import scale
-from relay.comparison.setting_result import by_setting, paired, rounds_of
-from relay.comparison.statistics import geometric_mean, ratio, standing
+from relay.comparison.setting_result import by_setting, relative_speed, rounds_of
+from relay.comparison.statistics import first_by_pairs, geometric_mean, standing
+from relay.comparison.wording import relative
 from relay.run_folder.summary import Summary
 from relay.spec import strategy_files
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
 from relay.spec.run import Setting
 
+TOLD_APART = 0.01  # of a relative speed, which is shown with two decimals
 _CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
 
 
@@ -37,7 +39,7 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     _compare(rows, groups, inputs.margin)
     scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
-    warnings_by_kind = (outliers(done), mixed(groups), differing(done))
+    warnings_by_kind = (_of_other_repeats(rows), outliers(done), mixed(groups), differing(done))
     for setting, row in rows.items():
         row["warning"] = "; ".join(warnings[setting] for warnings in warnings_by_kind if setting in warnings) or None
     everything = [*rows.values(), *skipped]
@@ -209,19 +211,34 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], mar
     """Fill in each eligible setting's speed relative to the fastest that trains the same, and its standing."""
     eligible_ones = [setting for setting, row in rows.items() if eligible(row)]
     for timed in grouped(eligible_ones, lambda setting: comparable(rows[setting])).values():
-        best = max(timed, key=lambda setting: rows[setting]["samples_per_second"])
+        in_order = sorted(timed, key=lambda setting: -rows[setting]["samples_per_second"])
+        best = first_by_pairs(in_order, lambda one, other: relative_speed(groups[one], groups[other]).value)
         for setting in timed:
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
-            its, top = groups[setting], groups[best]
-            relative = ratio(*paired(rounds_of(its), its, rounds_of(top), top), len(timed) - 1)
+            speed_up = relative_speed(groups[setting], groups[best], len(timed) - 1)
             rows[setting] |= {
-                "relative_speed": relative.value,
-                "relative_speed_low": relative.low,
-                "relative_speed_high": relative.high,
-                "standing": standing(relative, margin),
+                "relative_speed": speed_up.value,
+                "relative_speed_low": speed_up.low,
+                "relative_speed_high": speed_up.high,
+                "standing": standing(speed_up, margin),
             }
+
+
+def _of_other_repeats(rows: Mapping[str, Row]) -> dict[str, str]:
+    """A note for each setting, by id, whose relative speed is not that which the speeds of the table give."""
+    fastest = {comparable(row): row for row in rows.values() if row.get("standing") == "fastest"}
+    notes = {}
+    for setting, row in rows.items():
+        if row.get("relative_speed") is not None:
+            quotient = row["samples_per_second"] / fastest[comparable(row)]["samples_per_second"]
+            if abs(math.log(row["relative_speed"] / quotient)) > TOLD_APART:
+                notes[setting] = (
+                    "its relative speed is that of the repeats that were measured beside the fastest setting's; "
+                    f"the mean speeds of all repeats give {relative(quotient)}"
+                )
+    return notes
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

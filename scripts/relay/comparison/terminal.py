@@ -105,7 +105,7 @@ def _table(
         beside_fastest = f"{relative(row['relative_speed'])} " if row["standing"] else ""
         outcome = Text(beside_fastest + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
         outcome.append("\nrecommended" if row["setting"] in recommended else "", style="bold green")
-        yield "relative\nspeed", {"no_wrap": True}, outcome
+        yield "relative", {"no_wrap": True}, outcome
         if evaluated:
             heading = "acc. %" if learnt.name == "accuracy" else learnt.name
             yield f"test\n{heading}", _FIGURE, Text(learnt.as_text(row[learnt.column]).removesuffix(" %"), style=struck)

@@ -21,6 +21,7 @@ from relay.base.printable import printable
 from relay.comparison import columns, scaling, wording
 from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, ends_first_from
+from relay.comparison.choice import speed_up
 from relay.comparison.setting_result import quality
 from relay.comparison.statistics import MOST_REPEATS
 from relay.spec.labels import counted
@@ -103,7 +104,7 @@ def environment() -> Environment:
         auto_reload=False,  # one comparison is told in the words of one version
     )
     named = (
-        *wording.FIGURES, counted, size, undecided, ends_first, slower_by, beside_computing,
+        *wording.FIGURES, counted, size, speed_up, undecided, ends_first, slower_by, beside_computing,
         columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title, wording.speed_and_spread,
         scaling.shown, markdown_table, cell, coded,
     )  # fmt: skip
