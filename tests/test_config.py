@@ -167,6 +167,8 @@ def test_what_a_config_says_for_itself_comes_first() -> None:
 def test_a_mistake_in_it_is_one_line_whether_it_is_used_or_not() -> None:
     (line,) = refusal({"shrink": False, "shrunk": {"epochs": "few"}}, lambda given: shrink.applied(load(given)))
     assert line.startswith("config: shrunk: epochs: 'few' is not allowed; allowed: a number")
+    (line,) = refusal({"shrunk": {"shrunk": {"epochs": 1}}}, lambda given: shrink.applied(load(given)))
+    assert line == "config: shrunk: shrunk: is not allowed there; allowed: keys that shrinking replaces"
 
 
 # The ready experiment sets: each is planned whole for a site with GPUs, and shrunk for a laptop

@@ -7,6 +7,7 @@ import pytest
 
 from relay.base.files import write_json
 from relay.driver.refused import conclusion, refusal
+from relay.spec.run import OwnBatch
 from snakemake_calls import snakemake
 
 
@@ -36,6 +37,23 @@ def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
     assert conclusion(pairs, tmp_path) == (told, False)
     assert conclusion([*pairs, ("run-1", "passed", "fine")], tmp_path) == (f"7 runs: 1 proven, {useless}", True)
     assert conclusion([], tmp_path) == ("", True)
+
+
+def test_a_batch_that_the_gate_refuses_is_nothing_against_the_runs_of_another(tmp_path: Path) -> None:
+    nothing: dict[str, Any] = {"parts": [], "problems": [], "notes": []}
+    own = {
+        "run-1": OwnBatch(global_batch_size=64, learning_rate=0.1),
+        "run-2": OwnBatch(global_batch_size=512, learning_rate=0.1),
+    }
+    entries = [
+        {"global_batch_size": 64, "learning_rate": 0.1, "equivalent": True, **nothing},
+        {"global_batch_size": 512, "learning_rate": 0.1, "equivalent": False, **nothing, "problems": ["differs"]},
+    ]
+    verdict(tmp_path, "ddp", equivalent=False, own_batches=entries, **nothing)
+    for run in own:
+        write_json(tmp_path / "runs" / run / "summary.json", {"status": "done"})
+    runs = [(run, "ddp", run) for run in own]
+    assert conclusion(runs, tmp_path, own) == ("2 runs: 1 proven, 1 struck out", True)
 
 
 def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ def applied(config: Config) -> Config:
     """
     if not config.shrink and not config.shrunk:
         return config
+    if nested := sorted({"shrink", "shrunk"} & config.shrunk.keys()):
+        raise UserError(f"config: shrunk: {nested[0]}: is not allowed there; allowed: keys that shrinking replaces")
     small = _with(config, config.shrunk)
     if not config.shrink:
         return config

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay.base.files import read_json_or
 from relay.driver.claim import say
 from relay.equivalence.raised import CANNOT_RUN
+from relay.equivalence.verdict import of_batch
 from relay.spec.labels import counted
+from relay.spec.run import OwnBatch
 from relay.spec.script import NOT_PROVEN
 
 RESULTS = Path("results")
@@ -60,12 +63,20 @@ def refusal(path: Path) -> str:
     return f"gate {gate}: {consequence}the report strikes it out: {problems[0]}{more}; all of it: {path}"
 
 
-def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) -> tuple[str, bool]:
-    """The last line of a call for these runs, each with its gate and setting, and whether any can be recommended."""
+def conclusion(
+    runs: Collection[tuple[str, str, str]], results: Path = RESULTS, own: Mapping[str, OwnBatch] | None = None
+) -> tuple[str, bool]:
+    """The last line of a call for these runs, each with its gate and setting, and whether any can be recommended.
+
+    `own`: the batch of each run. Of a gate's batches, that of another run is nothing against it.
+    """
     counts = dict.fromkeys(("proven", "measured, not proven", *USELESS), 0)
     for run, gate, setting in runs:
         checked = read_json_or(results / "equivalence" / "spot_checks" / setting / "verdict.json", {})
         verdict = read_json_or(results / "equivalence" / "gates" / gate / "verdict.json", None)
+        if verdict is not None and own and run in own:
+            with suppress(KeyError, TypeError):  # damaged: the report says so
+                verdict = of_batch(verdict, own[run])
         summary = read_json_or(results / "runs" / run / "summary.json", {})
         if summary.get("status") != "done":
             counts["failed"] += 1

@@ -20,6 +20,7 @@ from relay.libtorch import record
 from relay.planning import chains, handed, requests, table
 from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
+from relay.spec.run import OwnBatch
 from relay.status import page as status_page
 from relay.workflow import searches
 from relay.workflow.beside_driver import BesideDriver
@@ -132,7 +133,8 @@ class Shown(guard.Shows):
     def conclusion(self, targets: Collection[str]) -> tuple[str, bool]:
         every = {*targets} <= {"all", "comparison"}
         runs = [run for run in self.plan.runs if every or run.strategy.name in targets]
-        return refused.conclusion([(run.id, self.plan.gate(run), run.setting_id) for run in runs])
+        own = {run.id: OwnBatch.of(run) for run in runs}
+        return refused.conclusion([(run.id, self.plan.gate(run), run.setting_id) for run in runs], own=own)
 
     def succeeded(self) -> None:
         """All is made."""
