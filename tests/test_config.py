@@ -40,6 +40,9 @@ def test_the_written_defaults_are_the_defaults() -> None:
 
 
 REFUSED = {
+    "gate: {steps: 100001}": (
+        "config: gate.steps: 100001 is not allowed; allowed: a whole number of at least 20 and of at most 100000"
+    ),
     # a misspelt value, as one value of an axis and in a list
     "comparisons: [{strategy: cpu}, {strategy: cpu, loader: residnt}]": (
         "config: comparisons[1].loader: 'residnt' is not allowed; "

@@ -53,7 +53,7 @@ class Gate(Block):
     """The equivalence gate: a short training that each strategy must compute as the reference does."""
 
     seed: Seed = Field(default=20260, description="the gate's own seed, so that repeats share a gate")
-    steps: Annotated[int, Field(ge=20)] = Field(
+    steps: Annotated[int, Field(ge=20, le=100_000)] = Field(
         default=100,
         description="steps of the training in float64, as far as rounding allows them; fewer are for trying things out",
     )
