@@ -257,6 +257,11 @@ def test_a_job_whose_answer_is_lost_is_looked_for_before_it_is_submitted_again(
     once = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 2 ] || {{ {LOST}; }}; echo 9'
     assert submitting.submit(once) == (["submitted"], 2)
     assert submitting.told[-1].external_jobid == "9"
+    submitting.executor.workflow.executor_settings.pass_command_as_script = True
+    submitting.executor.format_job_exec = lambda _: "echo it's --comment another"
+    slurm.lists("10 PENDING Priority rule_first")
+    assert submitting.submit(LOST) == (["submitted"], 1)
+    assert submitting.told[-1].external_jobid == "10"
 
 
 def test_what_a_site_adds_to_the_number_of_a_job_is_passed_over(submitting: Submitting) -> None:

@@ -238,12 +238,18 @@ def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
 
 @pytest.mark.parametrize(
     ("ends", "status"),
-    [("os.kill(os.getpid(), 9)", 137), ("raise ValueError", 1), ("training.end(); os.kill(os.getpid(), 15)", 1)],
-    ids=["killed", "failed", "ended by torchrun after its training"],
+    [
+        ("os.kill(os.getpid(), 9)", 137),
+        ("raise ValueError", 1),
+        ("training.end(); os.kill(os.getpid(), 15)", 1),
+        ("os.kill(os.getpid(), 15); time.sleep(1); os.kill(os.getpid(), 9)", 1),
+    ],
+    ids=["killed", "failed", "ended by torchrun after its training", "killed by torchrun, which told it to end"],
 )
 def test_a_rank_that_was_killed_is_told_from_one_that_has_failed(ends: str, status: int) -> None:
     """torchrun's status is 1 for each. The chain goes on after a kill alone."""
-    rank = f"import os; from relay.chain.signals import Interruption as I; training = I(); training.watch(); {ends}"
+    watching = "from relay.chain.signals import Interruption as I; training = I(); training.watch()"
+    rank = f"import os, time; {watching}; {ends}"
     Path("torchrun").write_text(f"#!/bin/sh\nTORCHELASTIC_RUN_ID=x {sys.executable} -c '{rank}'\nexit 1\n")
     Path("torchrun").chmod(0o755)
     own = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}

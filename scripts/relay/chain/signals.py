@@ -101,6 +101,8 @@ class Interruption:
                 select.select([wakeups], [], [], _LOOK_SECONDS)
             if not self.received and not self.ended and reason in [number.name for number in SIGNALS]:
                 self.received.append(reason)  # a handler that the script has installed since has it: stop all the same
+            if self.received:
+                go()  # torchrun kills those that do not end, when another rank has failed
             began = time.monotonic()
             self._wait(began, reason)
             if not self.ended:

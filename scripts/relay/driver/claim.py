@@ -96,9 +96,9 @@ def _another(folder: Path, stream: TextIO) -> UserError:
 
 
 def _lives_here(stream: TextIO) -> bool:
-    """Whether the driver that a file names runs on this machine. Of another machine's, nothing can be seen."""
+    """Whether another driver that a file names runs on this machine. Of another machine's, nothing can be seen."""
     named = re.match(r"pid (\d+) on (\S+) since ", _holder(stream))
-    if named is None or named[2] != socket.gethostname():
+    if named is None or named[2] != socket.gethostname() or int(named[1]) == os.getpid():  # which has begun anew
         return False
     try:  # it was there when it wrote the file; a later process may have got its number
         return psutil.Process(int(named[1])).create_time() <= os.fstat(stream.fileno()).st_mtime

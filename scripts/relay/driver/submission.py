@@ -56,11 +56,12 @@ class Submission:
         said, _, call = message.partition(_CALL)
         if not commands.answer_lost(said):
             return None
-        words = shlex.split(call.partition(" --wrap=")[0])
+        # The job's own command follows the options: in the call, or in a script below it.
+        words = shlex.split(call.strip().partition("\n")[0].partition(" --wrap=")[0])
         options = dict(pairwise(words))
         while self._waits(self.news.away):
             with suppress(UserError):
-                ids = (job.id for job in commands.named(self.name) if job.comment == options["--comment"])
+                ids = (job.id for job in commands.named(self.name) if job.comment == options.get("--comment"))
                 new = next((id for id in ids if id not in others), None)
                 return (new, Path(options["--output"].replace("%j", new))) if new else None
         return None
