@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from gate_parts import Asked, Planted, verdicts
 from gate_runs import FEW_STEPS, Gates, planned
@@ -14,10 +17,26 @@ from relay.launch.launcher import launch
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.strategy_files import find
 from relay.strategies.base import Replica
+from relay.task.modes import Work
 
 
 def test_each_precision_has_a_reference_of_its_own() -> None:
     assert planned("cpu")[1].id != planned("cpu", precision="fp64")[1].id
+
+
+def test_attention_counts_alike_however_it_is_computed() -> None:
+    """A plain training may compute it by matrix products, and a strategy by the CPU's own kernel."""
+    forwards, totals = zip(*(_attention(kernel) for kernel in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)))
+    assert forwards[0] == forwards[1] > 0
+    assert totals[0] == pytest.approx(totals[1], rel=0.2)  # the kernel computes the scores again
+
+
+def _attention(kernel: SDPBackend) -> tuple[int, int]:
+    query, work = torch.randn(2, 4, 64, 8, requires_grad=True), Work()
+    with sdpa_kernel(kernel), work.counting():
+        scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
+    total, forward = work.taken()
+    return forward, total
 
 
 @pytest.mark.slow

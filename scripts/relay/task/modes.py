@@ -21,6 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.flop_counter import flop_registry
 
 BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
+_aten = torch.ops.aten
+# torch counts those of GPUs alone. A CPU's have the same arguments.
+_ATTENTION_OF_CPU = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_efficient_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_efficient_attention_backward,
+}
 
 
 class FunctionMode(TorchFunctionMode):
@@ -86,7 +92,8 @@ def arguments_by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """An operation's floating-point operations: a matrix product's, a convolution's, an attention's; else 0."""
-    count: Callable[..., int] | None = flop_registry.get(getattr(func, "_overloadpacket", None))
+    packet = getattr(func, "_overloadpacket", None)
+    count: Callable[..., int] | None = flop_registry.get(_ATTENTION_OF_CPU.get(packet, packet))
     return count(*args, **kwargs, out_val=result) if count else 0
 
 
