@@ -92,7 +92,7 @@ def arguments_by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """An operation's floating-point operations: a matrix product's, a convolution's, an attention's; else 0."""
-    packet = getattr(func, "_overloadpacket", None)
+    packet: Any = getattr(func, "_overloadpacket", None)
     count: Callable[..., int] | None = flop_registry.get(_ATTENTION_OF_CPU.get(packet, packet))
     return count(*args, **kwargs, out_val=result) if count else 0
 
