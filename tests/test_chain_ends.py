@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from chain_here import fitted
 from chain_results import assert_same
 from living import LONGEST_SECONDS
-from relay.chain import ChainError, data_workers, files, reached, resume, signals, state, telling, things
+from relay.chain import ChainError, data_workers, reached, resume, signals, state, telling, things
 from relay.chain.peers import Peers
 from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.telling import VARIABLES
@@ -146,11 +146,8 @@ def test_a_signal_to_all_of_a_jobs_processes_ends_no_data_worker() -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_fork_of_the_script_ends_by_a_signal_and_keeps_no_job_out_of_the_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fork_of_the_script_ends_by_a_signal_and_keeps_no_job_out_of_the_folder() -> None:
     """It had the training's handlers and its lock. multiprocessing waits for ever for what it has told to end."""
-    monkeypatch.setattr(files, "WAIT_SECONDS", 0.0)
     run = resume(model=nn.Linear(1, 1))
     helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=[LONGEST_SECONDS])
     helper.start()

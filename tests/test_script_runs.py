@@ -5,6 +5,7 @@ import signal
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +150,30 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: si
     began = made.folder / "began"
     until(lambda: began.exists() and began.read_text(), "it has begun")
     for each in (psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)):
-        each.send_signal(told)
+        with suppress(psutil.NoSuchProcess):  # told by its parent, and gone
+            each.send_signal(told)
     printed, _ = job.communicate(timeout=LONGEST_SECONDS)
     assert (made.folder / "saved").exists()
     assert not psutil.pid_exists(int(began.read_text())), "its command has ended with it"
     assert (job.returncode, made.told()["status"]) == (75, 75), printed
     assert not (made.places.run / "step-1.json").exists()
+
+
+@pytest.mark.slow
+def test_a_script_that_has_ended_before_its_parent_hears_the_same_signal_was_stopped() -> None:
+    """Slurm signals all processes of a job, and this one is the quickest."""
+    made = commanded("""
+        import os, signal, time
+        parent, own = os.getppid(), os.getpid()
+        os.kill(parent, signal.SIGSTOP)
+        os.kill(parent, signal.SIGTERM)
+        if not os.fork():
+            while os.getppid() == own:
+                time.sleep(0.01)
+            os.kill(parent, signal.SIGCONT)
+    """)
+    status, printed = made.run()
+    assert (status, made.told()["status"]) == (75, 75), printed
 
 
 @pytest.mark.slow

@@ -84,12 +84,14 @@ class Child(Supervisor):
     """The command, as a process with a group of its own: a signal comes to it once, from here.
 
     `minutes` are its time limit, after which it is told to end; None where a scheduler keeps it.
-    `late` says that it was. What is known of it goes to `records`, meanwhile.
+    `late` says that it was. What is known of it goes to `records`, meanwhile. `stopped_by` is the signal that came
+    before its end, which it may have got from elsewhere, too: Slurm may send it to all processes.
     """
 
     def __init__(self, observed: Observed, minutes: float | None, records: Records | None) -> None:
         super().__init__()
         self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
+        self.stopped_by: list[int] = []
         self._recorded = time.monotonic()
 
     def begin(self, line: list[str], folder: Path, environment: dict[str, str], *, shielded: bool) -> None:
@@ -108,7 +110,7 @@ class Child(Supervisor):
     def wait(self) -> int:
         """Wait for its end, and end what it has left behind."""
         status = super().wait()
-        self.ended = time.time()
+        self.ended, self.stopped_by = time.time(), self.received[:1]
         self.kill()
         self.output.join(END_SECONDS)
         return status
@@ -162,8 +164,8 @@ class Child(Supervisor):
             if status == 0:
                 had = f"had stopped after step {step}"
                 print(f"warning: the script ended with status 0, and {had}: let SystemExit pass")
-        elif self.received and self.signalled:  # whatever its status: many scripts save, and end with 0
-            stopped = signal.Signals(self.received[0]).name
+        elif self.stopped_by:  # whatever its status: many scripts save, and end with 0
+            stopped = signal.Signals(self.stopped_by[0]).name
         elif status == STOPPED:
             stopped = f"status {STOPPED}"
         elif self.late:
