@@ -23,7 +23,7 @@ from refusals import refusal
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.commands import drive as drive_command
 from relay.driver.claim import claim
-from relay.slurm import commands
+from relay.slurm import allocation, commands
 
 pytest_plugins = ["driver_runs"]
 
@@ -44,10 +44,10 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
     (job,) = commands.jobs_named("relay", place.folder)
     assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y", "None", job.start)
     shown = commands.show_job(mine)
-    waited = commands.waited(shown)
+    waited = allocation.waited(shown)
     assert abs(waited["ends"] - time.time() - 7 * 60) < 60
     assert time.time() - 60 < waited["submitted"] <= waited["started"] <= time.time()
-    assert commands.shares_nodes(shown) is True
+    assert allocation.shares_nodes(shown) is True
     commands.cancel([mine, "999999"])  # one that Slurm does not know is no error
     until(lambda: not commands.jobs_named("relay", place.folder), "the job is gone")
     assert commands.state("999999") is None
@@ -228,7 +228,7 @@ def test_jobs_find_slurm_where_only_the_environment_tells_it(place: Workplace) -
 
 
 IMPATIENT = """import sys
-from relay.slurm import commands
+from relay.slurm import allocation, commands
 from snakemake.cli import main
 commands.PAUSE_SECONDS = 0.1
 main(sys.argv[1:])

@@ -161,6 +161,19 @@ def test_a_forgotten_job_is_over_after_two_looks_and_a_question(slurm: Slurm) ->
     assert watched.happened == ["error"]
 
 
+def test_what_slurm_has_twice_is_cancelled_once(slurm: Slurm) -> None:
+    """A job that it took after another was submitted, or that a site has queued again."""
+    slurm.does("scancel", f'echo "$@" >> {slurm.folder}/cancelled.txt')
+    same = "PENDING Priority rule_first"
+    slurm.lists("1 RUNNING None rule_first", f"2 {same}", f"3 {same}_wildcards_1", "4 FAILED None rule_first")
+    watched = Watched()
+    assert [watched.look() for _ in range(3)] == [True] * 3
+    assert (slurm.folder / "cancelled.txt").read_text() == "2\n"
+    slurm.lists("1 RUNNING None of_the_site", "5 PENDING Priority of_the_site")
+    assert watched.look()
+    assert (slurm.folder / "cancelled.txt").read_text() == "2\n"
+
+
 def test_the_queue_is_looked_at_before_slurm_forgets(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
     slurm.does("scontrol", "echo 'MinJobAge = 60 sec'")
     slurm.does("sacct", "exit 1")  # is there, and never asked
@@ -273,14 +286,15 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     slurm: Slurm, submitting: Submitting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.lists("4 RUNNING None", "5 COMPLETED None")
-    submitting.executor._own_job = "4"
+    monkeypatch.setenv(commands.DRIVER_JOB, "4")  # of `relay drive job`
     monkeypatch.setattr(submission, "OWN_LIMIT_SECONDS", 0.2)
     assert submitting.submit(FULL)[0] == ["error"]
     assert submitting.told[-1].endswith("the limit may be 0 (`sacctmgr show assoc` and `show qos`)")
     assert submitting.submit(FULL) == (["error"], 1)  # of the next job at once
+    slurm.lists("4 RUNNING None", "6 PENDING None")
     with pytest.raises(Unavailable):  # another job counts: it may pass
         commands.expected_start([])
-    slurm.lists("5 COMPLETED None")
+    slurm.lists("4 RUNNING None", "5 COMPLETED None")
     with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit") as caught:
         commands.expected_start([])
     assert not isinstance(caught.value, Unavailable)

@@ -121,8 +121,11 @@ def test_data_that_is_not_where_it_should_be_is_known_before_any_job(tmp_path: P
     root.rmdir()
     root.touch()
     assert refused(made, tmp_path).startswith(f"config: dataset_root: '{root}' is a file; expected a folder")
-    made = planned(MNIST | {"dataset_mirror": f"file://{tmp_path}/none"})
+    made = planned(MNIST | {"task": "autoencoder-mnist", "dataset_mirror": f"file://{tmp_path}/none"})
     assert "there is no folder" in refused(made, tmp_path)
+    for key, given in {"dataset_root": str(tmp_path), "dataset_mirror": "https://x.org"}.items():
+        told = f"config: {key}: '{given}' is not read: task 'lenet-digits' makes its data; allowed: null"
+        assert refused(planned(MNIST | {"task": "lenet-digits", key: given}), tmp_path) == told
 
 
 @pytest.mark.parametrize(("shown", "count"), [(None, 8), ("2,5", 2), ("", 0)])

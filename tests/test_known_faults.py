@@ -82,6 +82,35 @@ def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_pa
     assert "backend gloo" in fault.advice
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "remedy"),
+    [
+        ("srun: error: Unable to create step for job 20: Memory required by task is not available", 1, "has less than"),
+        ("srun: error: Invalid MPI type 'nope', --mpi=list for acceptable types", 1, "SLURM_MPI_TYPE"),
+        ("slurmstepd-c1: error: execve(): /no/such: No such file or directory", 1, "a disk of all nodes"),
+        # Word for word: https://github.com/aws/aws-parallelcluster/issues/4179
+        (
+            "srun: error: Task launch for StepId=20.0 failed on node c1: Socket timed out on send/recv operation",
+            75,
+            "if it comes again",
+        ),
+        # https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/225
+        ("srun: error: Application launch failed: Unable to layout tasks on given cpus", 1, "has less than"),
+        ("srun: error: c1: task 0: Out Of Memory", 75, ""),
+        ("a program's own words on a launch that failed", 75, ""),
+    ],
+)
+def test_a_launch_that_fails_is_told_in_slurms_words(
+    said: str, status: int, remedy: str, tmp_path: Path, log: Path
+) -> None:
+    log.write_text(f"srun: job 20 queued\n{said}\nsrun: error: c1: task 0: Exited with exit code 2\n")
+    assert faults.concluded(tmp_path, "run r", 1) == status
+    told = ending.read(log)
+    assert remedy in told.remedy
+    assert told.what.startswith(f"run r failed: {said}" if remedy else "run r: its processes ended without a word")
+    assert (faults.recorded(tmp_path) is None) == (status == 75)
+
+
 FULL = Path("/dev/full")
 
 # How a job tells why it ended: the file beside its log, from which the driver decides about a retry

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import plans
 import preloaded
 from relay.base.files import read_json
+from relay.datasets.public import SOURCES
 from relay.equivalence.job import run_gate
 from relay.launch.launcher import Start
 from relay.run_folder import faults
@@ -15,7 +16,7 @@ from relay.spec import strategy_files
 from relay.spec.run import Gate, Reference, Training, changed
 from relay.spec.tasks import Looked
 from shared import once
-from short_tasks import DOWNLOADED, at_hand, looked, prepare_at_hand
+from short_tasks import at_hand, looked, prepare_at_hand
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FOLDER = Path(__file__).resolve().parents[1] / "strategies"
@@ -54,7 +55,7 @@ def planned(
     assert not made.skipped, made.skipped
     (gate,) = made.gates.values()
     checks: tuple[Gate, Reference] = gate, made.references[made.reference_of[gate.id]]
-    return tuple(map(synthetic, checks)) if gate.dataset.name in DOWNLOADED else checks
+    return tuple(map(synthetic, checks)) if gate.dataset.name in SOURCES else checks
 
 
 def shortened(check: Kind, steps: int) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -56,7 +57,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose mistakes are one line, as all others are."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{self.prog}: {message}; `{self.prog} --help` has all")
+        shown = re.sub(r"^(argument {.*) \(choose from .*\)$", r"\1", message)  # in braces is what is for users
+        raise UserError(f"{self.prog}: {shown}; `{self.prog} --help` has all")
 
 
 def main() -> None:

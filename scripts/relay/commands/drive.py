@@ -31,7 +31,6 @@ from relay.driver.first_look import parsed
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
-from relay.spec.site_blocks import DRIVER_JOB
 
 DRIVE = (sys.executable, str(ROOT / MAIN), "drive")
 USUAL_MINUTES = 1440
@@ -138,7 +137,7 @@ def inside(arguments: Sequence[str]) -> int:
     # Snakemake inherits that, and so leaves its jobs alone where Slurm sends the signal to all processes of this job.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # This job counts towards a user's limits, too.
-    child = subprocess.Popen(snakemake(arguments), env=outside_of_slurm() | {DRIVER_JOB: job_id})
+    child = subprocess.Popen(snakemake(arguments), env=outside_of_slurm() | {commands.DRIVER_JOB: job_id})
 
     def pass_on(number: int, _: FrameType | None) -> None:
         child.send_signal(number)
@@ -187,7 +186,8 @@ def site_of(arguments: Sequence[str]) -> str:
 def drive(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line and start the driver."""
     parser.epilog = __doc__
-    parser.add_argument("where", nargs="?", choices=("here", "tmux", "job", "inside"), default="here")
+    acts = ("here", "tmux", "job", "inside")
+    parser.add_argument("where", nargs="?", choices=acts, metavar="{here,tmux,job}", default="here")
     parser.add_argument("--site", help="job: whose account and partition are used (that of the config or profile)")
     parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
     cut = words.index("--") if "--" in words else len(words)

@@ -14,7 +14,8 @@ from relay.datasets.mnist import MNIST
 if TYPE_CHECKING:
     from relay.datasets.download import Patience
 
-SOURCES = {source.name: source for source in (CIFAR10, MNIST)}
+#: By the name of the data that a built-in task makes of it; the other tasks' data are generated.
+SOURCES = {CIFAR10.name: CIFAR10, MNIST.name: MNIST, "mnist-pixels": MNIST}
 
 
 def members(

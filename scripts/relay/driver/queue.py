@@ -7,8 +7,9 @@ listed. Both are over here, so that Snakemake's retries take over.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from relay.base.errors import UserError
 from relay.driver.waiting import News
@@ -48,6 +49,7 @@ class Queue:
     news: News
     restarted: Collection[str]
     _unlisted: frozenset[str] = frozenset()
+    _doubles: set[str] = field(default_factory=set)
 
     def look(self, ids: Collection[str]) -> dict[str, str]:
         """Of these jobs, those that are over, by their ids: COMPLETED, or how they failed.
@@ -61,6 +63,7 @@ class Queue:
             self.news.unanswered()
             return {}
         self.news.answered()
+        self._end_doubles(listed, ids)
         self.news.waiting([job for job in listed if commands.waits(job.state)])
         states = {job.id: job.state for job in listed}
         unlisted = frozenset(id for id in ids if id.isdigit() and id not in states)
@@ -74,3 +77,18 @@ class Queue:
             states[id] = state or "FAILED"
         self._unlisted = unlisted
         return {id: state for id in ids if commands.ended(state := states.get(id, "")) and state not in self.restarted}
+
+    def _end_doubles(self, listed: Sequence[commands.QueuedJob], ids: Collection[str]) -> None:
+        """Cancel, once, what does the same work as one of these jobs, as its comment tells, which is Snakemake's.
+
+        Slurm may take a job so long after its answer was lost that another was submitted. A site may requeue a job
+        that is over here.
+        """
+        known = {job.comment for job in listed if job.id in ids}
+        for job in listed:
+            beside = job.id not in self._doubles.union(ids) and job.comment in known and job.comment.startswith("rule_")
+            if beside and not commands.ended(job.state):
+                with suppress(UserError):  # it is tried again with the next look
+                    commands.cancel([job.id], tries=1)
+                    self._doubles.add(job.id)
+                    self.news.double(job.id)

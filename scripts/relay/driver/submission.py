@@ -29,15 +29,13 @@ _CALL = "sbatch call:"  # of the plugin: what follows it are its words, not Slur
 class Submission:
     """The submissions of a driver's jobs for which the same limits hold; `name` is that of all its jobs.
 
-    `own_job`: the id of the job that the driver itself is in, or ''. `wait`: until the driver ends, at most so many
-    seconds; it tells whether the driver ends.
+    `wait`: until the driver ends, at most so many seconds; it tells whether the driver ends.
     """
 
     name: str
     news: News
     wait: Callable[[float], bool]
     partition: str = ""
-    own_job: str = ""
     clock: Callable[[], float] = time.monotonic
     _pause: float = field(default_factory=lambda: PAUSE_SECONDS)
     _alone_since: float | None = None  # since when a limit is reached, and no other job of this user's is in the queue
@@ -87,11 +85,10 @@ class Submission:
     def _alone(self) -> float:
         """For how many seconds a limit has been reached while no other job of this user's was in the queue."""
         try:
-            others = {job.id for job in commands.mine(tries=1) if not commands.ended(job.state)} - {self.own_job}
+            if commands.any_other():
+                self._alone_since = None
+                return 0.0
         except UserError:
-            return 0.0
-        if others:
-            self._alone_since = None
             return 0.0
         self._alone_since = self._alone_since or self.clock()
         return self.clock() - self._alone_since

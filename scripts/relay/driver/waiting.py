@@ -99,6 +99,10 @@ class News:
         """Slurm does not know a job of this id any more."""
         self.logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
 
+    def double(self, id: str) -> None:
+        """A job of this id was cancelled."""
+        self.logger.warning(f"Job {id}: is cancelled, because another one in the queue does the same work")
+
     def away(self, partition: str) -> None:
         """Slurm's controller took no job of this partition ('' for Slurm's default)."""
         reminder = self._away.setdefault(partition, Reminder(first=0.0))

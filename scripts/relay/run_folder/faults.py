@@ -8,6 +8,7 @@ a later one.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import traceback
@@ -19,16 +20,17 @@ from typing import Any
 from relay.base import ending, typed
 from relay.base.ending import QUOTED, Ending
 from relay.base.errors import Busy, EndedItself, Told, UserError
-from relay.base.files import write_json_or_say
+from relay.base.files import end_of, write_json_or_say
 from relay.base.printable import printable
 from relay.chain.files import disk_refusal
 from relay.chain.writers import make_own
 from relay.run_folder import alive, attempts, known_faults, watchdog
-from relay.run_folder.known_faults import Kind, Row
+from relay.run_folder.known_faults import Kind, MetBy, Row
 from relay.run_folder.try_again import OF_KIND, Case, Tried, given_up
 
 FAULT = "fault.json"
 FAULT_BYTES = 2**16  # a recorded fault is smaller
+LOG_BYTES = 2**16  # at its end, that are searched for words of Slurm or of the kernel
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 WATCHDOG_TIMEOUT = "Watchdog caught collective operation timeout"  # torch's own words
 
@@ -52,6 +54,7 @@ class Fault:
     traceback: str = ""
     world_size: int = 1
     node: str = ""
+    met_by: MetBy = "processes"
 
     @classmethod
     def of(cls, error: BaseException, rank: int = 0, where: str = "") -> Fault:
@@ -85,7 +88,7 @@ class Fault:
     @property
     def row(self) -> Row | None:
         """What is known of such faults; None of a mistake, which speaks for itself, and of what nobody has met yet."""
-        return None if self.mistake else known_faults.look_up(self.text or self.error)
+        return None if self.mistake else known_faults.look_up(self.text or self.error, self.met_by)
 
     def is_a(self, *kinds: Kind) -> bool:
         """Whether it is of one of these kinds."""
@@ -186,7 +189,7 @@ def collect(work: Path, *, came_further: bool = False) -> Fault | None:
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
     """
     left, flights = of_ranks(work), watchdog.dumps(work)
-    first = first_of(left) or first_of(_of_watchdog(flights)) or _of_the_disk(work)
+    first = first_of(left) or first_of(_of_watchdog(flights)) or _of_the_disk(work) or _of_slurm()
     if first and first.is_a(Kind.HANG) and len({fault.rank for fault in left} | set(flights)) < first.world_size:
         first = None  # they waited for one that was killed
     _discard(work, f"fault-{alive.attempt()}-*.json")
@@ -217,7 +220,8 @@ def outcome(fault: Fault | None, what: str, status: int, *, came_further: bool =
     if fault.kind == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault.error)
     place = f" (rank {fault.rank}{f' on {fault.node}' if fault.node else ''})"
-    message = f"{what} failed: {fault.error}{'' if fault.mistake else place}"  # a mistake is all ranks' alike
+    all_alike = fault.mistake or fault.met_by == "srun"
+    message = f"{what} failed: {fault.error}{'' if all_alike else place}"
     if not fault.again(came_further=came_further):
         return Ending(ending.FAULT, message, fault.advice)
     node = fault.node if fault.case is Case.HARDWARE else ""
@@ -231,6 +235,14 @@ def _of_the_disk(work: Path) -> Fault | None:
     error = disk_refusal(work, FAULT_BYTES)
     remedy = ending.remedy_of(error)
     return Fault.of(Told(f"{work}: {error.strerror}", remedy)) if error and remedy else None
+
+
+def _of_slurm() -> Fault | None:
+    """Why Slurm has not started the processes, as it says in the log; None where it says nothing that is known."""
+    lines = re.findall(r"(?m)^(?:srun|slurmstepd\S*): (?:error|fatal): .*", end_of(_log(), LOG_BYTES))
+    if known := next((line for line in lines if known_faults.look_up(line, "srun")), None):
+        return Fault(error=known, rank=0, kind="srun", mistake=False, time=time.time(), met_by="srun")
+    return None
 
 
 def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[Fault]:

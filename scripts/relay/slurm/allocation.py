@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from relay.base.errors import UserError
-from relay.slurm import commands
+from relay.chain.slurm import unix_seconds
 from relay.spec.job import Job
 
 END = "SLURM_JOB_END_TIME"
@@ -96,6 +96,19 @@ def _gpus(text: str) -> int | None:
     return int(last) if last.isdigit() else 1
 
 
+def waited(shown: Mapping[str, str]) -> dict[str, float]:
+    """When a job was `submitted` and `started`, and `ends`, in seconds since 1970, as far as `show_job` tells."""
+    names = {"submitted": "SubmitTime", "started": "StartTime", "ends": "EndTime"}
+    times = {name: unix_seconds(shown.get(key, "")) for name, key in names.items()}
+    return {name: seconds for name, seconds in times.items() if seconds is not None}
+
+
+def shares_nodes(shown: Mapping[str, str]) -> bool | None:
+    """Whether other jobs may run on a job's nodes, as `show_job` tells; None where this version of Slurm does not."""
+    sharing = shown.get("OverSubscribe")
+    return None if sharing is None else sharing != "NO"
+
+
 def end_variables(job: Job, shown: Mapping[str, str]) -> dict[str, str]:
     """SLURM_JOB_END_TIME, in Unix seconds, for the job's steps; empty where it is set. Slurm 22.05 does not set it.
 
@@ -103,7 +116,7 @@ def end_variables(job: Job, shown: Mapping[str, str]) -> dict[str, str]:
     """
     if END in os.environ:
         return {}
-    end = commands.waited(shown).get("ends")  # else the declared time from now on, which is a little too late
+    end = waited(shown).get("ends")  # else the declared time from now on, which is a little too late
     return {END: str(int(end or time.time() + job.minutes * 60))}
 
 

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +38,7 @@ _NOT_TAKEN = re.compile(
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
+DRIVER_JOB = "TORCH_RELAY_DRIVER_IS_A_JOB"  # set in the environment of such a driver, and of its jobs
 _SEPARATOR = "\x1f"  # ASCII's unit separator does not occur in paths, names or comments
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 _ENDED |= {"REVOKED", "TIMEOUT"}
@@ -119,6 +120,16 @@ def named(name: str) -> list[QueuedJob]:
     return mine(f"--name={name}", tries=1)
 
 
+def driver_job() -> str | None:
+    """The job that this driver is itself; None where it is none."""
+    return os.environ.get(DRIVER_JOB, os.environ.get("SLURM_JOB_ID"))
+
+
+def any_other() -> bool:
+    """Whether the user has an unfinished job beside the one that this driver is itself. Tried once."""
+    return any(not ended(job.state) and job.id != driver_job() for job in mine(tries=1))
+
+
 def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
     """All of the user's jobs, also those that ended recently; oldest first. `which` are flags of squeue."""
     # All states are asked for, because the names of unfinished states differ between versions.
@@ -166,7 +177,7 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
             raise UserError(f"{error}; allowed: {', '.join(partitions)}") from None
         if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
             raise NoNode(f"{error}; {away}") from None
-        if SUBMIT_LIMIT.search(str(error)) and any(not ended(job.state) for job in mine()):
+        if SUBMIT_LIMIT.search(str(error)) and any_other():
             raise Unavailable(str(error)) from None
         raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
@@ -194,19 +205,6 @@ def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
     ]
     # One job of an array has the array's id too: Slurm then shows all of them.
     return next((job for job in jobs if job.get("JobId") == job_id), jobs[0] if jobs else {})
-
-
-def waited(shown: Mapping[str, str]) -> dict[str, float]:
-    """When a job was `submitted` and `started`, and `ends`, in seconds since 1970, as far as `show_job` tells."""
-    names = {"submitted": "SubmitTime", "started": "StartTime", "ends": "EndTime"}
-    times = {name: unix_seconds(shown.get(key, "")) for name, key in names.items()}
-    return {name: seconds for name, seconds in times.items() if seconds is not None}
-
-
-def shares_nodes(shown: Mapping[str, str]) -> bool | None:
-    """Whether other jobs may run on a job's nodes, as `show_job` tells; None where this version of Slurm does not."""
-    sharing = shown.get("OverSubscribe")
-    return None if sharing is None else sharing != "NO"
 
 
 def cancel(ids: Sequence[str], tries: int = TRIES) -> None:

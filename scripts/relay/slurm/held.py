@@ -57,9 +57,9 @@ class Held:
             job_id=job_id,
             nodes=nodes,
             cpus=min(each),
-            gpus=None if commands.shares_nodes(shown) is False else gpus,
+            gpus=None if allocation.shares_nodes(shown) is False else gpus,
             memory_mb=memory_mb,
-            ends_at=float(end) if end else commands.waited(shown).get("ends"),
+            ends_at=float(end) if end else allocation.waited(shown).get("ends"),
             inside="SLURMD_NODENAME" in environment,
         )
 

@@ -31,7 +31,6 @@ Flag = Annotated[Text, fits(FLAG[1], FLAG[0])]
 
 #: What limits count, in words.
 COUNTED = {"jobs": "jobs", "nodes": "nodes", "gpus": "GPUs", "cpus": "CPUs"}
-DRIVER_JOB = "TORCH_RELAY_DRIVER_IS_A_JOB"  # set in the environment of such a driver, and of its jobs
 DRIVER = {"jobs": 1, "nodes": 1, "gpus": 0, "cpus": 1}  # what a driver takes that is a job itself
 
 

@@ -23,7 +23,7 @@ from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.snapshot import changed_since, freeze, planned
 from relay.run_folder.sound_checkpoints import saved_step
 from relay.run_folder.try_again import FRUITLESS_ATTEMPTS, Case, Tried, given_up
-from relay.slurm import commands
+from relay.slurm import allocation, commands
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -135,11 +135,11 @@ def _of_its_job(job: Job | None) -> dict[str, Any]:
         return {"job_started": started()}
     with suppress(UserError):  # a controller that is busy: it is only for the report
         shown = commands.show_job(os.environ.get("SLURM_JOB_ID", ""), tries=1)
-        waited = commands.waited(shown)
+        waited = allocation.waited(shown)
         return {
             "submitted": waited.get("submitted"),
             "job_started": waited.get("started"),
-            "shares_nodes": commands.shares_nodes(shown),
+            "shares_nodes": allocation.shares_nodes(shown),
         }
     return {}
 

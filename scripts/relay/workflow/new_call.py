@@ -24,6 +24,7 @@ from relay.planning.inputs import Here
 from relay.planning.plan import Plan
 from relay.planning.planner import May, make_plan
 from relay.run_folder import results_folder
+from relay.slurm import commands
 from relay.slurm.held import Held
 from relay.spec import site_blocks
 from relay.spec.site import Site, leave_to_slurm, load_site, site_of
@@ -123,7 +124,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
 def _site(config: Config, workflow: Any, root: Path) -> Site | None:
     name = config.site or site_of(workflow.resource_settings.default_resources or {})
     site = load_site(name, root) if name else None
-    return site_blocks.beside_driver(site) if site and site_blocks.DRIVER_JOB in os.environ else site
+    return site_blocks.beside_driver(site) if site and commands.driver_job() else site
 
 
 def _without_planning(config: Config, root: Path, words: list[str], why: UserError) -> Plan:

@@ -68,16 +68,19 @@ def _gpus(plan: Plan) -> Iterator[str]:
 
 
 def _data(plan: Plan, results: Path) -> Iterator[str]:
-    """Whether the folders that the data is taken from are there, as long as it is not prepared yet."""
+    """Whether the folders that the data is taken from are there, as long as it is not prepared yet, and are read."""
     config = plan.config
     own = [each.setting for each in plan.settings if each.setting.dataset.name]  # a script brings its own data
     datasets = {setting.dataset.directory_name: setting for setting in own}
     for directory, setting in datasets.items():
+        source = None if setting.task.file else SOURCES.get(setting.dataset.name)
+        for key in ("dataset_root", "dataset_mirror"):
+            if (given := getattr(config, key)) and not (source or setting.task.file):
+                yield f"config: {key}: '{given}' is not read: task '{setting.task.name}' makes its data; allowed: null"
         if (results / "datasets" / directory / MANIFEST).exists():
             continue
         try:
             if config.dataset_root:
-                source = None if setting.task.file else SOURCES.get(setting.dataset.name)
                 check_root(Path(config.dataset_root).expanduser(), source)
             elif config.dataset_mirror and urlsplit(config.dataset_mirror).scheme == "file":
                 folder_of(config.dataset_mirror)

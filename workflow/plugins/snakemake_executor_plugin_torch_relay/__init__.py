@@ -59,10 +59,12 @@ class Executor(slurm.Executor):
     def __init__(self, workflow: Any, logger: Any) -> None:
         sys.path.append(str(Path(__file__).parents[3] / "scripts"))  # this project's Snakefile has put it first
         from relay.chain.slurm import environment
+        from relay.slurm.commands import DRIVER_JOB
 
         for name in os.environ.keys() - environment("sbatch").keys():  # a user's defaults for what commands print
             del os.environ[name]
-        self._own_job = os.environ.get("SLURM_JOB_ID", "")  # the plugin removes it
+        if job := os.environ.get("SLURM_JOB_ID"):  # the plugin removes it
+            os.environ.setdefault(DRIVER_JOB, job)
         super().__init__(workflow, logger)
 
     def __post_init__(self, *arguments: Any, **options: Any) -> None:
@@ -102,7 +104,7 @@ class Executor(slurm.Executor):
 
         named = tuple(str(job.resources.get(name) or "") for name in ("slurm_partition", "slurm_account", "qos"))
         if named not in self._lanes:
-            submission = Submission(self.run_uuid, self._news, self._ending.wait, named[0], self._own_job)
+            submission = Submission(self.run_uuid, self._news, self._ending.wait, named[0])
             self._lanes[named] = submission, ThreadPoolExecutor(max_workers=1, thread_name_prefix="slurm_job_submit")
         return self._lanes[named]
 
