@@ -104,7 +104,30 @@ def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(work
     leave(work, {0: flights[0]})
     status, told = concluded(work, -9)
     assert status == ending.INTERRUPTED
-    assert "ended without a word (status -9)" in told.what
+    assert "ended without a word (status -9): killed, a lost node, out of memory?" in told.what
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("Unable to create step for job 9: Requested node configuration is not available", "try `srun hostname`"),
+        ("Task launch for StepId=9.0 failed on node c1: Invalid job credential", "try `srun hostname`"),
+        ("cpus-per-task set by two different environment variables", "try `srun hostname`"),
+        ("c1: task 0: Killed", ""),
+    ],
+)
+def test_what_slurm_says_of_its_step_is_told(work: Path, log: Path, said: str, remedy: str) -> None:
+    log.write_text("srun: error: Unable to create step: of an earlier attempt\n")
+    faults.forget(work)
+    with log.open("a") as stream:
+        stream.write(f"hello\nsrun: error: c1: task 0: Exited with exit code 1\nsrun: error: {said}\nsrun: error: b\n")
+    status, told = concluded(work, 1)
+    assert (status, told.what) == (
+        ending.INTERRUPTED,
+        f"run r: its processes ended without a word (status 1): Slurm says: {said}",
+    )
+    assert remedy in told.remedy
+    assert bool(remedy) == bool(told.remedy)
 
 
 def test_a_dump_whose_collectives_were_not_over_their_time_is_no_hang(work: Path, flights: dict[int, bytes]) -> None:

@@ -212,8 +212,11 @@ def _show(first: Fault | None, left: list[Fault]) -> None:
 def outcome(fault: Fault | None, what: str, status: int, *, came_further: bool = False) -> Ending:
     """How a job ended whose processes left this fault, and no result, and ended with `status`. `what` names the job."""
     if fault is None:
-        message = f"its processes ended without a word (status {status}): killed, a lost node, out of memory?"
-        return Ending(ending.INTERRUPTED, f"{what}: {message}")
+        slurms = watchdog.of_slurm(_log())
+        row = known_faults.look_up(slurms, "slurm")
+        why = f"Slurm says: {slurms}" if slurms else "killed, a lost node, out of memory?"
+        message = f"its processes ended without a word (status {status}): {why}"
+        return Ending(ending.INTERRUPTED, f"{what}: {message}", row.remedy if row else "")
     if fault.kind == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault.error)
     place = f" (rank {fault.rank}{f' on {fault.node}' if fault.node else ''})"

@@ -46,7 +46,7 @@ class Row:
         return cls(row["name"], row["texts"], remedy, Kind(row.get("kind", Kind.SETUP)))
 
 
-MetBy = Literal["processes", "commands", "cpp", "logs", "output", "nccl"]
+MetBy = Literal["processes", "commands", "cpp", "logs", "output", "nccl", "slurm"]
 FILE = Path(__file__).with_suffix(".toml")
 TABLE = {met_by: [*map(Row.of, rows)] for met_by, rows in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
 TABLE["commands"] += TABLE["processes"]  # a command may meet what Python's processes do

@@ -28,6 +28,7 @@ _WORDS = re.compile(
     r"\n(?:\n|Exception raised|frame #|CUDA kernel errors|Search for)",
     re.DOTALL,
 )
+_SLURMS = re.compile(r"(?m)^(?:srun|slurmstepd): (?:error|fatal): (.+)$")
 
 
 def prepare(work: Path) -> None:
@@ -148,5 +149,14 @@ def _sizes(entry: Mapping[str, Any]) -> str:
 
 def words(log: Path | None) -> list[tuple[int, str]]:
     """The ranks that torch's watchdog has ended, and why, in its own words in the job's log; the first one first."""
-    text = end_of(log, _LAST_BYTES, after=_HELD_BYTES.get(log, 0) if log else 0)
-    return [(int(rank), " ".join(why.split())) for rank, why in _WORDS.findall(text + "\n\n")]
+    return [(int(rank), " ".join(why.split())) for rank, why in _WORDS.findall(_of_attempt(log) + "\n\n")]
+
+
+def of_slurm(log: Path | None) -> str:
+    """What Slurm itself says first in the job's log, as of a step that it did not start, or has killed; '' for none."""
+    return next((line.strip() for line in _SLURMS.findall(_of_attempt(log)) if "Exited with exit code" not in line), "")
+
+
+def _of_attempt(log: Path | None) -> str:
+    """The last that has come to the job's log in this attempt."""
+    return end_of(log, _LAST_BYTES, after=_HELD_BYTES.get(log, 0) if log else 0)
