@@ -1,5 +1,6 @@
 """Lightning's and Hugging Face's Trainers as chains: stopped, killed, damaged, and bit for bit as uncut."""
 
+import json
 import os
 import subprocess
 import sysconfig
@@ -43,6 +44,13 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "model.pt", weights_only=True)
 
 
+def evaluated(folder: Path) -> list[int]:
+    """The steps after which Hugging Face's Trainer has evaluated, as its last checkpoint tells."""
+    place = max((folder / "checkpoints").glob("checkpoint-*"), key=lambda place: int(place.name.partition("-")[2]))
+    told = json.loads((place / "trainer_state.json").read_text())["log_history"]
+    return [line["step"] for line in told if "eval_loss" in line]
+
+
 @pytest.mark.long  # Hugging Face's packages are hundreds of megabytes
 @pytest.mark.parametrize(
     ("of", "steps", "places", "part"),
@@ -68,6 +76,25 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
     assert status == 0, told
     assert f"the checkpoint of step {last} is passed over" in told
     assert_same(weights(cut), weights(uncut))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("strategy", "told_at", "stops"),
+    [("epoch", 13, 14), ("epoch", 15, 16), ("best", 14, 16)],
+    ids=["within an epoch", "at its end, which the Trainer saves again", "after a step that is evaluated and no best"],
+)
+def test_a_stop_is_saved_beside_what_the_trainer_saves_itself(
+    huggingface: Path, tmp_path: Path, strategy: str, told_at: int, stops: int
+) -> None:
+    python, uncut, cut = huggingface, tmp_path / "uncut", tmp_path / "cut"
+    assert trained(python, "huggingface", uncut, STRATEGY=strategy)[0] == 0
+    status, told = trained(python, "huggingface", cut, str(told_at), "SIGTERM", STRATEGY=strategy)
+    assert (status, f"stops after step {stops}, which is saved" in told) == (75, True), told
+    status, told = trained(python, "huggingface", cut, STRATEGY=strategy)
+    assert (status, f"goes on from step {stops} (" in told) == (0, True), told
+    assert_same(weights(cut), weights(uncut))
+    assert strategy == "best" or evaluated(cut) == evaluated(uncut)
 
 
 def test_gathered_gradients_other_validations_and_workers(lightning: Path, tmp_path: Path) -> None:

@@ -236,6 +236,9 @@ def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
     assert supervisor.stat_fields(int(Path("rank").read_text())) is None
 
 
+SOON = "import relay.chain.signals as s; s.LAST_SECONDS = 0; training.margin_seconds = 0"
+
+
 @pytest.mark.parametrize(
     ("ends", "status"),
     [
@@ -243,8 +246,17 @@ def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
         ("raise ValueError", 1),
         ("training.end(); os.kill(os.getpid(), 15)", 1),
         ("os.kill(os.getpid(), 15); time.sleep(1); os.kill(os.getpid(), 9)", 1),
+        (f"{SOON}; os.kill(os.getpid(), 15); time.sleep(60)", 1),
+        (f"{SOON}; training.end_time = time.time() + 3; time.sleep(60)", 75),
     ],
-    ids=["killed", "failed", "ended by torchrun after its training", "killed by torchrun, which told it to end"],
+    ids=[
+        "killed",
+        "failed",
+        "ended by torchrun after its training",
+        "killed by torchrun, which told it to end",
+        "waits for one that has failed",
+        "waits at the job's end",
+    ],
 )
 def test_a_rank_that_was_killed_is_told_from_one_that_has_failed(ends: str, status: int) -> None:
     """torchrun's status is 1 for each. The chain goes on after a kill alone."""

@@ -104,7 +104,17 @@ def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(work
     leave(work, {0: flights[0]})
     status, told = concluded(work, -9)
     assert status == ending.INTERRUPTED
-    assert "ended without a word (status -9)" in told.what
+    assert "ended without a word (status -9): killed, a lost node, out of memory?" in told.what
+
+
+def test_what_slurm_says_in_this_attempt_is_told(work: Path, log: Path) -> None:
+    log.write_text("srun: error: Unable to create step: of an earlier attempt\n")
+    faults.forget(work)
+    with log.open("a") as stream:
+        stream.write("hello\nsrun: error: c1: task 0: Exited with exit code 1\nsrun: error: c1: task 0: Killed\n")
+    status, told = concluded(work, 1)
+    assert status == ending.INTERRUPTED
+    assert told.what.endswith("without a word (status 1): Slurm says: srun: error: c1: task 0: Killed")
 
 
 def test_a_dump_whose_collectives_were_not_over_their_time_is_no_hang(work: Path, flights: dict[int, bytes]) -> None:

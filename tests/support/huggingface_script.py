@@ -43,12 +43,19 @@ def main() -> None:
     """Train, and write the model."""
     torch.manual_seed(0)
     samples = [{"inputs": torch.randn(4).tolist(), "labels": number % 2} for number in range(32)]
+    strategy = os.environ.get("STRATEGY", "steps")
+    evaluated: dict[str, Any] = {"eval_strategy": {"steps": "no", "epoch": "epoch", "best": "steps"}[strategy]}
+    # The loss falls, so that none is better than the first.
+    evaluated |= {"eval_steps": 3, "greater_is_better": True} if strategy == "best" else {}
     arguments = TrainingArguments(
         "checkpoints", per_device_train_batch_size=4, num_train_epochs=3, save_steps=3, save_total_limit=2,
-        report_to=[], use_cpu=True, disable_tqdm=True, logging_steps=1000, seed=5,
+        report_to=[], use_cpu=True, disable_tqdm=True, logging_steps=1000, seed=5, save_strategy=strategy,
+        metric_for_best_model="loss" if strategy == "best" else None, **evaluated,
     )  # fmt: skip
     chain = ChainCallback()
-    trainer = Trainer(model=Net(), args=arguments, train_dataset=samples, callbacks=[chain, Signals()])
+    trainer = Trainer(
+        model=Net(), args=arguments, train_dataset=samples, eval_dataset=samples[:8], callbacks=[chain, Signals()]
+    )
     trainer.train(resume_from_checkpoint=chain.newest(trainer))
     torch.save(trainer.model.state_dict(), sys.argv[1])
 

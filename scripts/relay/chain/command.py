@@ -29,7 +29,7 @@ from .telling import (
     announce_early,
     has_gained,
     listen_for_steps,
-    read_note,
+    read_stop,
     say,
     tell_in_one_line,
     was_killed,
@@ -121,16 +121,16 @@ class Command(Supervisor):
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            stop, self.gained = read_note(self._note), has_gained(self._note)
-            killed = was_killed(self._note)
+            # Slurm signals all of a job's processes: the command may have ended before this process was told.
+            ordered = bool(self.received) or status in [128 + number for number in SIGNALS]
+            stop, killed = read_stop(self._note, status, ordered=ordered), was_killed(self._note)
+            self.gained = has_gained(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
             if status == 0 and not stop.get("quiet"):
                 say(f"the script ended with status 0, and had stopped after step {stop['step']}: let SystemExit pass")
             return STOPPED
-        # Slurm signals all of a job's processes: the command may have ended before this process was told.
-        ordered = self.received or status in [128 + number for number in SIGNALS]
         if status and killed and not ordered:
             say("a rank was killed, as where memory is short, or has ended without a word")
             return KILLED

@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from . import sealed
 from .data_workers import prepare
-from .files import all_described
+from .files import all_described, remove
 from .loader import within
 from .peers import Agreement, Peers
 from .sealed import Folder, newest_of
@@ -48,6 +48,7 @@ class ChainCallback(TrainerCallback):
         self._ranks: Peers | None = None
         self._lock: Any = None
         self._stopped: str | None = None
+        self._put_off = False
         self._step_at, self._save_seconds = time.monotonic(), 0.0
 
     def newest(self, trainer: Any) -> str | None:
@@ -94,10 +95,25 @@ class ChainCallback(TrainerCallback):
         if self._agreement.due(state.global_step):
             decision = self._agreement.reach(state.global_step, 0.0, self._save_seconds)
             self._agreement.done(state.global_step, saved=decision.save)
-            self._stopped = decision.stopped
-            control.should_save |= decision.save or decision.stopped is not None
-            control.should_training_stop |= decision.stopped is not None
+            self._stopped = self._stopped or decision.stopped
+            control.should_save |= decision.save
+        if self._stopped:
+            # With "best", the Trainer saves no step that it evaluates, but the best one. It stops at the next, then.
+            unsaved = args.save_strategy == "best" and control.should_evaluate
+            if unsaved and not self._put_off and not control.should_training_stop:
+                self._put_off = True
+            else:
+                control.should_evaluate &= not unsaved
+                control.should_save = control.should_training_stop = True
         self._interruption.saving = control.should_save
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Where it stops in the middle of an epoch, the Trainer neither evaluates as at its end, nor saves again."""
+        if self._stopped and (state.epoch or 0) % 1:
+            control.should_evaluate = control.should_save = control.should_log = False
         return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -111,6 +127,7 @@ class ChainCallback(TrainerCallback):
     def _seal(self, args: TrainingArguments, state: TrainerState) -> None:
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         whose = {"script": self._script, "world_size": args.world_size}
+        remove(place / sealed.MANIFEST)  # it may have saved this step before: after the step, and after the epoch
         sealed.seal(place, state.global_step, all_described(place), whose)
         tell("saved", state.global_step)
 
@@ -119,5 +136,5 @@ class ChainCallback(TrainerCallback):
     ) -> None:
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
         if self._stopped:
-            raise stopped(state.global_step, self._stopped, rank=self._join().rank)
+            raise stopped(self._saved, self._stopped, rank=self._join().rank)
         self._interruption.end()

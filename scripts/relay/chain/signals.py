@@ -114,7 +114,7 @@ class Interruption:
             f"ends now: it was told to end {time.monotonic() - began:.0f} s ago ({reason}), and waits where the lines "
             f"above say; {f'step {self.saved()}' if self.saved() else 'no step'} is saved"
         )
-        leave_note(self.saved(), reason)
+        leave_note(self.saved(), reason, by_signal=bool(self.received))
         for worker in multiprocessing.active_children():  # no data worker outlives it
             worker.kill()
         os._exit(STOPPED)

@@ -94,10 +94,13 @@ def stopped(step: int, reason: str, *, rank: int) -> Stopped:
     return Stopped(step, reason, status)
 
 
-def leave_note(step: int, reason: str, *, quiet: bool = False) -> bool:
-    """Tell `relay-chain` alone; whether it hears. `quiet`: the process ends with status 0."""
+def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool = False) -> bool:
+    """Tell `relay-chain` alone; whether it hears. `quiet`: the process ends with status 0.
+
+    `by_signal`: that is all that this process knows. It has agreed with no other one.
+    """
     with suppress(KeyError, OSError):  # there is none, or it is on another node
-        write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet})
+        write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet, "by_signal": by_signal})
         return True
     return False
 
@@ -145,6 +148,17 @@ def announce_early(place: Path) -> None:
 def is_early() -> bool:
     """Whether that was told, on this node."""
     return NOTE in os.environ and Path(os.environ[NOTE]).with_name(_EARLY).exists()
+
+
+def read_stop(place: Path, status: int, *, ordered: bool) -> dict[str, Any] | None:
+    """The stop of a script that ended with this status, as it was told; None where none was.
+
+    A launcher signals its processes also when one of them has failed. What then waits for that one tells of a stop,
+    too. It is none where no signal has come from outside (`ordered`).
+    """
+    stop = read_note(place)
+    failed = stop and stop.get("by_signal") and not ordered and status not in (0, STOPPED)
+    return None if failed else stop
 
 
 def read_note(place: Path) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from typing import Any
 from relay.base import ending, typed
 from relay.base.ending import QUOTED, Ending
 from relay.base.errors import Busy, EndedItself, Told, UserError
-from relay.base.files import end_of, write_json_or_say
+from relay.base.files import write_json_or_say
 from relay.base.printable import printable
 from relay.chain.files import disk_refusal
 from relay.chain.writers import make_own
@@ -30,7 +30,6 @@ from relay.run_folder.try_again import OF_KIND, Case, Tried, given_up
 
 FAULT = "fault.json"
 FAULT_BYTES = 2**16  # a recorded fault is smaller
-LOG_BYTES = 2**16  # at its end, that are searched for words of Slurm or of the kernel
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 WATCHDOG_TIMEOUT = "Watchdog caught collective operation timeout"  # torch's own words
 
@@ -215,8 +214,8 @@ def _show(first: Fault | None, left: list[Fault]) -> None:
 def outcome(fault: Fault | None, what: str, status: int, *, came_further: bool = False) -> Ending:
     """How a job ended whose processes left this fault, and no result, and ended with `status`. `what` names the job."""
     if fault is None:
-        message = f"its processes ended without a word (status {status}): killed, a lost node, out of memory?"
-        return Ending(ending.INTERRUPTED, f"{what}: {message}")
+        slurms = next((f"Slurm says: {line}" for line in _slurms_lines()), "killed, a lost node, out of memory?")
+        return Ending(ending.INTERRUPTED, f"{what}: its processes ended without a word (status {status}): {slurms}")
     if fault.kind == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault.error)
     place = f" (rank {fault.rank}{f' on {fault.node}' if fault.node else ''})"
@@ -239,10 +238,15 @@ def _of_the_disk(work: Path) -> Fault | None:
 
 def _of_slurm() -> Fault | None:
     """Why Slurm has not started the processes, as it says in the log; None where it says nothing that is known."""
-    lines = re.findall(r"(?m)^(?:srun|slurmstepd\S*): (?:error|fatal): .*", end_of(_log(), LOG_BYTES))
-    if known := next((line for line in lines if known_faults.look_up(line, "srun")), None):
+    if known := next((line for line in _slurms_lines() if known_faults.look_up(line, "srun")), None):
         return Fault(error=known, rank=0, kind="srun", mistake=False, time=time.time(), met_by="srun")
     return None
+
+
+def _slurms_lines() -> list[str]:
+    """What Slurm itself says in the log of this attempt."""
+    lines = re.findall(r"(?m)^(?:srun|slurmstepd\S*): (?:error|fatal): .*", watchdog.of_attempt(_log()))
+    return [line for line in lines if "Exited with exit code" not in line]
 
 
 def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[Fault]:

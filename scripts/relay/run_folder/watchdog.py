@@ -148,5 +148,9 @@ def _sizes(entry: Mapping[str, Any]) -> str:
 
 def words(log: Path | None) -> list[tuple[int, str]]:
     """The ranks that torch's watchdog has ended, and why, in its own words in the job's log; the first one first."""
-    text = end_of(log, _LAST_BYTES, after=_HELD_BYTES.get(log, 0) if log else 0)
-    return [(int(rank), " ".join(why.split())) for rank, why in _WORDS.findall(text + "\n\n")]
+    return [(int(rank), " ".join(why.split())) for rank, why in _WORDS.findall(of_attempt(log) + "\n\n")]
+
+
+def of_attempt(log: Path | None) -> str:
+    """The last that has come to the job's log in this attempt."""
+    return end_of(log, _LAST_BYTES, after=_HELD_BYTES.get(log, 0) if log else 0)

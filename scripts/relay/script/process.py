@@ -22,7 +22,7 @@ from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
 from relay.chain import supervisor
 from relay.chain.supervisor import Supervisor, children, descendants, program, send
-from relay.chain.telling import NOTE, PLACE, STOPPED, read_note
+from relay.chain.telling import NOTE, PLACE, STOPPED, read_stop
 from relay.process import cpus, gpus, meeting, system
 from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin
@@ -73,10 +73,10 @@ def main(arguments: list[str]) -> None:
         with Child(observed, given.minutes, records) as child:
             child.begin(line, folder, environment, shielded=started_by_torchrun(script.command) is not None)
             with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
-                child.wait()
+                status = child.wait()
             if outside:
                 outside.warn()
-            stop_note = read_note(Path(environment[NOTE]))
+            stop_note = read_stop(Path(environment[NOTE]), status, ordered=bool(child.stopped_by))
             child.conclude(stop_note, lambda how: why.failed(how, observed, script, folder))
 
 
