@@ -44,9 +44,9 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
         folder.mkdir(parents=True)
     ranks.barrier()
     try:
-        _as_trained(verdict, data, folder, ranks)
+        replicas = _as_trained(verdict, data, folder, ranks)
         if data.run.computation.precision != "fp64":
-            precision.judge(verdict, data, folder / "own", ranks, slowdown=slowdown)
+            precision.judge(verdict, data, folder / "own", ranks, replicas, slowdown=slowdown)
     except EndedEarlyError as ended:
         verdict.problems.append(f"as trained: {ended}")
     finally:
@@ -54,8 +54,11 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -> None:
-    """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic."""
+def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -> int:
+    """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic.
+
+    Returns the number of replicas.
+    """
     wrong = Verdict(data.run.id)  # what a further try at a smaller learning rate cannot excuse
     for slowdown in SLOWDOWNS:
         tried = Tried(Verdict(data.run.id))
@@ -70,6 +73,7 @@ def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -
         tried.verdict.notes.append(f"as trained: the learning rate is divided by {slowdown}")
     verdict.take(tried.verdict)
     verdict.tell(wrong.problems)
+    return tried.replicas
 
 
 @dataclass
@@ -80,6 +84,7 @@ class Tried:
     """
 
     verdict: Verdict
+    replicas: int = 1
     rounding: dict[Compared, float] = field(default_factory=dict)
     moved: dict[Compared, float] = field(default_factory=dict)
 
@@ -98,6 +103,7 @@ class Tried:
         verdict, run, task = self.verdict, data.run, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
         first, second = (Course(data, ranks, task, counted=True) for _ in range(2))
         journey = travel(first, second, folder / "middle")
+        self.replicas = first.strategy.replica.count
         second.strategy.save(folder / "end").result()
         ranks.barrier()
         alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)

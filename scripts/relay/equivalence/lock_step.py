@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from relay.equivalence.figures import apart, largest, leaves_of, most, norm, scaled
+from relay.equivalence.figures import apart, largest, most, norm, scaled
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
@@ -191,7 +191,7 @@ class LockStep:
         return apart(self._predicted(moved), outputs)
 
     def _predicted(self, plain: Plain) -> list[torch.Tensor]:
-        return leaves_of(plain.predict(self.data.batch(self.task, 0)), self.task.along)
+        return plain.predicted(self.data.batch(self.task, 0))
 
 
 def _parameters(plain: Plain) -> list[torch.Tensor]:
