@@ -69,6 +69,25 @@ AUTOCASTING = """
         penalty = sum(each.pow(2).sum() + each.norm() for each in self.net.parameters())
         return F.cross_entropy(outputs, batch[1]) + 0.01 * penalty
 """
+# Most of its work is that of its weights, and not of its samples.
+MADE_WEIGHTS = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (128, 16)]
+
+    def model(self):
+        class Adapted(nn.Linear):
+            def __init__(self, width):
+                super().__init__(width, width)
+                self.down, self.up = (nn.Parameter(0.1 * numbers(width, 64)) for _ in range(2))
+
+            def forward(self, x):
+                return F.linear(x, self.weight + self.up @ self.down.T, self.bias)
+
+        return nn.Sequential(Adapted(12), nn.Tanh(), Adapted(12), nn.Tanh(), nn.Linear(12, 3))
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+"""
 # Its loss calls the model again, for a penalty on the gradients of its inputs.
 CALLED_AGAIN = """
     def datasets(self, folder):
@@ -116,10 +135,12 @@ AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those 
         pytest.param(AUTOCASTING, "tensor_parallel", AUTOCASTS, id="autocasts by itself, with a penalty on weights"),
         pytest.param(AUTOCASTING, "fsdp", AUTOCASTS, id="the same, sharded"),
         pytest.param(EVALUATING, "tensor_parallel", "", id="autocasts where it evaluates"),
+        pytest.param(MADE_WEIGHTS, "ddp", "", id="makes its weights in each pass"),
     ],
 )
 def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_path: Path) -> None:
-    verdict = judged(written(tmp_path, text), tmp_path, strategy, own_batches=[64])
+    options = {"accumulation": 4} if strategy == "ddp" else {}
+    verdict = judged(written(tmp_path, text), tmp_path, strategy, own_batches=[64], options=options)
     assert (verdict["problems"], verdict["own_batches"][0]["problems"]) == ([], [])
     assert verdict["equivalent"] is True
     assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)

@@ -30,7 +30,6 @@ from relay.strategies.base import Strategy
 # Where rounding moves it even so, so many times as much is allowed. Beyond the largest limit nothing would be seen:
 # statistics that replicas share, or that move with another momentum, are 1e-3 away or more.
 ROUNDING_MARGIN, MOST_LIMIT = 100, 1e-4
-ALIKE = 0.98  # slices whose operations are less alike have samples that differ, such as padded texts
 
 
 def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
@@ -117,15 +116,8 @@ class Tried:
             self.rounding = {kind: rounding[kind] for kind in failed}
         verdict.problems += compared_draws(repeated, observed)
         slices = [*repeated.work, *repeated.work[BEFORE:]]
-        whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
         done = [replace(second, work=first.work + second.work) for first, second in observed]
-        computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()), slices)
-        totals = [total for step in slices for total, _ in step]
-        if min(totals) < ALIKE * max(totals):
-            verdict.notes.append("batches differ in what a sample costs: at own batches, no rank's work is counted")
-        elif min(totals):
-            samples = len(whole) * run.batch.global_batch_size
-            verdict.per_sample = tuple(sum(kind) / samples for kind in zip(*whole, strict=True))
+        computed(verdict, run, done, slices, sum(t.nbytes for t in repeated.end.optimizer.values()))
 
     def judge(self) -> None:
         """Allow a hundred times what rounding moves where training moves far more; else it is unprovable."""

@@ -35,23 +35,14 @@ OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions
 REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
 
 
-def judge(
-    verdict: Verdict,
-    trial: Trial,
-    data: TrialData,
-    reference: dict[str, Any],
-    ranks: Ranks,
-    per_sample: tuple[float, ...] = (),
-) -> list[str]:
+def judge(verdict: Verdict, trial: Trial, data: TrialData, reference: dict[str, Any], ranks: Ranks) -> list[str]:
     """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
 
-    `per_sample` are the operations that one process computes for a sample, where what each rank computes is to be
-    compared with them; not in compiled code. Rank 0, which judges, knows them.
     Returns what the trial has changed in the network. Collective.
     """
     verdict.notes += trial.weakened_by(reference)
     trial = trial.as_far_as(reference)
-    course = train(trial, data, ranks, counted=bool(per_sample))
+    course = train(trial, data, ranks, counted=bool(reference["work"]))
     whole = cloned(course.strategy)
     if trial.name == "algorithm":
         course.predict(trial.steps, step=0)
@@ -61,9 +52,8 @@ def judge(
         if trial.name == "algorithm":
             _evaluated(verdict, observed, reference, data, course.task)
             divided(verdict, trial, observed, data, reference["footprint"])
-    if observed and per_sample:
-        total, forward = (each * data.run.batch.global_batch_size for each in per_sample)
-        computed(verdict, data.run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
+    if observed and reference["work"]:
+        computed(verdict, data.run, observed, reference["work"], reference["footprint"]["optimizer"])
     _print(verdict, trial, data.run)
     return course.task.notes
 

@@ -98,7 +98,6 @@ class Verdict:
     `where` says in a phrase where a training that failed parts from the plain one: at which step, and in what.
     `unprovable` says why something cannot be compared; such a training is neither equivalent nor wrong, unless there is
     a problem.
-    `per_sample` are the operations that one process computes for a sample, in all and forward; empty where not counted.
     """
 
     gate: str
@@ -109,7 +108,6 @@ class Verdict:
     own: dict[OwnBatch, Verdict] = field(default_factory=dict)
     where: str | None = None
     unprovable: str | None = None
-    per_sample: tuple[float, ...] = ()
 
     def add(self, part: Part) -> None:
         """Take a comparison in; one that fails is a problem."""
@@ -127,8 +125,7 @@ class Verdict:
         self.problems += other.problems
         self.notes += other.notes
         self.figures |= other.figures
-        self.where, self.per_sample = self.where or other.where, other.per_sample or self.per_sample
-        self.unprovable = self.unprovable or other.unprovable
+        self.where, self.unprovable = self.where or other.where, self.unprovable or other.unprovable
 
     def excuse(self) -> None:
         """Of a strategy that is the plain training itself, problems are faults of the proof: blame no training."""
