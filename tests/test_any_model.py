@@ -103,6 +103,12 @@ CALLED_AGAIN = """
             (slope,) = torch.autograd.grad(self.net(x).logsumexp(1).sum(), x, create_graph=True)
         return F.cross_entropy(outputs, batch[1]) + slope.square().sum(1).mean()
 """
+# Its penalty is on the gradients of the model's outputs alone.
+OF_OUTPUTS = CALLED_AGAIN.replace("x = batch[0].detach()", "x = outputs if outputs.requires_grad else outputs.detach()")
+OF_OUTPUTS = OF_OUTPUTS.replace(".requires_grad_()", "").replace(
+    "outputs.detach()", "outputs.detach().requires_grad_()"
+)
+OF_OUTPUTS = OF_OUTPUTS.replace("self.net(x).logsumexp(1)", "x.logsumexp(1)")
 # It autocasts only where it evaluates.
 EVALUATING = AUTOCASTING.replace("torch.bfloat16):", "torch.bfloat16, enabled=not self.training):")
 SEGMENTATION = """
@@ -147,11 +153,14 @@ def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_pat
     assert note in (*verdict["notes"], "")
 
 
-def test_a_look_takes_a_loss_that_calls_the_model_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "through"), [(CALLED_AGAIN, True), (OF_OUTPUTS, False)], ids=["model", "outputs"])
+def test_a_look_tells_whether_a_loss_takes_gradients_through_the_model(
+    text: str, through: bool, tmp_path: Path
+) -> None:
     file = tmp_path / "again.py"
-    file.write_text(HEAD + CALLED_AGAIN)
+    file.write_text(HEAD + text)
     card = look("again", str(file), {}, Data(datasets=tmp_path)).task.card
-    assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", True)
+    assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", through)
 
 
 def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:
