@@ -69,6 +69,25 @@ AUTOCASTING = """
         penalty = sum(each.pow(2).sum() + each.norm() for each in self.net.parameters())
         return F.cross_entropy(outputs, batch[1]) + 0.01 * penalty
 """
+# Most of its work is that of its weights, and not of its samples.
+MADE_WEIGHTS = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (128, 16)]
+
+    def model(self):
+        class Adapted(nn.Linear):
+            def __init__(self, width):
+                super().__init__(width, width)
+                self.down, self.up = (nn.Parameter(0.1 * numbers(width, 64)) for _ in range(2))
+
+            def forward(self, x):
+                return F.linear(x, self.weight + self.up @ self.down.T, self.bias)
+
+        return nn.Sequential(Adapted(12), nn.Tanh(), Adapted(12), nn.Tanh(), nn.Linear(12, 3))
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+"""
 # Its loss calls the model again, for a penalty on the gradients of its inputs.
 CALLED_AGAIN = """
     def datasets(self, folder):
@@ -84,6 +103,12 @@ CALLED_AGAIN = """
             (slope,) = torch.autograd.grad(self.net(x).logsumexp(1).sum(), x, create_graph=True)
         return F.cross_entropy(outputs, batch[1]) + slope.square().sum(1).mean()
 """
+# Its penalty is on the gradients of the model's outputs alone.
+OF_OUTPUTS = CALLED_AGAIN.replace("x = batch[0].detach()", "x = outputs if outputs.requires_grad else outputs.detach()")
+OF_OUTPUTS = OF_OUTPUTS.replace(".requires_grad_()", "").replace(
+    "outputs.detach()", "outputs.detach().requires_grad_()"
+)
+OF_OUTPUTS = OF_OUTPUTS.replace("self.net(x).logsumexp(1)", "x.logsumexp(1)")
 # It autocasts only where it evaluates.
 EVALUATING = AUTOCASTING.replace("torch.bfloat16):", "torch.bfloat16, enabled=not self.training):")
 SEGMENTATION = """
@@ -116,21 +141,26 @@ AUTOCASTS = "the model or the loss computes in bf16 by itself: limits are those 
         pytest.param(AUTOCASTING, "tensor_parallel", AUTOCASTS, id="autocasts by itself, with a penalty on weights"),
         pytest.param(AUTOCASTING, "fsdp", AUTOCASTS, id="the same, sharded"),
         pytest.param(EVALUATING, "tensor_parallel", "", id="autocasts where it evaluates"),
+        pytest.param(MADE_WEIGHTS, "ddp", "", id="makes its weights in each pass"),
     ],
 )
 def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_path: Path) -> None:
-    verdict = judged(written(tmp_path, text), tmp_path, strategy, own_batches=[64])
+    options = {"accumulation": 4} if strategy == "ddp" else {}
+    verdict = judged(written(tmp_path, text), tmp_path, strategy, own_batches=[64], options=options)
     assert (verdict["problems"], verdict["own_batches"][0]["problems"]) == ([], [])
     assert verdict["equivalent"] is True
     assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
     assert note in (*verdict["notes"], "")
 
 
-def test_a_look_takes_a_loss_that_calls_the_model_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "through"), [(CALLED_AGAIN, True), (OF_OUTPUTS, False)], ids=["model", "outputs"])
+def test_a_look_tells_whether_a_loss_takes_gradients_through_the_model(
+    text: str, through: bool, tmp_path: Path
+) -> None:
     file = tmp_path / "again.py"
-    file.write_text(HEAD + CALLED_AGAIN)
+    file.write_text(HEAD + text)
     card = look("again", str(file), {}, Data(datasets=tmp_path)).task.card
-    assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", True)
+    assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", through)
 
 
 def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:

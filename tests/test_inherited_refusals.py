@@ -1,6 +1,7 @@
 """A run that goes on from another one's checkpoint inherits what is found against it, through several adoptions."""
 
 import shutil
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ from chain_runs import Bench, Chain
 from relay import commands
 from relay.base.files import read_json, write_json
 from relay.run_folder import proof_notes
+from relay.spec.run import OwnBatch
 from relay.training.adoption import adopt
 from relay.training.summary import summarise
 from results_tree import Tree, status
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
-EQUIVALENT: dict[str, Any] = {"equivalent": True, "problems": []}
-REFUSED = {"equivalent": False, "problems": ["algorithm: losses differ"]}
+EQUIVALENT: dict[str, Any] = {"equivalent": True, "problems": [], "parts": [], "notes": []}
+REFUSED = {**EQUIVALENT, "equivalent": False, "problems": ["algorithm: losses differ"]}
 
 
 def verdict(chain: Chain, **changes: Any) -> None:
@@ -24,7 +26,8 @@ def verdict(chain: Chain, **changes: Any) -> None:
     known = read_json(chain.work / "chain.json")
     gate = f"gate-{chain.run.id}"
     proof_notes.note(chain.declared, gate)
-    found = EQUIVALENT | {"strategy_source": known["strategy_source"]} | changes
+    own = [{**asdict(OwnBatch.of(chain.run)), **EQUIVALENT}]
+    found = EQUIVALENT | {"strategy_source": known["strategy_source"], "own_batches": own} | changes
     write_json(chain.results / "equivalence" / "gates" / gate / "verdict.json", found)
 
 
@@ -77,6 +80,11 @@ def test_refusals_are_inherited(relayed: tuple[Chain, Chain, Chain], capsys: pyt
 
     verdict(first, **REFUSED)
     assert inherited(third) == inherited(second) == [AGAINST + "its gate: algorithm: losses differ"]
+    (own,) = read_json(first.results / "equivalence/gates/gate-run-1/verdict.json")["own_batches"]
+    verdict(first, equivalent=False, own_batches=[own, {**own, **REFUSED, "global_batch_size": 7}])
+    assert inherited(third) == []
+    verdict(first, equivalent=False, own_batches=[own | REFUSED])
+    assert inherited(third) == [f"{AGAINST}its gate: batch {own['global_batch_size']}: algorithm: losses differ"]
     verdict(first, strategy_source="another")
     assert inherited(third) == [AGAINST + "the code gated is not the code that ran"]
     verdict(first, versions={"torch": "1.0"})

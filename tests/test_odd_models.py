@@ -204,6 +204,17 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", ["PredictsNarrow", "PredictsNothing"])
+def test_outputs_that_lack_more_than_padding_are_seen(fault: str, tmp_path: Path) -> None:
+    task = written(tmp_path, BY_WORD)
+    task = replace(task, card=replace(task.card, equal_shapes=False))
+    verdict = judged(task, tmp_path, "wrong", options={"fault": fault})
+    failed = {part["name"] for part in verdict["parts"] if not part["passed"]}
+    outputs = {"as trained: outputs", "between steps: outputs", "own precision: outputs"}
+    assert failed == {"evaluation", *outputs}
+
+
+@pytest.mark.slow
 def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_path: Path) -> None:
     verdict = judged(written(tmp_path, BY_PROCESS), tmp_path, "cpu", 1)
     assert verdict["problems"] == []

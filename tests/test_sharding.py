@@ -3,11 +3,13 @@
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from any_models import Scaled
@@ -18,6 +20,7 @@ from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.strategies import _sharded
 from relay.strategies._clipping import local
+from relay.strategies._deepspeed_parts import WholeParameters
 from relay.strategies.base import Strategy
 from relay.strategies.tensor_parallel import whole
 from relay.task import batches
@@ -194,3 +197,15 @@ def test_it_trains_what_the_reference_trains(gates: Gates, world_size: int, tmp_
     assert {name: verdict["problems"] for name, verdict in verdicts.items()} == {
         named(each): [] for each in CELLS[world_size]
     }
+
+
+def test_a_loss_may_hold_a_parameter_that_was_given_up_and_not_read_it() -> None:
+    """As stage 3 of ZeRO gives it up: an empty tensor. What is detached of it is as empty."""
+    given_up, there = (nn.Parameter(torch.ones(size)) for size in (0, 2))
+    given_up.ds_status, there.ds_status = (SimpleNamespace(name=name) for name in ("NOT_AVAILABLE", "AVAILABLE"))  # type: ignore[attr-defined]
+    with WholeParameters():
+        held = [each.detach() for each in (given_up, there)]
+        assert held[1].sum() == 2
+        for each in (given_up, held[0]):
+            with pytest.raises(RuntimeError, match="the loss reads a parameter"):
+                each.square()

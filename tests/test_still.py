@@ -172,12 +172,14 @@ class Turning(nn.Module):
             hidden = self.layer(inputs * mask).float()
         if self.how == "derivative":
             hidden = hidden + torch.autograd.grad(hidden.sum(), inputs, create_graph=True)[0].mean()
+        if self.how == "failing" and not self.training:
+            raise ValueError("too few samples")
         return self.last(hidden)
 
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [("autocast", "bf16"), ("not trained", "bf16"), ("derivative", "bf16"),
+    [("autocast", "bf16"), ("not trained", "bf16"), ("derivative", "bf16"), ("failing", "bf16"),
      ("off", "fp32"), ("evaluation", "fp32"), ("mask", "fp32")],
 )  # fmt: skip
 def test_a_task_has_a_lower_precision_only_where_it_trains_in_it(how: str, expected: str) -> None:

@@ -1,6 +1,8 @@
 """The task as the gate's trials train it: schedules, limits that rounding loosens, and how far a reference goes."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +49,13 @@ def test_an_own_batch_is_trained_at_its_own_learning_rate(gates: Gates) -> None:
     assert in_trial(data, "algorithm").learning_rate(0) == run.task.learning_rate != own.learning_rate
     larger = in_trial(data.of(at_own_batch(run, own)), "algorithm")
     assert (larger.learning_rate(0), larger.own.learning_rate) == (own.learning_rate, own.learning_rate)
+
+
+@pytest.mark.parametrize(("norm", "limit"), [(100.0, 2.0), (4.0, 1.0), (0.0, 2.0)])
+def test_the_gate_clips_at_a_norm_that_gradients_reach_and_never_at_none(norm: float, limit: float) -> None:
+    data = TrialData(planned("cpu")[0], Path(), CPU)
+    data.__dict__ |= {"_first_pass": (False, norm), "_small": SimpleNamespace(own=SimpleNamespace(clip_grad_norm=2.0))}
+    assert data.clip_grad_norm == limit
 
 
 def test_a_limit_follows_rounding_as_long_as_faults_are_larger() -> None:

@@ -18,9 +18,10 @@ from relay.equivalence.division import divided
 from relay.equivalence.figures import apart, difference, distance, leaves_of, share
 from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
-from relay.equivalence.verdict import CAUSES, Part, Verdict, all_problems, of_batch
+from relay.equivalence.verdict import Part, Verdict
 from relay.process import system
 from relay.run_folder.faults import Fault
+from relay.run_folder.verdicts import CAUSES, all_problems, of_batch, refuses
 from relay.spec.run import OwnBatch
 from relay.strategies.base import Replica
 
@@ -170,9 +171,9 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
     assert not list(gates.results.rglob("unfinished.json"))
 
 
-def two_batches() -> dict[str, Any]:
+def two_batches(unprovable: str | None = None) -> dict[str, Any]:
     """The verdict of a gate whose larger batch failed."""
-    verdict = with_losses(1e-15)
+    verdict = replace(with_losses(1e-15), unprovable=unprovable)
     verdict.figures["samples_per_rank"] = [8.0, 8.0]
     for own, figure in ((SMALL, 1e-15), (LARGE, 1e-3)):
         found = verdict.of_batch(own)
@@ -191,6 +192,13 @@ def test_a_run_is_judged_by_the_shared_parts_and_those_of_its_own_batch() -> Non
     problem = f"batch 64: {CAUSES['algorithm']}algorithm: losses: largest loss difference: 1.0e-03, allowed is 1e-09"
     assert (large["equivalent"], large["problems"], large["samples_per_rank"]) == (False, [problem], [32.0, 32.0])
     assert all_problems(verdict) == [problem]
+
+
+def test_what_is_unprovable_is_wrong_at_the_batch_alone_at_which_something_is_wrong() -> None:
+    found = two_batches(unprovable="rounding moves it")
+    small, large = (of_batch(found, own) for own in (SMALL, LARGE))
+    assert ([found["unprovable"], small["unprovable"], large["unprovable"]]) == [None, "rounding moves it", None]
+    assert list(map(refuses, (found, small, large))) == [True, False, True]
 
 
 def test_a_batch_at_which_no_step_was_trained_is_not_proven() -> None:

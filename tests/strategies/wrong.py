@@ -21,7 +21,7 @@ class Wrong(ByHand):
             "EvaluationRounds", "EvaluationLowered",
             "LoweredMomentum", "ResumeWithoutMomentum", "MomentumRoundedWhenLoaded", "SavingDisturbs",
             "CheckpointOfItsOwn", "ScaleLost", "DropoutLeftOut", "DropoutRepeats", "DropoutAlike",
-            "PredictsInTrainingMode", "WorkForward",
+            "PredictsInTrainingMode", "WorkForward", "PredictsNarrow", "PredictsNothing",
         )},
     )  # fmt: skip
 
@@ -109,6 +109,20 @@ class EvaluationLowered(Wrong):
     def predict(self, batch: Batch) -> Any:
         with torch.autocast(self.ranks.device.type, dtype=torch.bfloat16):
             return batches.cast(super().predict(batch), self.task.dtype)
+
+
+class PredictsNarrow(Wrong):
+    """Wrong: of each prediction the last numbers are missing."""
+
+    def predict(self, batch: Batch) -> Any:
+        return super().predict(batch)[..., :-1]
+
+
+class PredictsNothing(Wrong):
+    """Wrong: predictions have rows without anything in them."""
+
+    def predict(self, batch: Batch) -> Any:
+        return super().predict(batch)[:, :0]
 
 
 class LoweredMomentum(Wrong):

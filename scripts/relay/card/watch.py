@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -92,7 +93,7 @@ class CardObserver(calls.PassObserver):
 class LossCalls(FunctionMode):
     """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not.
 
-    `differentiates`: it takes gradients that have gradients themselves, as a penalty on them does.
+    `differentiates`: it takes gradients through the model that have gradients themselves, as a penalty on them does.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,9 @@ class LossCalls(FunctionMode):
     def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a function, whose arguments are looked at."""
         result = func(*args, **kwargs)
-        self.differentiates |= func is torch.autograd.grad and bool(kwargs.get("create_graph"))
+        if func is torch.autograd.grad and kwargs.get("create_graph"):
+            ends = (calls.tensors_in(args[:1]), calls.tensors_in((args[1:2], kwargs.get("inputs"))))
+            self.differentiates |= _through_model(*ends)
         shapes = [tuple(each.shape) for each in calls.tensors_in((args, dict(kwargs)))]
         joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
         if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
@@ -116,3 +119,16 @@ class LossCalls(FunctionMode):
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
         held = {each.untyped_storage()._cdata for each in calls.tensors_in(outputs)}
         return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)
+
+
+def _through_model(outputs: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> bool:
+    """Whether a parameter is read between the two, or is one of the inputs."""
+    last = {get_gradient_edge(each).node for each in inputs}
+    ahead, met = [get_gradient_edge(each).node for each in outputs if each.requires_grad], set[Any]()
+    while ahead:
+        met.add(node := ahead.pop())
+        if isinstance(getattr(node, "variable", None), nn.Parameter):
+            return True
+        if node not in last:
+            ahead += [each for each, _ in node.next_functions if each is not None and each not in met]
+    return False

@@ -13,9 +13,9 @@ from relay.base.errors import UserError
 from relay.base.files import MISSING, looked_at, read_json
 from relay.base.typed import built
 from relay.comparison.no_result import SpotChecked, fault, no_verdict, spot_checked, stopped_by_preflight
-from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, proof_notes, run_chain
 from relay.run_folder.summary import FILE, Summary
+from relay.run_folder.verdicts import of_batch
 from relay.spec.job import Job
 from relay.spec.run import OwnBatch, Run, Setting
 

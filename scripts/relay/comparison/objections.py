@@ -25,6 +25,7 @@ from relay.comparison.statistics import t_quantile
 from relay.comparison.wording import listing, number, percent
 from relay.run_folder.proof_notes import COMPUTING
 from relay.run_folder.summary import Summary
+from relay.run_folder.verdicts import refuses
 from relay.spec.labels import options_text
 
 PROVEN = (*COMPUTING, "dataset")
@@ -46,7 +47,7 @@ def _of_the_gate(group: Sequence[RunResult]) -> list[str]:
     if not proven(group):
         other = ran_other_code(group)
         return by_repeat(group, lambda repeat: OTHER_CODE if repeat in other else proven_otherwise(repeat))
-    if verdict["equivalent"] or verdict.get("unprovable"):
+    if not refuses(verdict):
         return []
     failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
     return list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]

@@ -30,7 +30,6 @@ from relay.strategies.base import Strategy
 # Where rounding moves it even so, so many times as much is allowed. Beyond the largest limit nothing would be seen:
 # statistics that replicas share, or that move with another momentum, are 1e-3 away or more.
 ROUNDING_MARGIN, MOST_LIMIT = 100, 1e-4
-ALIKE = 0.98  # slices whose operations are less alike have samples that differ, such as padded texts
 
 
 def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
@@ -44,9 +43,9 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
         folder.mkdir(parents=True)
     ranks.barrier()
     try:
-        _as_trained(verdict, data, folder, ranks)
+        replicas = _as_trained(verdict, data, folder, ranks)
         if data.run.computation.precision != "fp64":
-            precision.judge(verdict, data, folder / "own", ranks, slowdown=slowdown)
+            precision.judge(verdict, data, folder / "own", ranks, replicas, slowdown=slowdown)
     except EndedEarlyError as ended:
         verdict.problems.append(f"as trained: {ended}")
     finally:
@@ -54,8 +53,11 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -> None:
-    """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic."""
+def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -> int:
+    """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic.
+
+    Returns the number of replicas.
+    """
     wrong = Verdict(data.run.id)  # what a further try at a smaller learning rate cannot excuse
     for slowdown in SLOWDOWNS:
         tried = Tried(Verdict(data.run.id))
@@ -70,6 +72,7 @@ def _as_trained(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks) -
         tried.verdict.notes.append(f"as trained: the learning rate is divided by {slowdown}")
     verdict.take(tried.verdict)
     verdict.tell(wrong.problems)
+    return tried.replicas
 
 
 @dataclass
@@ -80,6 +83,7 @@ class Tried:
     """
 
     verdict: Verdict
+    replicas: int = 1
     rounding: dict[Compared, float] = field(default_factory=dict)
     moved: dict[Compared, float] = field(default_factory=dict)
 
@@ -98,6 +102,7 @@ class Tried:
         verdict, run, task = self.verdict, data.run, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
         first, second = (Course(data, ranks, task, counted=True) for _ in range(2))
         journey = travel(first, second, folder / "middle")
+        self.replicas = first.strategy.replica.count
         second.strategy.save(folder / "end").result()
         ranks.barrier()
         alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)
@@ -111,15 +116,8 @@ class Tried:
             self.rounding = {kind: rounding[kind] for kind in failed}
         verdict.problems += compared_draws(repeated, observed)
         slices = [*repeated.work, *repeated.work[BEFORE:]]
-        whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
         done = [replace(second, work=first.work + second.work) for first, second in observed]
-        computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()), slices)
-        totals = [total for step in slices for total, _ in step]
-        if min(totals) < ALIKE * max(totals):
-            verdict.notes.append("batches differ in what a sample costs: at own batches, no rank's work is counted")
-        elif min(totals):
-            samples = len(whole) * run.batch.global_batch_size
-            verdict.per_sample = tuple(sum(kind) / samples for kind in zip(*whole, strict=True))
+        computed(verdict, run, done, slices, sum(t.nbytes for t in repeated.end.optimizer.values()))
 
     def judge(self) -> None:
         """Allow a hundred times what rounding moves where training moves far more; else it is unprovable."""

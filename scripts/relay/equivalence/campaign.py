@@ -20,9 +20,10 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.chain.signals import SIGNALS
 from relay.equivalence.job import run_gate, run_reference
-from relay.equivalence.verdict import Compared, TrialName, all_problems
+from relay.equivalence.verdict import Compared, TrialName
 from relay.launch.launcher import launch
 from relay.run_folder.places import dataset_folder
+from relay.run_folder.verdicts import all_problems
 from relay.spec.run import Gate, Reference
 from relay.spec.strategy_files import chosen
 from relay.task.prepared import prepare_data

@@ -131,15 +131,15 @@ def computed(
     verdict: Verdict,
     run: Training,
     observed: Sequence[Observed],
-    whole: Sequence[tuple[float, float]],
+    slices: Sequence[Sequence[tuple[int, int]]],
     optimizer_bytes: int,
-    slices: Sequence[Sequence[tuple[int, int]]] = (),
 ) -> None:
     """Check that each rank computes its part.
 
-    `whole` are the operations of each step, all and forward, and `optimizer_bytes` the state, of one plain process.
-    `slices` are those of each replica's slice by itself; where they are not known, each costs the same.
+    `slices` are the operations of each step, all and forward, and `optimizer_bytes` the state, of one plain process;
+    of each slice by itself, which is a replica's or a part of it.
     """
+    whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
     if not all(total for total, _ in whole):
         verdict.notes.append("the network has no matrix products: what each rank computes is not counted")
         return
@@ -153,8 +153,13 @@ def computed(
     if len(observed) > 1:
         held = [seen.footprint["optimizer"] / optimizer_bytes if optimizer_bytes else 0.0 for seen in observed]
         uneven = run.task.card.experts > 0 and "parameters" in run.strategy.divides
-        shares = [[mine / total for mine, _ in each] for each, (total, _) in zip(slices, whole, strict=False)]
         replicas = [seen.replica for seen in observed]
+        each, left = divmod(len(slices[0]), replicas[0].count)  # where some are left, replicas have other slices
+        shares = [
+            [sum(total for total, _ in step[at : at + each]) / everything for at in range(0, len(step), each)]
+            for step, (everything, _) in zip(slices, whole, strict=True)
+            if not left
+        ]
         problems, notes = undivided(replicas, steps, held, shares, uneven=uneven, staged=_staged(run))
         verdict.problems += problems
         verdict.notes += notes

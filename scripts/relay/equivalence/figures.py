@@ -72,24 +72,6 @@ def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
     return [leaf for leaf in real if leaf.is_floating_point()]
 
 
-def joined(slices: list[list[torch.Tensor]], whole: Sequence[torch.Tensor], *, padded: bool) -> list[torch.Tensor]:
-    """What replicas give for their slices, one after the other, as one gives for the `whole` batch.
-
-    Where samples are `padded` to the longest of their slice, a slice may lack places that the whole batch has: there
-    stands what the whole batch has.
-    """
-    if padded:
-        slices, starts = [[*leaves] for leaves in slices], [0] * len(whole)
-        for leaves in slices:
-            for place, (leaf, expected) in enumerate(zip(leaves, whole, strict=False)):
-                fits = leaf.dim() == expected.dim() > 1 and all(map(int.__le__, leaf.shape[1:], expected.shape[1:]))
-                if fits:
-                    leaves[place] = expected[starts[place] :][: len(leaf)].to(leaf.dtype, copy=True)
-                    leaves[place][tuple(map(slice, leaf.shape))] = leaf
-                    starts[place] += len(leaf)
-    return batches.joined(slices)
-
-
 def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
     """The largest difference between outputs, `scaled`; infinite where one has other tensors, 0 where none has any."""
     return most(map(scaled, mine, reference)) if len(mine) == len(reference) else math.inf

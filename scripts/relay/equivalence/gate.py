@@ -106,9 +106,7 @@ def _at_own_batch(verdict: Verdict, gate: Gate, own: OwnBatch, data: TrialData, 
     its_data, its_trials = data.of(run), []
     for trial in own_batch_trials(run, data.computed_in):
         plain = reference.of_own_batch(trial, its_data, ranks)
-        counted = trial.name == "algorithm" and not run.computation.compile
-        per_sample = ranks.gather(verdict.per_sample)[0] if counted else ()
-        judged.judge(verdict.of_batch(own), trial, its_data, plain, ranks, per_sample)
+        judged.judge(verdict.of_batch(own), trial, its_data, plain, ranks)
         its_trials.append(trial.as_far_as(plain))
     judged.find_parting(verdict.of_batch(own), its_trials, its_data, ranks)
 

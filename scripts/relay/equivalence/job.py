@@ -19,12 +19,13 @@ from relay.chain.signals import SIGNALS
 from relay.datasets import verified
 from relay.equivalence.along import completed, source, unjudged
 from relay.equivalence.raised import CANNOT_RUN, cannot_run, refusing
-from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, all_problems, failed_at
+from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, failed_at
 from relay.launch.launcher import Start, launch, started
 from relay.run_folder import faults
 from relay.run_folder.faults import Fault
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
+from relay.run_folder.verdicts import all_problems
 from relay.spec.job import Job
 from relay.spec.run import Gate, Training
 

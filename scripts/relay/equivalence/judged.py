@@ -17,7 +17,7 @@ import torch
 
 from relay.equivalence.course import Course, EndedEarlyError, Observed, cloned
 from relay.equivalence.division import computed, divided
-from relay.equivalence.figures import apart, difference, distance, joined, largest, scaled, share
+from relay.equivalence.figures import apart, difference, distance, largest, scaled, share
 from relay.equivalence.plain import Plain, State, Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial
@@ -27,6 +27,7 @@ from relay.process.devices import is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
+from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 
@@ -34,23 +35,14 @@ OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions
 REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
 
 
-def judge(
-    verdict: Verdict,
-    trial: Trial,
-    data: TrialData,
-    reference: dict[str, Any],
-    ranks: Ranks,
-    per_sample: tuple[float, ...] = (),
-) -> list[str]:
+def judge(verdict: Verdict, trial: Trial, data: TrialData, reference: dict[str, Any], ranks: Ranks) -> list[str]:
     """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
 
-    `per_sample` are the operations that one process computes for a sample, where what each rank computes is to be
-    compared with them; not in compiled code. Rank 0, which judges, knows them.
     Returns what the trial has changed in the network. Collective.
     """
     verdict.notes += trial.weakened_by(reference)
     trial = trial.as_far_as(reference)
-    course = train(trial, data, ranks, counted=bool(per_sample))
+    course = train(trial, data, ranks, counted=bool(reference["work"]))
     whole = cloned(course.strategy)
     if trial.name == "algorithm":
         course.predict(trial.steps, step=0)
@@ -58,11 +50,10 @@ def judge(
     if observed:
         _compare(verdict, trial, observed, whole, reference)
         if trial.name == "algorithm":
-            _evaluated(verdict, observed, reference, padded=data.padded)
+            _evaluated(verdict, observed, reference, data, course.task)
             divided(verdict, trial, observed, data, reference["footprint"])
-    if observed and per_sample:
-        total, forward = (each * data.run.batch.global_batch_size for each in per_sample)
-        computed(verdict, data.run, observed, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
+    if observed and reference["work"]:
+        computed(verdict, data.run, observed, reference["work"], reference["footprint"]["optimizer"])
     _print(verdict, trial, data.run)
     return course.task.notes
 
@@ -129,16 +120,24 @@ def _compare(
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
-def _evaluated(verdict: Verdict, observed: Sequence[Observed], reference: dict[str, Any], *, padded: bool) -> None:
+def _evaluated(
+    verdict: Verdict, observed: Sequence[Observed], reference: dict[str, Any], data: TrialData, task: TrialTask
+) -> None:
     """Compare what the trained model predicts for the first batch."""
     verdict.tell(problem for seen in observed for problem in seen.problems)
     of_replicas = sorted((seen for seen in observed if seen.replica.reports), key=lambda seen: seen.replica.index)
     slices = [out for seen in of_replicas for out in seen.outputs.values()]
-    outputs = joined(slices, reference["outputs"], padded=padded)
+    if data.padded:  # each slice to its own longest sample, so that the whole batch's outputs may have other shapes
+        plain = Plain.of(task, data.device)
+        plain.model.load_state_dict(reference["parameters"])
+        places, outputs = range(len(slices)), [leaf for leaves in slices for leaf in leaves]
+        expected = [leaf for each in places for leaf in plain.predicted(data.batch(task, 0, each, len(slices)))]
+    else:
+        outputs, expected = batches.joined(slices), reference["outputs"]
     what = "largest difference of the trained model's outputs, in float64"
     # Parameters may be a hundred times as far from the reference's as rounding moves them. So may the outputs.
     limit = max(EXACT, OUTPUTS_MARGIN * reference["outputs_rounding"])
-    verdict.add(Part("algorithm", "outputs", what, apart(outputs, reference["outputs"]), limit))
+    verdict.add(Part("algorithm", "outputs", what, apart(outputs, expected), limit))
 
 
 def _print(verdict: Verdict, trial: Trial, run: Training) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from relay.equivalence.figures import apart, largest, leaves_of, most, norm, scaled
+from relay.equivalence.figures import apart, largest, most, norm, scaled
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
@@ -20,6 +21,7 @@ from relay.strategies.base import footprint
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.calls import copied
+from relay.task.modes import Work
 from relay.task.places import mistake
 
 NOT_FINITE = "is not finite"
@@ -34,19 +36,19 @@ DIVERGED = 1e6
 class LockStep:
     """A plain training, and others that differ from it in rounding alone.
 
-    Each of the others computes a batch's `parts` in as many pieces as one of `divisions` says: in all equal ones that
-    there are, where nothing is said. A library may take another algorithm for few samples than for many, as cuDNN does,
-    and that one rounds otherwise. So all divisions train the first step, one after the other. Two of them go on: the
-    one in the fewest pieces, and the one that is farthest away. One alone may stay near by chance where training is
-    chaotic.
+    Each of the others computes a batch's `parts` in two pieces, and in as many `pieces` as a strategy does: in all
+    equal ones that there are, where nothing is said. A library may take another algorithm for few samples than for
+    many, as cuDNN does, and that one rounds otherwise. So all divisions train the first step, one after the other. Two
+    of them go on: the one in the fewest pieces, and the one that is farthest away. One alone may stay near by chance
+    where training is chaotic.
 
-    In float64 there are halves alone. There, and in the task's own training in float32, the parameters of the others
+    In float64 there is one alone. There, and in the task's own training in float32, the parameters of the others
     begin one unit in the last place away, each up or down: pieces may happen to round alike where other orders of the
     sums do not, and a maximum may be another one only then. In lower precisions, and in the smooth twin, a unit would
     be more than a strategy's rounding. A trial without `most_rounding` has no others.
     """
 
-    def __init__(self, trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()) -> None:
+    def __init__(self, trial: Trial, data: TrialData, parts: int = 1, pieces: int = 0) -> None:
         self.trial, self.data, self.exact = trial, data, trial.precision == "fp64"
         run = data.run
         self.parts = min(parts, run.batch.global_batch_size)
@@ -54,8 +56,11 @@ class LockStep:
         self.first = Plain.of(self.task, data.device)
         self.others: dict[int, Plain | None] = {}  # by the number of pieces; None before the first step
         if trial.most_rounding is not None:
-            wanted = divisions or divisors(run.batch.global_batch_size // self.parts)
-            self.others = dict.fromkeys((2,) if self.exact else wanted)
+            wanted = sorted({2, pieces} - {1}) if pieces else divisors(run.batch.global_batch_size // self.parts)
+            self.others = dict.fromkeys((max(2, pieces),) if self.exact else wanted)
+        shown = trial.name == "algorithm" and not run.computation.compile  # compiled code shows no operations
+        self.counted = pieces if shown else 0
+        self.work: list[list[tuple[int, int]]] = []
         self.seed = run.seed
         self.before, self.kept = ([p.clone() for p in _parameters(self.first)] for _ in range(2))
         self.losses: list[torch.Tensor] = []
@@ -76,7 +81,7 @@ class LockStep:
         slices = (self.data.batches(self.task, self.trial.steps, part, self.parts) for part in range(self.parts))
         for batch in zip(*slices, strict=True):
             rate = self.task.learning_rate(self.steps)
-            losses = [self.first.step([batch], rate)]
+            losses = [self._step(self.first, batch, 1, rate)]
             self.largest_norm = max(self.largest_norm, norm(_gradients(self.first)))
             divided = list(self._divided_steps(batch, rate))
             losses += [loss for loss, _ in divided]
@@ -99,7 +104,7 @@ class LockStep:
         fewest = next(iter(tried), 0)
         for pieces, other in tried.items():
             training = other or self._divided(pieces)
-            loss = training.step([_in_pieces(batch, pieces)], rate)
+            loss = self._step(training, batch, pieces, rate)
             yield loss, self._apart(_parameters(training))
             if len(tried) > GOING_ON and pieces != fewest:
                 distance = norm(torch._foreach_sub(_gradients(self.first), _gradients(training)))
@@ -108,6 +113,15 @@ class LockStep:
                 farthest = distance
                 self.others = {fewest: self.others[fewest]}
             self.others[pieces] = training
+
+    def _step(self, training: Plain, parts: Sequence[Batch], pieces: int, rate: float) -> torch.Tensor:
+        """A step's loss. Where the batch is divided as by the strategy, each part's operations are counted."""
+        slices, work, of_parts = [batches.chunks(part, pieces) for part in parts], Work(), list[tuple[int, int]]()
+        training.after_slice = lambda: of_parts.append(work.taken())
+        with work.counting() if pieces == self.counted else nullcontext():
+            loss = training.step(slices, rate)
+        self.work += [of_parts] if pieces == self.counted else []
+        return loss
 
     def _divided(self, pieces: int) -> Plain:
         plain = Plain.of(self.task, self.data.device)
@@ -166,7 +180,8 @@ class LockStep:
 
         `rounding` is the most that rounding has moved losses and parameters, `update` the L2 norm of what training has
         changed in the parameters, `outputs_rounding` how far what it does to them moves the outputs. `ended` says why
-        there are fewer steps than the trial wishes for.
+        there are fewer steps than the trial wishes for. `work` are the operations of each step's parts, all and
+        forward, where they are counted.
         """
         outputs = self._predicted(self.first)
         return {
@@ -179,6 +194,7 @@ class LockStep:
             "outputs_rounding": self._outputs_rounding(outputs),
             "update": self._moved(),
             "rounding": self.rounding,
+            "work": self.work,
             "footprint": footprint(self.first.model, self.first.optimizer),
         }
 
@@ -191,7 +207,7 @@ class LockStep:
         return apart(self._predicted(moved), outputs)
 
     def _predicted(self, plain: Plain) -> list[torch.Tensor]:
-        return leaves_of(plain.predict(self.data.batch(self.task, 0)), self.task.along)
+        return plain.predicted(self.data.batch(self.task, 0))
 
 
 def _parameters(plain: Plain) -> list[torch.Tensor]:
@@ -206,8 +222,3 @@ def _gradients(plain: Plain) -> list[torch.Tensor]:
 def divisors(samples: int) -> list[int]:
     """Into how many equal pieces so many samples can be divided; a single sample is one."""
     return [pieces for pieces in range(2, samples + 1) if samples % pieces == 0] or [1]
-
-
-def _in_pieces(parts: Sequence[Batch], pieces: int) -> list[Batch]:
-    """Each part in so many pieces, or in single samples where it has fewer."""
-    return [piece for part in parts for piece in batches.chunks(part, pieces)]

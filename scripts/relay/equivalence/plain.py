@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.equivalence.figures import leaves_of
 from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
@@ -172,6 +173,10 @@ class Plain:
             outputs = self.task.outputs(self.model, batch)
         self.model.train()
         return outputs
+
+    def predicted(self, batch: Batch, replica: int = 0) -> list[torch.Tensor]:
+        """The tensors of numbers in these outputs, as `leaves_of` has them."""
+        return leaves_of(self.predict(batch, replica), self.task.along)
 
     @torch.no_grad()
     def move(self, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:

@@ -6,14 +6,15 @@ BatchNorm is frozen, dropout is off, and options are those of the run, lossy one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from relay.equivalence.course import Course, Observed
-from relay.equivalence.figures import difference, joined, largest, leaves_of, most, scaled, scales, share, size
+from relay.equivalence.figures import difference, largest, most, scaled, scales, share, size
 from relay.equivalence.journey import Held, Journey, short, travel
 from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData, TrialTask
@@ -32,14 +33,14 @@ OUTPUT_LIMITS = {"fp32": 1e-4, **dict.fromkeys(TF32, 1e-2), "fp16": 2e-2, "bf16"
 OUTPUTS_MARGIN, MOST_OF_OUTPUTS = 10, 0.3
 
 
-def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int) -> None:
+def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, replicas: int, *, slowdown: int) -> None:
     """Train as a run does between its steps, and compare the two objects with each other, and their predictions with
     those of a plain training. Collective; rank 0 judges. `slowdown` divides the learning rate.
     """
     run, precision = data.run, data.run.computation.precision
     for divisor in SLOWDOWNS:  # the first at which the plain training is finite
         task = data.task(replace(AS_TRAINED, name="own precision", precision=precision, slowdown=slowdown * divisor))
-        expected = _plainly(data, task) if ranks.rank == 0 else []
+        expected = _plainly(data, task, replicas) if ranks.rank == 0 else []
         finite = ranks.gather(all(bool(leaf.isfinite().all()) for leaf in expected))[0]
         if finite:
             break
@@ -55,9 +56,8 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, *, slow
         reporting = [objects for objects in observed if objects[0].replica.reports]
         reporting.sort(key=lambda objects: objects[0].replica.index)
         _resumed(verdict, data, journey, [figure for _, figure in lost_of_ranks], reporting)
-        slices = [first_seen.outputs[BEFORE] for first_seen, _ in reporting]
-        outputs = joined(slices, expected, padded=data.padded)
-        _predicted(verdict, data, task, expected, outputs)
+        outputs = [leaf for first_seen, _ in reporting for leaf in first_seen.outputs[BEFORE]]
+        _predicted(verdict, data, task, partial(_plainly, data, task, replicas), expected, outputs)
     ranks.wait_for_files()
 
 
@@ -97,9 +97,14 @@ def _resumed(
 
 
 def _predicted(
-    verdict: Verdict, data: TrialData, task: TrialTask, expected: list[torch.Tensor], outputs: list[torch.Tensor]
+    verdict: Verdict,
+    data: TrialData,
+    task: TrialTask,
+    plainly: Callable[..., list[torch.Tensor]],
+    expected: list[torch.Tensor],
+    outputs: list[torch.Tensor],
 ) -> None:
-    """Compare a prediction with the plain training's, in the same precision."""
+    """Compare a prediction with the plain training's, in the same precision; `plainly` makes such another one."""
     precision, lossy = data.run.computation.precision, data.run.strategy.lossy
     lower = [
         (mine, its) for mine, its in zip(outputs, expected, strict=False) if mine.dtype.itemsize < its.dtype.itemsize
@@ -113,8 +118,7 @@ def _predicted(
     if not figure <= limit:  # a model may turn to fewer bits for predictions alone
         limit = max(limit, OUTPUT_LIMITS[computed_in(task, data.device, evaluated=True)])
     if not figure <= limit:  # measured only where it matters: trainings that are as right
-        halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, moved=True)
-        rounding = most((_relative(halves, expected), _relative(moved, expected)))
+        rounding = most(_relative(plainly(**other), expected) for other in ({"pieces": 2}, {"moved": True}))
         limit = max(limit, OUTPUTS_MARGIN * rounding)
         if limit > MOST_OF_OUTPUTS:
             reason = f"rounding alone moves what it predicts by {rounding:.0e}"
@@ -131,14 +135,17 @@ def _relative(outputs: list[torch.Tensor], expected: list[torch.Tensor]) -> floa
     return share(most(map(difference, outputs, expected)), most(map(size, expected)))
 
 
-def _plainly(data: TrialData, task: TrialTask, pieces: int = 1, *, moved: bool = False) -> list[torch.Tensor]:
-    """What a plain training predicts when the checkpoint is saved, each batch computed in so many pieces.
+def _plainly(
+    data: TrialData, task: TrialTask, replicas: int, pieces: int = 1, *, moved: bool = False
+) -> list[torch.Tensor]:
+    """What a plain training predicts for each replica's slice, which may be padded less than the whole batch.
 
-    With `moved`, its parameters begin one unit in the last place away.
+    Each batch is trained in so many pieces. With `moved`, its parameters begin one unit in the last place away.
     """
     plain = Plain.of(task, data.device)
     if moved:
         plain.move(data.run.seed, one_unit)
     for step in range(BEFORE):
         plain.step([batches.chunks(data.batch(task, step), pieces)], task.learning_rate(step))
-    return leaves_of(plain.predict(data.batch(task, PREDICTED)), task.along)
+    slices = (data.batch(task, PREDICTED, each, replicas) for each in range(replicas))
+    return [leaf for each in slices for leaf in plain.predicted(each)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from relay.base.files import CHECKSUM_BYTES, has_checksum, with_checksum, write_
 from relay.datasets.manifest import digest
 from relay.equivalence.figures import distance, norm, share
 from relay.equivalence.lock_step import LockStep
-from relay.equivalence.plain import deterministic
+from relay.equivalence.plain import declared_parts, deterministic
 from relay.equivalence.trial_task import Identified, TrialData
 from relay.equivalence.trials import FROM_REFERENCE, SLOWDOWNS, Trial, trials
 from relay.launch.worker import imported
@@ -111,16 +111,16 @@ def unprovable(data: TrialData) -> str | None:
     return f"the loss is no mean over samples: that of {what}, so that a divided batch is another training"
 
 
-def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()) -> dict[str, Any]:
+def train(trial: Trial, data: TrialData, parts: int = 1, pieces: int = 0) -> dict[str, Any]:
     """Train one trial, unscaled, as far as rounding allows, at the first learning rate that leaves enough steps.
 
     Where none does, the one counts that leaves most. A batch is computed in so many parts, and rounding is measured in
-    these `divisions` of each part, as `LockStep` has it. Returns what `LockStep.result` does, with the `slowdown` of
+    `pieces` of each part, as `LockStep` has it. Returns what `LockStep.result` does, with the `slowdown` of
     the learning rate. Raises UserError where not one step can be compared.
     """
     tried: list[LockStep] = []
     for slowdown in SLOWDOWNS:
-        tried.append(LockStep(replace(trial, slowdown=slowdown), data, parts, divisions))
+        tried.append(LockStep(replace(trial, slowdown=slowdown), data, parts, pieces))
         tried[-1].train()
         if tried[-1].steps >= min(trial.least_steps, trial.steps):
             break
@@ -144,10 +144,9 @@ def of_own_batch(trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
     """
     run = data.run
     parts = run.shape.devices if "samples" in run.strategy.divides else 1
-    worked_through = strategies.load(run.strategy.name).requirements.whole_batches
-    pieces = math.lcm(*(run.strategy.options.get(name, 1) for name in worked_through))
-    trained = train(trial, data, parts, sorted({2, pieces} - {1})) if ranks.rank == 0 else {}
-    shared = (*FROM_REFERENCE, "ended", "footprint")
+    pieces = declared_parts(run, strategies.load(run.strategy.name).requirements)
+    trained = train(trial, data, parts, pieces) if ranks.rank == 0 else {}
+    shared = (*FROM_REFERENCE, "ended", "footprint", "work")
     decided: dict[str, Any] = ranks.gather({name: value for name, value in trained.items() if name in shared})[0]
     return decided | trained
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 
 from relay.equivalence.course import AsTrained
-from relay.equivalence.figures import leaves_of
 from relay.equivalence.plain import Plain, State, Statistics, declared_parts, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import AFTER, BEFORE, PREDICTED
@@ -84,13 +83,10 @@ class Repeated:
     def _predict(self, after: int) -> None:
         """Outputs of every slice, by the replica's own statistics and by the first one's."""
         self.outputs[after] = [
-            [self._predicted(self._slice(PREDICTED, replica), of) for of in {replica, 0}]
+            [self.plain.predicted(self._slice(PREDICTED, replica), of) for of in {replica, 0}]
             for replica in range(self.replicas)
         ]
         self.predicting[after] = self.task.draws.taken()
-
-    def _predicted(self, batch: Batch, statistics_of: int) -> list[torch.Tensor]:
-        return leaves_of(self.plain.predict(batch, statistics_of), self.task.along)
 
     def statistics_of(self, replica: int) -> list[Statistics]:
         """What buffers may be at the end of a training that no checkpoint has interrupted."""

@@ -210,7 +210,7 @@ class TrialData:
     def clip_grad_norm(self) -> float | None:
         """That of the task, or less: a quarter of the first samples' norm, so that the gate sees clipping at work."""
         most = self._small.own.clip_grad_norm
-        return None if most is None else min(most, self._first_pass[1] / 4)
+        return None if most is None else min(most, self._first_pass[1] / 4 or most)
 
     @cached_property
     def _first_pass(self) -> tuple[bool, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import compress
 from typing import Any, Literal
 
 from relay.spec.run import OwnBatch
@@ -28,22 +27,6 @@ FAULTED = "faulted.json"  # beside where the verdict goes: the fault of the gate
 # What another gate's processes, which judged this gate after their own, have found: its verdict; null where it has to
 # be judged by itself, because it has failed there, or has not come to its end.
 ALONG = "along.json"
-# The usual cause where a trial fails and none of those before it does, as a beginning of its problem; and where the
-# first step is right.
-CAUSES: Mapping[str, str] = {
-    "algorithm": "probably the mean over samples or processes, clipping, or the update is another one: ",
-    "scaled": "probably large gradients are clipped: ",
-    "evaluation": "probably predictions are computed otherwise: ",
-    "between steps": "probably a checkpoint, an evaluation or random numbers change the training: ",
-    "own precision": "probably something is computed in fewer bits: ",
-    "gradient": "probably something is computed in fewer bits: ",
-    "smooth twin": "probably what is sent or multiplied has fewer bits: ",
-    "own optimizer": "probably the optimiser's state has fewer bits: ",
-    "lossy": "probably more is lost than the strategy declares: ",
-}
-LATER = "probably what is kept from step to step, such as the optimiser's state or the learning rate, is another one: "
-# Figures of a step, which are shown of the run's own batch.
-PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
 
 class Limited:
@@ -98,7 +81,6 @@ class Verdict:
     `where` says in a phrase where a training that failed parts from the plain one: at which step, and in what.
     `unprovable` says why something cannot be compared; such a training is neither equivalent nor wrong, unless there is
     a problem.
-    `per_sample` are the operations that one process computes for a sample, in all and forward; empty where not counted.
     """
 
     gate: str
@@ -109,7 +91,6 @@ class Verdict:
     own: dict[OwnBatch, Verdict] = field(default_factory=dict)
     where: str | None = None
     unprovable: str | None = None
-    per_sample: tuple[float, ...] = ()
 
     def add(self, part: Part) -> None:
         """Take a comparison in; one that fails is a problem."""
@@ -127,8 +108,7 @@ class Verdict:
         self.problems += other.problems
         self.notes += other.notes
         self.figures |= other.figures
-        self.where, self.per_sample = self.where or other.where, other.per_sample or self.per_sample
-        self.unprovable = self.unprovable or other.unprovable
+        self.where, self.unprovable = self.where or other.where, self.unprovable or other.unprovable
 
     def excuse(self) -> None:
         """Of a strategy that is the plain training itself, problems are faults of the proof: blame no training."""
@@ -164,7 +144,11 @@ class Verdict:
             "max_loss_difference": losses[0] if losses else None,
             **self._details(),
             "own_batches": [
-                {**asdict(own), "equivalent": not (self.unprovable or self.problems or verdict.problems)}
+                {
+                    **asdict(own),
+                    "equivalent": not (self.unprovable or self.problems or verdict.problems),
+                    "unprovable": None if self.problems or verdict.problems else self.unprovable,
+                }
                 | verdict._details()
                 for own, verdict in self.own.items()
             ],
@@ -191,55 +175,8 @@ def failed_at(unfinished: Mapping[str, Any], problem: str) -> dict[str, Any]:
 
     What it has shown at smaller batches stands. Runs with a larger batch are not proven.
     """
-    verdict = {**unfinished, "equivalent": False}
+    wrong = {"equivalent": False, "unprovable": None}
+    verdict = {**unfinished, **wrong}
     own = Verdict(verdict["gate"], problems=[problem])
-    entry = {**verdict.pop("at"), "equivalent": False, **own._details()}
+    entry = {**verdict.pop("at"), **wrong, **own._details()}
     return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
-
-
-def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
-    """What a verdict, read from verdict.json, says of runs with this batch: its shared parts and those of the batch.
-
-    A gate whose strategy failed before it came to this batch has shown nothing of it.
-    """
-    entries = [entry for entry in verdict.get("own_batches", []) if {**entry, **asdict(own)} == entry]
-    entry: Mapping[str, Any] = entries[0] if entries else {"equivalent": False, **Verdict("")._details()}
-    of_it = f"batch {own.global_batch_size}: "
-    problems = [*_with_place(verdict), *(of_it + problem for problem in _with_place(entry))]
-    if not entries and not problems and not verdict.get("unprovable"):
-        problems.append(f"{of_it}the gate has trained no step at it")
-    return {
-        **verdict,
-        **{name: entry[name] for name in PER_STEP if name in entry},
-        "equivalent": entry["equivalent"] and not problems,
-        "parts": [*verdict["parts"], *({**part, "name": of_it + part["name"]} for part in entry["parts"])],
-        "problems": problems,
-        "notes": [*verdict["notes"], *(of_it + note for note in entry["notes"])],
-    }
-
-
-def all_problems(verdict: Mapping[str, Any]) -> list[str]:
-    """The problems of a verdict read from verdict.json: the shared ones, and those of every own batch."""
-    own = [
-        (entry["global_batch_size"], problem)
-        for entry in verdict.get("own_batches", [])
-        for problem in _with_place(entry)
-    ]
-    return [*_with_place(verdict), *(f"batch {batch}: {problem}" for batch, problem in own)]
-
-
-def _with_place(entry: Mapping[str, Any]) -> list[str]:
-    """Problems, the likely cause first, and where the training parts from the plain one.
-
-    What was counted or seen says more than a figure, which only gets the usual cause of such a figure.
-    """
-    failed, where = [part for part in entry["parts"] if not part["passed"]], entry.get("where") or ""
-    is_figure = [any(each.startswith(f"{part['name']}: ") for part in failed) for each in entry["problems"]]
-    figures, others = (list(compress(entry["problems"], map(kind.__eq__, is_figure))) for kind in (True, False))
-    if figures and not others:
-        trials = {part["name"].partition(":")[0] for part in failed}
-        cause = next((cause for trial, cause in CAUSES.items() if trial in trials), "")
-        if "algorithm" in trials and where and " at step 1 " not in where:
-            cause = LATER
-        figures[0] = f"{cause}{figures[0]}"
-    return [*others, *figures, *filter(None, [where])]

@@ -24,11 +24,11 @@ from typing import Any
 from relay.base.clock import other_day
 from relay.base.files import read_json_or, write_json
 from relay.base.grouped import grouped
-from relay.equivalence.verdict import of_batch
 from relay.planning.inputs import Identities
 from relay.planning.plan import Plan, PlannedSetting, output_place
 from relay.run_folder import run_chain
 from relay.run_folder.places import Places
+from relay.run_folder.verdicts import of_batch, refuses
 from relay.slurm import shapes
 from relay.spec.labels import comparable, flat, training_of
 from relay.spec.run import OwnBatch, Run
@@ -213,7 +213,7 @@ def _proven(plan: Plan, run: Run) -> bool:
     verdict = read_json_or(plan.results / output_place("gate", plan.gate(run)), None)
     checked: Any = read_json_or(plan.results / output_place("spot_check", run.setting_id), None) or {}
     try:
-        passed = bool(verdict) and (of_batch(verdict, OwnBatch.of(run))["equivalent"] or verdict.get("unprovable"))
+        passed = verdict and not refuses(of_batch(verdict, OwnBatch.of(run)))
         return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))
     except (KeyError, TypeError, AttributeError):  # of another version
         return False

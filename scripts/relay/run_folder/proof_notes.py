@@ -8,6 +8,8 @@ from typing import Any
 
 from relay.base.files import read_json_or, write_json_over
 from relay.run_folder.run_chain import RunChain
+from relay.run_folder.verdicts import of_batch, refuses
+from relay.spec.run import OwnBatch
 
 PROOF = "proof.json"  # beside run.json: which gate proves the run
 COMPUTING = ("torch", "cuda", "nccl")  # what decides what is computed; Python's own version does not
@@ -52,11 +54,13 @@ def _against(results: Path, run: Mapping[str, Any]) -> Iterator[str]:
     if (
         not isinstance(verdict, dict)
         or verdict.get("gate", gate) != gate
-        or not {"equivalent", "problems"} <= set(verdict)
+        or not {"equivalent", "problems", "parts", "notes"} <= set(verdict)
     ):
         yield "its gate has given no verdict"
         return
-    if not (verdict["equivalent"] or verdict.get("unprovable")):
+    if run.get("own_batch"):  # of runs that an earlier version adopted it is not known
+        verdict = of_batch(verdict, OwnBatch(**run["own_batch"]))
+    if refuses(verdict):
         yield f"its gate: {next(iter(verdict['problems']), 'failed')}"
     if run.get("strategy_source") not in (None, verdict.get("strategy_source")):
         yield "the code gated is not the code that ran"

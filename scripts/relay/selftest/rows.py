@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from relay.base import ending
 from relay.base.files import read_json_or
-from relay.equivalence.verdict import ALONG, all_problems
+from relay.equivalence.verdict import ALONG
 from relay.preflight.findings import recorded
 from relay.preflight.page import FAILED, state
+from relay.run_folder.verdicts import all_problems
 from relay.selftest.parts import FAULTS
 from relay.spec.labels import counted
 from relay.spec.run import Gate, Preflight, Run, Training

@@ -15,6 +15,7 @@ from relay.base.clock import clock, duration
 from relay.base.files import read_json_or
 from relay.base.plain_text import plain_text
 from relay.run_folder.snapshot import PLANNED
+from relay.run_folder.verdicts import refuses
 from relay.spec.run import Run
 from relay.status.runs import Standing, State
 
@@ -107,7 +108,7 @@ def _passed(verdict: Mapping[str, object]) -> bool:
     runs = verdict.get("runs")
     if isinstance(runs, list):  # a spot check's
         return all(isinstance(run, dict) and run.get("status") != "failed" for run in runs)
-    return bool(verdict.get("equivalent") or verdict.get("unprovable"))
+    return not refuses(verdict)
 
 
 def whole(standings: Sequence[Standing]) -> str:

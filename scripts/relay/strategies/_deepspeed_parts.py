@@ -56,9 +56,12 @@ class WholeParameters(FunctionMode):
     def called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What a function gives."""
         result = func(*args, **kwargs)
-        attribute = getattr(func, "__name__", "") == "__get__"  # DeepSpeed's own code asks for some
-        read = tensors_in((args, dict(kwargs))) if tensors_in(result) and not attribute else []
-        if any(status.name != "AVAILABLE" for each in read if (status := getattr(each, "ds_status", None))):
+        name = getattr(func, "__name__", "")
+        read = tensors_in((args, dict(kwargs))) if tensors_in(result) and name != "__get__" else []  # as DeepSpeed does
+        lost = [status for each in read if (status := getattr(each, "ds_status", None)) and status.name != "AVAILABLE"]
+        if lost and name == "detach":
+            result.ds_status = lost[0]  # no value is read yet
+        elif lost:
             raise RuntimeError(
                 "the loss reads a parameter, of which stage 3 of ZeRO holds nothing outside of its module's call; take "
                 "a strategy that holds it, such as ddp, fsdp or zero2"

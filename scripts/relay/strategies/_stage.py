@@ -85,6 +85,7 @@ class Program:
             node.args, node.kwargs = fx.node.map_aggregate((node.args, node.kwargs), stage.relay_placed)
             if node.op in ("get_attr", "call_module"):
                 stage.relay_hold(str(node.target), self.record.constants)
+        stage.train(stage.training)
         run: Callable[..., Any] = type(fx.GraphModule(stage, graph)).forward
         self.run = torch.compile(run) if stage.relay_plan.task.compiled else run
 
@@ -111,6 +112,7 @@ class Stage(nn.Module):
         for name, tensor in named_tensors(plan.model):
             if plan.owner(first[id(tensor)]) == index:
                 self.relay_hold(name, {})
+        self.train()
         self.to(device)
 
     def relay_hold(self, name: str, constants: Mapping[str, Any]) -> None:
@@ -139,7 +141,6 @@ class Stage(nn.Module):
             module = origin.get_submodule(last)
             owned = any(f"{name}.{each}" in self.relay_plan.owned for each, _ in named_tensors(module))
             place.add_module(last, module if owned else copied(module))
-            self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
         """Turn each module to its mode in the whole model, whose own `train` may keep a part in evaluation mode."""

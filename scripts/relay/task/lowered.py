@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -30,12 +31,9 @@ def computed_in(task: BoundTask, device: torch.device, *, evaluated: bool = Fals
         if learnt or flops(func, args, kwargs, result):  # such as those of layers that are not trained
             types.update(leaf.dtype for leaf in tensors_in(result))
 
-    try:
-        with drawn_from(0):
-            model, batch = task.model().to(device), batches.moved(task.example(SAMPLES), device)
-            with task.computing(), Operations(note):
-                for training in (True, False) if evaluated else (True,):
-                    task.loss(task.outputs(in_mode(model, training), batch), batch)
-    except Exception:  # whatever a model or a loss raises for few samples
-        return task.precision
+    with suppress(Exception), drawn_from(0):  # whatever a model or a loss raises for few samples, or in evaluation
+        model, batch = task.model().to(device), batches.moved(task.example(SAMPLES), device)
+        with task.computing(), Operations(note):
+            for training in (True, False) if evaluated else (True,):
+                task.loss(task.outputs(in_mode(model, training), batch), batch)
     return next((name for name, low in AUTOCAST.items() if low in types), task.precision)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from relay.chain.writers import make_own
 from relay.run_folder import proof_notes, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.sound_checkpoints import damage, sound
-from relay.spec.run import Run
+from relay.spec.run import OwnBatch, Run
 
 ADOPTED = "adopted.json"
 # What has to be the same for a step of one run to be the same step of the other.
@@ -141,6 +142,7 @@ def _origin(source: Run, source_places: Places, step: int) -> dict[str, Any]:
         "strategy": source.strategy.name,
         "world_size": source.shape.world_size,
         "setting": source.setting_id,
+        "own_batch": asdict(OwnBatch.of(source)),
         **proof_notes.origin(source_places.run, chain, facts),
         "precision": source.computation.precision,
         "code": chain.code if chain else None,
