@@ -100,6 +100,30 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
     assert ("learns less" in told(tree.answer())) is warned
 
 
+def test_what_learns_nothing_is_no_result_where_others_with_its_seed_learn(tree: Tree) -> None:
+    def curve(first: float, last: float) -> dict[str, Any]:
+        return {"losses": {"steps": [1, 50, 100], "values": [first, last, last]}}
+
+    tree.setting("cpu", [3 * speed for speed in STEADY], name="dead", threads=2, summary=curve(2.3, 2.31))
+    tree.setting("cpu", STEADY, name="lives", summary=curve(2.31, 0.5))
+    tree.setting("cpu", [0.5 * speed for speed in STEADY], loader="dataloader", summary=curve(2.31, 0.4))
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("lives", "winner")
+    ((category, reason),) = [(each.category, each.reason) for each in found.left_out]
+    assert (category, "it learns nothing: its training loss does not fall (2.30 at first, 2.31 at" in reason) == (
+        "failed",
+        True,
+    )
+    assert [row["setting"] for row in tree.rows() if row["standing"] == "fastest"] == ["lives"]
+
+
+def test_where_no_loss_falls_all_are_compared(tree: Tree) -> None:
+    flat = {"losses": {"steps": [1, 50, 100], "values": [2.3, 2.31, 2.3]}}
+    tree.setting("cpu", [3 * speed for speed in STEADY], name="fast", threads=2, summary=flat)
+    tree.setting("cpu", STEADY, name="slow", summary=flat)
+    assert best(tree.answer()) == "fast"
+
+
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree) -> None:
     nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}
     tree.setting("cpu", [3 * speed for speed in STEADY], loader="dataloader", summary={"test_loss": 2.0}, **nothing)
@@ -149,6 +173,7 @@ def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means
     assert in_files["cost"] == pytest.approx(found.best.spent * 60 / 50)
     assert "The cheapest is" not in told(found)
     row = {row["setting"]: row for row in tree.rows()}
+    assert list(row) == ["new", "old"]  # the fastest first
     assert (row["new"]["standing"], row["old"]["standing"]) == ("fastest", "slower")
     assert row["old"]["relative_speed"] == pytest.approx(50 / 60)
     assert "the mean speeds of all repeats give 1.18" in row["old"]["warning"]
@@ -156,21 +181,60 @@ def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means
 
 
 def test_efficiency_is_that_of_the_pairs_too(tree: Tree) -> None:
-    tree.setting("ddp", [100.0, None, 100.0], name="one", launcher="torchrun")
+    steps = {"step_compute_fraction": 0.5, "step_communication_fraction": 0.5}
+    tree.setting("ddp", [100.0, None, 100.0], name="one", launcher="torchrun", summary=steps)
     tree.setting("ddp", [150.0, 300.0, 150.0], name="two", devices_per_node=2)
     (row,) = [row for row in tree.rows() if row["setting"] == "two"]
     assert row["scaling_efficiency"] == pytest.approx(0.75)
-    assert [each["speed_up"] for each in scaling_rows(tree.rows())] == pytest.approx([1.0, 1.5])
+    assert "its scaling efficiency is that of the repeats that were measured beside" in row["warning"]
+    assert "the mean speeds of all repeats give 0.94" in row["warning"]
+    scaled = scaling_rows(tree.rows())
+    assert [each["speed_up"] for each in scaled] == pytest.approx([1.0, 1.5])
+    assert [each["speed"] for each in scaled] == pytest.approx([100.0, 150.0])
+    assert [each["seconds_per_epoch"] for each in scaled] == pytest.approx([14.08, 14.08 / 1.5])
 
 
-def test_two_repeats_that_are_alike_make_nothing_certain(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0], name="one")
-    tree.setting("cpu", [500.0, 501.0], name="other", loader="dataloader")
+def test_what_makes_a_setting_slower_is_told_of_the_pairs(tree: Tree) -> None:
+    """Beside each other, `two` is faster; by the means it is slower, because it has a slow repeat of its own."""
+    for name, speeds, waits in (("one", [100.0, None, 100.0], 0.5), ("two", [200.0, 10.0, 200.0], 0.1)):
+        steps = {"step_compute_fraction": 1 - waits, "step_data_fraction": waits}
+        tree.setting("cpu", speeds, name=name, summary=steps, loader="dataloader" if name == "one" else "resident")
     found = tree.answer()
-    assert (best(found), found.certainty) == ("one", "likely")
-    assert "have two repeats only, which may be alike by chance. Set `repeats` to 3 or more." in (
-        words.told("certainty", found)
-    )
+    one, two = of(found, "one").other, found.best
+    assert two
+    slower = words.slower_by(two, one)
+    assert slower
+    assert (slower["name"], slower["whole_seconds"]) == ("data", pytest.approx(14.08 / 2))
+    assert words.slower_by(one, two) is None
+
+
+@pytest.mark.parametrize(
+    ("speeds", "others", "certainty", "repeats"),
+    [
+        ([1000.0, 1001.0], [500.0, 501.0], "likely", 3),
+        ([1000.0, 1001.0], [1000.5, 1000.0], "tie", 3),
+        ([1000.0, 1001.0, 999.0, None], [None, 501.0, 500.0, 499.0], "likely", 5),  # of four, two are common
+    ],
+)
+def test_two_repeats_that_are_alike_make_nothing_certain(
+    tree: Tree, speeds: list[float | None], others: list[float | None], certainty: str, repeats: int
+) -> None:
+    tree.setting("cpu", speeds, name="one")
+    tree.setting("cpu", others, name="other", loader="dataloader")
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("one", certainty)
+    assert "were compared by two repeats only, which may be alike by chance. " in words.told("certainty", found)
+    assert f"Set `repeats` to {repeats} or more." in words.told("certainty", found)
+
+
+def test_repeats_that_no_other_was_measured_beside_are_not_advised_once_more(tree: Tree) -> None:
+    """Each of the four rounds has one of the two: three common ones are there with seven."""
+    tree.setting("cpu", [1000.0, 1001.0, None, None], name="one")
+    tree.setting("cpu", [None, None, 500.0, 499.0], name="other", loader="dataloader")
+    found = tree.answer()
+    assert (found.certainty, found.repeats_to_tell) == ("unclear", 7)
+    assert "Fewer than two repeats were measured beside each other" in words.told("certainty", found)
+    assert {each.advice for each in warned(tree)} == {"set repeats: 5 or more"}
 
 
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
@@ -232,6 +296,26 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
         found = recommendation(answer, tree.root)
         assert found
         assert (found.run.length.epochs, found.run.length.total_steps) == (epochs, 22 * epochs)
+
+
+def test_a_repeat_on_a_slow_day_changes_no_number_of_epochs(tree: Tree) -> None:
+    """As before, with a repeat of the slow starter that none was measured beside."""
+    slow = tree.setting("cpu", [110.0, 110.2, 109.8, 20.0], name="slow", threads=2, summary=SLOW_TO_START)
+    tree.record(slow, train_seconds=[12.0] * 4, allocated_seconds=[612.0] * 3 + [2000.0])
+    tree.setting("cpu", [100.0, 100.2, 99.8, None], name="quick", summary=QUICK_TO_START | {"train_seconds": 13.2})
+    assert "For more than 460 epochs, cpu (1 proc, 2 threads, resident) would end first" in told(tree.answer())
+
+
+def test_a_setting_near_a_limit_makes_the_answer_uncertain_on_either_side_of_it(tree: Tree) -> None:
+    """By itself the cheaper one takes 1.05 hours. Its third repeat was on a slow day, as was that of the other."""
+    seconds = 44 * 64 / 3600
+    tree.setting("cpu", [seconds, 1.001 * seconds, 0.86 * seconds], name="one")
+    tree.setting("ddp", [2 * seconds, 2.002 * seconds, None], name="two", devices_per_node=2)
+    tree.rules = {"deadline_hours": 1.01}
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("two", "alone")
+    assert "cpu (1 proc, 1 thread, resident) may take 0.8" in words.told("certainty", found)
+    assert " h, of 1.01." in words.told("certainty", found)
 
 
 @pytest.mark.parametrize(

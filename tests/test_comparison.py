@@ -162,6 +162,11 @@ def test_incomplete_results_are_one_line_and_lose_nothing(tree: Tree, capsys: py
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in tree.root.glob("*.*") if path.name != "plan.json"} == before
     assert len(before) == 10
+    tree.rules = {"price": {"gpu_hour": 0}}
+    assert tree.compare() == 1
+    error = capsys.readouterr().err
+    assert 'plan.json: answer.price: {"gpu_hour": 0} is not allowed; allowed: gpu_hour and cpu_hour, each' in error
+    assert error.count("\n") == 1
 
 
 # A summary or a verdict that is damaged is a failure of its own setting, in one line

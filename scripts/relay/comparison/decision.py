@@ -20,12 +20,14 @@ from relay.comparison.choice import (
     LeftOut,
     beyond,
     chosen,
+    common_repeats,
     compared,
     learns_more,
     left_out,
     may_be_recommended,
     near_limits,
     only_on_cpu,
+    repeats_for,
 )
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
@@ -89,7 +91,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         *neighbours(candidates),
         *places(pairs),
         *few_repeats(pairs),
-        *near_limits(candidates),
+        *near_limits(best, measured),
         *_decisive(best, candidates),
         *hardly_timed(candidates),
     ]
@@ -161,9 +163,13 @@ def neighbours(settings: Sequence[SettingResult]) -> Iterator[Doubt]:
 
 
 def few_repeats(pairs: Iterable[tuple[Candidate, Candidate]]) -> list[Doubt]:
-    """The settings that are compared by two repeats, whose one difference may be small by chance."""
-    names = [each.name for pair in pairs for each in pair if 1 < len(each.rates) < LEAST_REPEATS]
-    return [Doubt("few repeats", {"names": list(dict.fromkeys(names))})] if names else []
+    """The settings that are compared by two common repeats, whose one difference may be small by chance."""
+    few = [pair for pair in pairs if 1 < common_repeats(*pair) < LEAST_REPEATS]
+    if not few:
+        return []
+    short = [[each for each in pair if len(each.rates) < LEAST_REPEATS] or pair for pair in few]
+    names = list(dict.fromkeys(each.name for pair in short for each in pair))
+    return [Doubt("few repeats", {"names": names, "wanted": max(repeats_for(LEAST_REPEATS, *pair) for pair in few)})]
 
 
 def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:

@@ -20,10 +20,10 @@ from relay.base.grouped import grouped
 from relay.base.printable import printable
 from relay.comparison import columns, scaling, wording
 from relay.comparison.answer import DISTURBED, Answer
-from relay.comparison.candidates import Candidate, ends_first_from
-from relay.comparison.choice import speed_up
-from relay.comparison.setting_result import quality
-from relay.comparison.statistics import MOST_REPEATS
+from relay.comparison.candidates import Candidate
+from relay.comparison.choice import Compared, speed_up
+from relay.comparison.setting_result import quality, relative_speed
+from relay.comparison.statistics import MOST_REPEATS, band
 from relay.spec.labels import counted
 from relay.training.step_split import COLUMNS
 
@@ -128,20 +128,21 @@ def slower_by(quick: Candidate, slow: Candidate) -> Mapping[str, Any] | None:
     """The part of a step that is most of what the slow setting takes longer; None without one, or if unobserved.
 
     Its `name`, its `share` of the slow one's steps, its `share_of_other`, and how many `whole_seconds` longer the slow
-    one's piece of work takes, all parts together.
+    one's piece of work takes, all parts together: by the repeats that were measured beside each other.
     """
     shares = [{part: each.row[name] for part, name in COLUMNS.items()} for each in (slow, quick)]
     if any(each["compute"] is None for each in shares):
         return None
     its, others = ({part: share or 0.0 for part, share in each.items()} for each in shares)  # not observed is little
-    longer = {
-        part: slow.seconds_per_piece.value * its[part] - quick.seconds_per_piece.value * others[part] for part in its
-    }
+    seconds = slow.seconds_per_piece.value
+    others_seconds = seconds / relative_speed(quick.repeats, slow.repeats).value
+    longer = {part: seconds * its[part] - others_seconds * others[part] for part in its}
     whole = sum(longer.values())
     part = max(longer, key=lambda each: longer[each])
     if whole <= 0 or longer[part] < MOST * whole:
         return None
-    return {"name": part, "share": its[part], "share_of_other": shares[1][part], "whole_seconds": whole}
+    share_of_other = shares[1][part]
+    return {"name": part, "slow": slow, "share": its[part], "share_of_other": share_of_other, "whole_seconds": whole}
 
 
 def beside_computing(candidate: Candidate) -> Iterator[tuple[str, float]]:
@@ -159,16 +160,33 @@ def ends_first(answer: Answer) -> Iterator[tuple[Candidate, bool, float]]:
     """
     best, crossings = answer.best, []
     assert best is not None
-    for other in (each.other for each in answer.others):
-        for slow_to_start, quick in ((other, best), (best, other)):
-            epochs = ends_first_from(slow_to_start, quick, answer.rules.margin)
-            if epochs and epochs > 1 and (epochs > best.epochs) is (quick is best):
-                crossings.append((abs(epochs - best.epochs), epochs, other))
+    for each in answer.others if answer.over and not answer.goal else ():
+        epochs = _same_end(each, best, answer.rules.margin)
+        if epochs and epochs > 1:
+            crossings.append((abs(epochs - best.epochs), epochs, each.other))
     for more in (True, False):
         beyond = [each for each in crossings if (each[1] > best.epochs) is more]
         if beyond:
             _, epochs, other = min(beyond, key=lambda each: each[0])
             yield other, more, epochs
+
+
+def _same_end(compared: Compared, best: Candidate, margin: float) -> float | None:
+    """With how many epochs another setting ends when the best one does, and for more, or for fewer, before it.
+
+    None where it never does. None as well for chains of jobs, whose starts grow with the training: they take nothing
+    once.
+    """
+    start, other_start = best.start_seconds, compared.other.start_seconds
+    epoch, other_epoch = (
+        (seconds - once) / best.epochs
+        for seconds, once in ((1 / best.rate, start), (1 / best.rate / compared.ratio.value, other_start))
+    )
+    alike = band(margin)[0] * max(epoch, other_epoch) <= min(epoch, other_epoch)
+    if alike or not start or not other_start or (start < other_start) is (epoch < other_epoch):
+        return None
+    epochs = (other_start - start) / (epoch - other_epoch)
+    return epochs if (epochs > best.epochs) is (start < other_start) else None
 
 
 def undecided(answer: Answer) -> Mapping[str, Any]:
@@ -197,5 +215,5 @@ def undecided(answer: Answer) -> Mapping[str, Any]:
         "disturbed": spread >= DISTURBED,
         "far_apart": spread >= FAR_APART,
         "repeats_to_tell": repeats,
-        "hours": sum(each.training_hours * (repeats - len(each.speeds)) for each in among),
+        "hours": sum(each.training_hours * (repeats - len(each.repeats)) for each in among),
     }
