@@ -16,7 +16,7 @@ from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
 from relay.comparison.scaling import scaling_rows
-from relay.comparison.warnings import Warned, warnings
+from relay.comparison.words import Warned, warnings
 from results_tree import REFUSED, Tree, told
 
 # As many samples an epoch, and as many epochs, as the others.

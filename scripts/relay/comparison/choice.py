@@ -10,10 +10,9 @@ from typing import Literal
 
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
-from relay.comparison.columns import Row, eligible
+from relay.comparison.columns import Row, eligible, number
 from relay.comparison.setting_result import Doubt, SettingResult, paired
 from relay.comparison.statistics import Estimate, Rounds, band, first_by_pairs, ratio, repeats_to_tell, standing
-from relay.comparison.wording import number
 from relay.spec import strategy_files
 from relay.spec.run import Run
 

@@ -20,9 +20,9 @@ from statistics import fmean, median, pstdev, variance
 from typing import Any
 
 from relay.base.grouped import gathered, grouped
+from relay.comparison.columns import listing, number, percent
 from relay.comparison.inputs import RunResult
 from relay.comparison.statistics import t_quantile
-from relay.comparison.wording import listing, number, percent
 from relay.run_folder.proof_notes import COMPUTING
 from relay.run_folder.summary import Summary
 from relay.spec.labels import options_text

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relay.base.grouped import grouped
-from relay.comparison.columns import SCALING, Row, eligible, speed_in_unit
+from relay.comparison.columns import MISSING, SCALING, Row, eligible, number, percent, relative, speed_in_unit
 from relay.comparison.inputs import RunResult
 from relay.comparison.setting_result import relative_speed
-from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.grouped import gathered, grouped
-from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible
+from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible, relative
 from relay.comparison.inputs import Inputs, RunResult, Skipped
 from relay.comparison.no_result import Status, summed_up
 from relay.comparison.objections import by_repeat, differing, mixed, not_learning, outliers, proven, refusals
 from relay.comparison.scaling import scale
 from relay.comparison.setting_result import by_setting, relative_speed, rounds_of
 from relay.comparison.statistics import first_by_pairs, geometric_mean, standing
-from relay.comparison.wording import relative
 from relay.run_folder.summary import Summary
 from relay.spec import strategy_files
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
