@@ -351,6 +351,47 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
         )
 
 
+def test_what_a_limit_asks_for_is_told_beside_what_it_left_out(tree: Tree) -> None:
+    """Four cores are 1.67 times as fast as two, which would pay without a deadline."""
+    for name, count, speed in (("one", 1, 100.0), ("two", 2, 162.0), ("four", 4, 270.0)):
+        speeds = [speed, 1.002 * speed, 0.998 * speed]
+        tree.setting("cpu" if count == 1 else "ddp", speeds, name=name, devices_per_node=count)
+    tree.rules = {"deadline_hours": 20 / 3600}
+    assert "Your limit is 100 % (`answer.deadline_hours`: the cheapest is asked for), so 2 CPU cores are" in told(
+        tree.answer()
+    )
+
+
+def test_the_price_at_which_a_gpu_pays_is_that_of_the_first_setting_that_does(tree: Tree) -> None:
+    """One GPU is 9 times as fast as a core, and two are 15 times: from 9 / 0.7 hours of a core on, none pays."""
+    tree.setting("cpu", STEADY, name="core")
+    tree.setting("single_gpu", [9 * speed for speed in STEADY], **ON_GPU)
+    tree.setting("ddp", [15 * speed for speed in STEADY], devices_per_node=2, **ON_GPU)
+    for cores, wanted in ((12.8, "single_gpu-3"), (12.9, "core")):
+        tree.rules = {"cores_per_gpu": cores}
+        found = tree.answer()
+        assert (best(found), found.turning_price) == (wanted, pytest.approx(9 / 0.7))
+
+
+def test_what_is_unclear_is_held_against_what_it_is_most_likely_not_to_pay_against(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 100.0, 5000.0], name="one")
+    tree.setting("ddp", [900.0, 9000.0, 30.0], name="two", devices_per_node=2)
+    tree.setting("cpu", [3.0, 300.0, 9.0], name="slow", threads=2)
+    found = tree.answer()
+    assert best(found) == "one"
+    assert of(found, "two").against is found.best
+    assert found.turns_at(of(found, "two")) == pytest.approx(1.4)
+
+
+def test_more_repeats_are_not_advised_where_evaluations_are_too_far_apart(tree: Tree) -> None:
+    """Each reaches the accuracy at its first evaluation, before which all is possible."""
+    tree.setting("cpu", [3000.0, 3030.0, 2970.0], **LARGE)
+    tree.setting("cpu", [1000.0, 1010.0, 990.0])
+    found = tree.answer()
+    assert (found.certainty, found.repeats_to_tell) == ("unclear", None)
+    assert "lower `evaluate_every_epochs`" in words.told("certainty", found)
+
+
 def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one")
     tree.setting("single_gpu", [9000.0, 9002.0, 8998.0], name="gpu", **ON_GPU)

@@ -147,6 +147,15 @@ def test_no_efficiency_beside_what_cannot_be_compared(
     assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
 
 
+def test_what_limits_left_out_is_told_where_nothing_keeps_to_them(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.setting("cpu", [100.0, 100.0])
+    tree.rules = {"deadline_hours": 0.001}
+    assert tree.compare() == 0
+    assert "it takes 0.00782 h, of 0.001 h (answer.deadline_hours)" in shown(tree, capsys, monkeypatch, 200)
+
+
 # The comparison of incomplete, damaged or empty results; and its files, which are old or new, never half
 
 

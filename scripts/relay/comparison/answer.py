@@ -173,10 +173,16 @@ class Answer:
         best_there = chosen([each.other for each in other])
         return next(each for each in other if each.other is best_there)
 
-    def turning_price(self, gpu: Candidate, cpu: Candidate) -> float:
-        """The cost of a GPU's hour, in hours of a CPU core, from which on the choice between the two turns."""
-        ratio = speed_up(gpu, cpu)
-        return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+    @property
+    def turning_price(self) -> float:
+        """The cost of a GPU's hour, in hours of a CPU core, below which a setting on GPUs pays against all on CPUs."""
+
+        def between(gpu: Candidate, cpu: Candidate) -> float:
+            ratio = speed_up(gpu, cpu)
+            return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+
+        on_cpus = [each for each in self.candidates if not each.on_gpus]
+        return max(min(between(gpu, cpu) for cpu in on_cpus) for gpu in self.candidates if gpu.on_gpus)
 
     def turns_at(self, compared: Compared) -> float:
         """How many times as fast as the recommended one another candidate would have to be, to be recommended."""

@@ -127,7 +127,11 @@ def repeats_for(pairs: int, one: Candidate, other: Candidate) -> int:
 
 
 def _repeats_to_tell(other: Candidate, against: Candidate, among: int) -> int | None:
-    pairs = repeats_to_tell(*_pair(other, against), _edges(against, other), among)
+    """None as well where evaluations are too far apart, which is the same however many repeats there are."""
+    relative, edges = speed_up(other, against), _edges(against, other)
+    if any(relative / other.resolution < edge < relative * against.resolution for edge in edges):
+        return None
+    pairs = repeats_to_tell(*_pair(other, against), edges, among)
     return pairs and repeats_for(pairs, other, against)
 
 
@@ -145,11 +149,17 @@ def _relation(best: Candidate, other: Candidate, relative: Estimate, against: Ca
 
 
 def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
+    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that.
+
+    Where it pays beyond doubt against none, or the intervals do not tell, it is told by the ratios themselves.
+    """
     cheaper, among = [each for each in candidates if each.cost < other.cost], len(candidates) - 1
     if _shortfall(other, best, among) > 1:
         return best
-    return max(cheaper, key=lambda each: _shortfall(other, each, among))
+    surely = max(cheaper, key=lambda each: _shortfall(other, each, among))
+    if _shortfall(other, surely, among) > 1:
+        return surely
+    return max(cheaper, key=lambda each: least_speed_up(other, each) / speed_up(other, each))
 
 
 def _shortfall(costlier: Candidate, cheaper: Candidate, among: int) -> float:

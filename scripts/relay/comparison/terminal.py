@@ -57,7 +57,8 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
         console.print(Text("Nothing was measured: the plan holds no run."))
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
-        if answer["recommended"]:  # else it would say again what is said of each row
+        beyond = any(each["category"] == "beyond a limit" for each in answer["left_out"])
+        if answer["recommended"] or beyond:  # else it would say again what is said of each row
             console.print(Text(answer["certainty_in_short"]))
         if answer["script"]:
             console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)
