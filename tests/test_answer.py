@@ -82,6 +82,17 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None
     assert words.told("certainty", found).endswith(
         "ddp (2 procs, 1 thread, resident) gave no result. It might have been better."
     )
+    tree.setting("cpu", [100.0, 101.0, 102.0], loader="dataloader")
+    assert words.told("in_short", tree.answer(partial=True)) == (
+        "It is certain for these measurements, in which ddp (2 procs, 1 thread, resident) gave no result."
+    )
+
+
+def test_what_is_too_short_to_be_timed_says_what_helps(tree: Tree) -> None:
+    tree.setting("cpu", [None])
+    assert words.told("certainty", tree.answer()) == (
+        "cpu (1 proc, 1 thread, resident): not timed: no step after the warm-up was measured: train longer."
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,9 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
     speeds = [1000.0, 1010.0, 990.0][: len(fast)]
     tree.setting("cpu", [3 * speed for speed in speeds], name="fast", threads=2, accuracies=fast)
     tree.setting("cpu", speeds, name="slow", accuracies=slow)
-    assert ("learns less" in told(tree.answer())) is warned
+    found = tree.answer()
+    assert ("learns less" in told(found)) is warned
+    assert ("learns more in as many epochs: a test accuracy of 99.0 %, not 97.3 %" in told(found)) is warned
 
 
 def test_what_learns_nothing_is_no_result_where_others_with_its_seed_learn(tree: Tree) -> None:

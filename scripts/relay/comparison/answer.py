@@ -123,6 +123,11 @@ class Answer:
         return max((n for n in each_wants if n), default=None) if each_wants and all(each_wants) else None
 
     @property
+    def lost(self) -> list[str]:
+        """The names of settings that might have been better, but gave no result."""
+        return [each.name for each in self.left_out if each.category in ("failed", "not timed")]
+
+    @property
     def candidates(self) -> list[Candidate]:
         """The recommended setting, and all others that could have been it."""
         return [self.best, *(each.other for each in self.others)] if self.best else []

@@ -85,7 +85,7 @@ def _remark(result: RunResult) -> str:
     """A note on a run that is done: its own, or why it has no speed; '' without any."""
     if result.summary is None or result.summary.reason:
         return result.summary.reason if result.summary else ""
-    return "" if result.speed else "not timed: no step after the warm-up was measured"
+    return "" if result.speed else "no step after the warm-up was measured: train longer"
 
 
 def _spot_check(result: RunResult, status: Status) -> str:
