@@ -16,7 +16,7 @@ from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.choice import Compared
 from relay.comparison.scaling import scaling_rows
-from relay.comparison.warnings import Warned, warnings
+from relay.comparison.words import Warned, warnings
 from results_tree import REFUSED, Tree, told
 
 # As many samples an epoch, and as many epochs, as the others.
@@ -82,6 +82,17 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None
     assert words.told("certainty", found).endswith(
         "ddp (2 procs, 1 thread, resident) gave no result. It might have been better."
     )
+    tree.setting("cpu", [100.0, 101.0, 102.0], loader="dataloader")
+    assert words.told("in_short", tree.answer(partial=True)) == (
+        "It is certain for these measurements, in which ddp (2 procs, 1 thread, resident) gave no result."
+    )
+
+
+def test_what_is_too_short_to_be_timed_says_what_helps(tree: Tree) -> None:
+    tree.setting("cpu", [None])
+    assert words.told("certainty", tree.answer()) == (
+        "cpu (1 proc, 1 thread, resident): not timed: no step after the warm-up was measured: train longer."
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,33 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
     speeds = [1000.0, 1010.0, 990.0][: len(fast)]
     tree.setting("cpu", [3 * speed for speed in speeds], name="fast", threads=2, accuracies=fast)
     tree.setting("cpu", speeds, name="slow", accuracies=slow)
-    assert ("learns less" in told(tree.answer())) is warned
+    found = tree.answer()
+    assert ("learns less" in told(found)) is warned
+    assert ("learns more in as many epochs: a test accuracy of 99.0 %, not 97.3 %" in told(found)) is warned
+
+
+def test_what_learns_nothing_is_no_result_where_others_with_its_seed_learn(tree: Tree) -> None:
+    def curve(first: float, last: float) -> dict[str, Any]:
+        return {"losses": {"steps": [1, 50, 100], "values": [first, last, last]}}
+
+    tree.setting("cpu", [3 * speed for speed in STEADY], name="dead", threads=2, summary=curve(2.3, 2.31))
+    tree.setting("cpu", STEADY, name="lives", summary=curve(2.31, 0.5))
+    tree.setting("cpu", [0.5 * speed for speed in STEADY], loader="dataloader", summary=curve(2.31, 0.4))
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("lives", "winner")
+    ((category, reason),) = [(each.category, each.reason) for each in found.left_out]
+    assert (category, "it learns nothing: its training loss does not fall (2.30 at first, 2.31 at" in reason) == (
+        "failed",
+        True,
+    )
+    assert [row["setting"] for row in tree.rows() if row["standing"] == "fastest"] == ["lives"]
+
+
+def test_where_no_loss_falls_all_are_compared(tree: Tree) -> None:
+    flat = {"losses": {"steps": [1, 50, 100], "values": [2.3, 2.31, 2.3]}}
+    tree.setting("cpu", [3 * speed for speed in STEADY], name="fast", threads=2, summary=flat)
+    tree.setting("cpu", STEADY, name="slow", summary=flat)
+    assert best(tree.answer()) == "fast"
 
 
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree) -> None:
@@ -149,6 +186,7 @@ def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means
     assert in_files["cost"] == pytest.approx(found.best.spent * 60 / 50)
     assert "The cheapest is" not in told(found)
     row = {row["setting"]: row for row in tree.rows()}
+    assert list(row) == ["new", "old"]  # the fastest first
     assert (row["new"]["standing"], row["old"]["standing"]) == ("fastest", "slower")
     assert row["old"]["relative_speed"] == pytest.approx(50 / 60)
     assert "the mean speeds of all repeats give 1.18" in row["old"]["warning"]
@@ -156,21 +194,60 @@ def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means
 
 
 def test_efficiency_is_that_of_the_pairs_too(tree: Tree) -> None:
-    tree.setting("ddp", [100.0, None, 100.0], name="one", launcher="torchrun")
+    steps = {"step_compute_fraction": 0.5, "step_communication_fraction": 0.5}
+    tree.setting("ddp", [100.0, None, 100.0], name="one", launcher="torchrun", summary=steps)
     tree.setting("ddp", [150.0, 300.0, 150.0], name="two", devices_per_node=2)
     (row,) = [row for row in tree.rows() if row["setting"] == "two"]
     assert row["scaling_efficiency"] == pytest.approx(0.75)
-    assert [each["speed_up"] for each in scaling_rows(tree.rows())] == pytest.approx([1.0, 1.5])
+    assert "its scaling efficiency is that of the repeats that were measured beside" in row["warning"]
+    assert "the mean speeds of all repeats give 0.94" in row["warning"]
+    scaled = scaling_rows(tree.rows())
+    assert [each["speed_up"] for each in scaled] == pytest.approx([1.0, 1.5])
+    assert [each["speed"] for each in scaled] == pytest.approx([100.0, 150.0])
+    assert [each["seconds_per_epoch"] for each in scaled] == pytest.approx([14.08, 14.08 / 1.5])
 
 
-def test_two_repeats_that_are_alike_make_nothing_certain(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0], name="one")
-    tree.setting("cpu", [500.0, 501.0], name="other", loader="dataloader")
+def test_what_makes_a_setting_slower_is_told_of_the_pairs(tree: Tree) -> None:
+    """Beside each other, `two` is faster; by the means it is slower, because it has a slow repeat of its own."""
+    for name, speeds, waits in (("one", [100.0, None, 100.0], 0.5), ("two", [200.0, 10.0, 200.0], 0.1)):
+        steps = {"step_compute_fraction": 1 - waits, "step_data_fraction": waits}
+        tree.setting("cpu", speeds, name=name, summary=steps, loader="dataloader" if name == "one" else "resident")
     found = tree.answer()
-    assert (best(found), found.certainty) == ("one", "likely")
-    assert "have two repeats only, which may be alike by chance. Set `repeats` to 3 or more." in (
-        words.told("certainty", found)
-    )
+    one, two = of(found, "one").other, found.best
+    assert two
+    slower = words.slower_by(two, one)
+    assert slower
+    assert (slower["name"], slower["whole_seconds"]) == ("data", pytest.approx(14.08 / 2))
+    assert words.slower_by(one, two) is None
+
+
+@pytest.mark.parametrize(
+    ("speeds", "others", "certainty", "repeats"),
+    [
+        ([1000.0, 1001.0], [500.0, 501.0], "likely", 3),
+        ([1000.0, 1001.0], [1000.5, 1000.0], "tie", 3),
+        ([1000.0, 1001.0, 999.0, None], [None, 501.0, 500.0, 499.0], "likely", 5),  # of four, two are common
+    ],
+)
+def test_two_repeats_that_are_alike_make_nothing_certain(
+    tree: Tree, speeds: list[float | None], others: list[float | None], certainty: str, repeats: int
+) -> None:
+    tree.setting("cpu", speeds, name="one")
+    tree.setting("cpu", others, name="other", loader="dataloader")
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("one", certainty)
+    assert "were compared by two repeats only, which may be alike by chance. " in words.told("certainty", found)
+    assert f"Set `repeats` to {repeats} or more." in words.told("certainty", found)
+
+
+def test_repeats_that_no_other_was_measured_beside_are_not_advised_once_more(tree: Tree) -> None:
+    """Each of the four rounds has one of the two: three common ones are there with seven."""
+    tree.setting("cpu", [1000.0, 1001.0, None, None], name="one")
+    tree.setting("cpu", [None, None, 500.0, 499.0], name="other", loader="dataloader")
+    found = tree.answer()
+    assert (found.certainty, found.repeats_to_tell) == ("unclear", 7)
+    assert "Fewer than two repeats were measured beside each other" in words.told("certainty", found)
+    assert {each.advice for each in warned(tree)} == {"set repeats: 5 or more"}
 
 
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
@@ -234,6 +311,26 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
         assert (found.run.length.epochs, found.run.length.total_steps) == (epochs, 22 * epochs)
 
 
+def test_a_repeat_on_a_slow_day_changes_no_number_of_epochs(tree: Tree) -> None:
+    """As before, with a repeat of the slow starter that none was measured beside."""
+    slow = tree.setting("cpu", [110.0, 110.2, 109.8, 20.0], name="slow", threads=2, summary=SLOW_TO_START)
+    tree.record(slow, train_seconds=[12.0] * 4, allocated_seconds=[612.0] * 3 + [2000.0])
+    tree.setting("cpu", [100.0, 100.2, 99.8, None], name="quick", summary=QUICK_TO_START | {"train_seconds": 13.2})
+    assert "For more than 460 epochs, cpu (1 proc, 2 threads, resident) would end first" in told(tree.answer())
+
+
+def test_a_setting_near_a_limit_makes_the_answer_uncertain_on_either_side_of_it(tree: Tree) -> None:
+    """By itself the cheaper one takes 1.05 hours. Its third repeat was on a slow day, as was that of the other."""
+    seconds = 44 * 64 / 3600
+    tree.setting("cpu", [seconds, 1.001 * seconds, 0.86 * seconds], name="one")
+    tree.setting("ddp", [2 * seconds, 2.002 * seconds, None], name="two", devices_per_node=2)
+    tree.rules = {"deadline_hours": 1.01}
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("two", "alone")
+    assert "cpu (1 proc, 1 thread, resident) may take 0.8" in words.told("certainty", found)
+    assert " h, of 1.01." in words.told("certainty", found)
+
+
 @pytest.mark.parametrize(
     ("limits", "wanted", "why"),
     [
@@ -265,6 +362,47 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
         assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.told(
             "certainty", answer
         )
+
+
+def test_what_a_limit_asks_for_is_told_beside_what_it_left_out(tree: Tree) -> None:
+    """Four cores are 1.67 times as fast as two, which would pay without a deadline."""
+    for name, count, speed in (("one", 1, 100.0), ("two", 2, 162.0), ("four", 4, 270.0)):
+        speeds = [speed, 1.002 * speed, 0.998 * speed]
+        tree.setting("cpu" if count == 1 else "ddp", speeds, name=name, devices_per_node=count)
+    tree.rules = {"deadline_hours": 20 / 3600}
+    assert "Your limit is 100 % (`answer.deadline_hours`: the cheapest is asked for), so 2 CPU cores are" in told(
+        tree.answer()
+    )
+
+
+def test_the_price_at_which_a_gpu_pays_is_that_of_the_first_setting_that_does(tree: Tree) -> None:
+    """One GPU is 9 times as fast as a core, and two are 15 times: from 9 / 0.7 hours of a core on, none pays."""
+    tree.setting("cpu", STEADY, name="core")
+    tree.setting("single_gpu", [9 * speed for speed in STEADY], **ON_GPU)
+    tree.setting("ddp", [15 * speed for speed in STEADY], devices_per_node=2, **ON_GPU)
+    for cores, wanted in ((12.8, "single_gpu-3"), (12.9, "core")):
+        tree.rules = {"cores_per_gpu": cores}
+        found = tree.answer()
+        assert (best(found), found.turning_price) == (wanted, pytest.approx(9 / 0.7))
+
+
+def test_what_is_unclear_is_held_against_what_it_is_most_likely_not_to_pay_against(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 100.0, 5000.0], name="one")
+    tree.setting("ddp", [900.0, 9000.0, 30.0], name="two", devices_per_node=2)
+    tree.setting("cpu", [3.0, 300.0, 9.0], name="slow", threads=2)
+    found = tree.answer()
+    assert best(found) == "one"
+    assert of(found, "two").against is found.best
+    assert found.turns_at(of(found, "two")) == pytest.approx(1.4)
+
+
+def test_more_repeats_are_not_advised_where_evaluations_are_too_far_apart(tree: Tree) -> None:
+    """Each reaches the accuracy at its first evaluation, before which all is possible."""
+    tree.setting("cpu", [3000.0, 3030.0, 2970.0], **LARGE)
+    tree.setting("cpu", [1000.0, 1010.0, 990.0])
+    found = tree.answer()
+    assert (found.certainty, found.repeats_to_tell) == ("unclear", None)
+    assert "lower `evaluate_every_epochs`" in words.told("certainty", found)
 
 
 def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:

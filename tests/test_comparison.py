@@ -147,6 +147,15 @@ def test_no_efficiency_beside_what_cannot_be_compared(
     assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
 
 
+def test_what_limits_left_out_is_told_where_nothing_keeps_to_them(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.setting("cpu", [100.0, 100.0])
+    tree.rules = {"deadline_hours": 0.001}
+    assert tree.compare() == 0
+    assert "it takes 0.00782 h, of 0.001 h (answer.deadline_hours)" in shown(tree, capsys, monkeypatch, 200)
+
+
 # The comparison of incomplete, damaged or empty results; and its files, which are old or new, never half
 
 
@@ -162,6 +171,11 @@ def test_incomplete_results_are_one_line_and_lose_nothing(tree: Tree, capsys: py
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in tree.root.glob("*.*") if path.name != "plan.json"} == before
     assert len(before) == 10
+    tree.rules = {"price": {"gpu_hour": 0}}
+    assert tree.compare() == 1
+    error = capsys.readouterr().err
+    assert 'plan.json: answer.price: {"gpu_hour": 0} is not allowed; allowed: gpu_hour and cpu_hour, each' in error
+    assert error.count("\n") == 1
 
 
 # A summary or a verdict that is damaged is a failure of its own setting, in one line

@@ -66,6 +66,7 @@ REFUSED = {
     "comparisons: [{strategy: cpu, partition: gpu}]": (
         "config: comparisons[0].partition: 'gpu' is not allowed here; allowed: in the site's file (docs/sites.md)"
     ),
+    "steps: 2": "config: steps: 2 has an unknown key; did you mean 'epochs'? config/README.md has all",
     "lr: 0.1": "config: lr: 0.1 has an unknown key; did you mean 'learning_rate'? config/README.md has all",
     "comparisons: [{strategy: cpu, lr: 0.1}]": (
         "config: comparisons[0].lr: 0.1 is not allowed here; allowed: learning_rate, beside `comparisons`, one for all "

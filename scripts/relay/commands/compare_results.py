@@ -17,8 +17,7 @@ from rich.text import Text
 from relay.base.errors import UserError
 from relay.base.files import errors_in_one_line
 from relay.comparison.between import Changed, between, made_otherwise
-from relay.comparison.columns import CHANGES, write_csv
-from relay.comparison.wording import MISSING, number
+from relay.comparison.columns import CHANGES, MISSING, number, write_csv
 
 STYLES = {"faster": "green", "slower": "red", "unclear": "yellow"}
 

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
+from relay.base.grouped import grouped
 from relay.comparison.candidates import Candidate, Rules, gpus
 from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_speed_up, speed_up
 from relay.comparison.request import Request, request
 from relay.comparison.setting_result import Doubt, Goal
+from relay.comparison.statistics import band
 from relay.spec.job import Job
 from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
 DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
+FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
+OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
+NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
 
@@ -118,6 +123,11 @@ class Answer:
         return max((n for n in each_wants if n), default=None) if each_wants and all(each_wants) else None
 
     @property
+    def lost(self) -> list[str]:
+        """The names of settings that might have been better, but gave no result."""
+        return [each.name for each in self.left_out if each.category in ("failed", "not timed")]
+
+    @property
     def candidates(self) -> list[Candidate]:
         """The recommended setting, and all others that could have been it."""
         return [self.best, *(each.other for each in self.others)] if self.best else []
@@ -168,10 +178,16 @@ class Answer:
         best_there = chosen([each.other for each in other])
         return next(each for each in other if each.other is best_there)
 
-    def turning_price(self, gpu: Candidate, cpu: Candidate) -> float:
-        """The cost of a GPU's hour, in hours of a CPU core, from which on the choice between the two turns."""
-        ratio = speed_up(gpu, cpu)
-        return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+    @property
+    def turning_price(self) -> float:
+        """The cost of a GPU's hour, in hours of a CPU core, below which a setting on GPUs pays against all on CPUs."""
+
+        def between(gpu: Candidate, cpu: Candidate) -> float:
+            ratio = speed_up(gpu, cpu)
+            return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+
+        on_cpus = [each for each in self.candidates if not each.on_gpus]
+        return max(min(between(gpu, cpu) for cpu in on_cpus) for gpu in self.candidates if gpu.on_gpus)
 
     def turns_at(self, compared: Compared) -> float:
         """How many times as fast as the recommended one another candidate would have to be, to be recommended."""
@@ -179,6 +195,72 @@ class Answer:
         if compared.other.cost < self.best.cost:
             return 1 / least_speed_up(self.best, compared.other)
         return least_speed_up(compared.other, compared.against) * speed_up(compared.against, self.best)
+
+    @property
+    def ends_first(self) -> Iterator[tuple[Candidate, bool, float]]:
+        """Which other setting ends first for more epochs, and which for fewer, and from how many on.
+
+        Of several, that whose number of epochs is nearest to the one asked for. True stands for more.
+        """
+        best, crossings = self.best, []
+        assert best is not None
+        for each in self.others if self.over and not self.goal else ():
+            epochs = _same_end(each, best, self.rules.margin)
+            if epochs and epochs > 1:
+                crossings.append((abs(epochs - best.epochs), epochs, each.other))
+        for more in (True, False):
+            beyond = [each for each in crossings if (each[1] > best.epochs) is more]
+            if beyond:
+                _, epochs, other = min(beyond, key=lambda each: each[0])
+                yield other, more, epochs
+
+    @property
+    def undecided(self) -> Mapping[str, Any]:
+        """What the measurements do not tell of an answer that is `unclear`, and what would tell.
+
+        `groups`: settings that cost the same and would begin to be better at the same speed, together. `far`: those
+        that look clearly too slow. `among`: the recommended one and all of them. `widest` is that of these whose
+        repeats are farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each
+        would tell, in so many `hours`; None where more would hardly help.
+        """
+        assert self.best is not None
+        far = [each for each in self.unclear if each.ratio.value * OUT_OF_QUESTION < self.turns_at(each)]
+        far = far if len(far) > 1 else []
+        near = [each for each in self.unclear if not any(each is other for other in far)]
+        among = [self.best, *(each.other for each in self.unclear)]
+        spreads = [max(each.speeds) / min(each.speeds) for each in among]
+        spread = max(spreads)
+        in_vain = any(each.kind in NEIGHBOURS for each in self.doubts) and spread >= FAR_APART
+        repeats = 0 if in_vain else self.repeats_to_tell or 0
+        return {
+            "groups": [*grouped(near, lambda each: (each.other.cost, self.turns_at(each))).values()],
+            "far": far,
+            "among": among,
+            "widest": among[spreads.index(spread)],
+            "spread": spread,
+            "disturbed": spread >= DISTURBED,
+            "far_apart": spread >= FAR_APART,
+            "repeats_to_tell": repeats,
+            "hours": sum(each.training_hours * (repeats - len(each.repeats)) for each in among),
+        }
+
+
+def _same_end(compared: Compared, best: Candidate, margin: float) -> float | None:
+    """With how many epochs another setting ends when the best one does, and for more, or for fewer, before it.
+
+    None where it never does. None as well for chains of jobs, whose starts grow with the training: they take nothing
+    once.
+    """
+    start, other_start = best.start_seconds, compared.other.start_seconds
+    epoch, other_epoch = (
+        (seconds - once) / best.epochs
+        for seconds, once in ((1 / best.rate, start), (1 / best.rate / compared.ratio.value, other_start))
+    )
+    alike = band(margin)[0] * max(epoch, other_epoch) <= min(epoch, other_epoch)
+    if alike or not start or not other_start or (start < other_start) is (epoch < other_epoch):
+        return None
+    epochs = (other_start - start) / (epoch - other_epoch)
+    return epochs if (epochs > best.epochs) is (start < other_start) else None
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from relay.comparison.inputs import RunResult
 from relay.comparison.request import once_seconds, outside_seconds, whole_seconds
 from relay.comparison.setting_result import Goal, SettingResult, seconds_to
-from relay.comparison.statistics import Estimate, band, geometric_mean
+from relay.comparison.statistics import Estimate, geometric_mean
 from relay.spec.price import Charging, Price, charging
 from relay.spec.run import Run
 
@@ -122,10 +122,9 @@ class Candidate(SettingResult):
         return Estimate(row["samples_per_second"], row["samples_per_second_low"], row["samples_per_second_high"])
 
     @property
-    def start_and_epoch(self) -> tuple[float, float]:
-        """Seconds that a training takes once, and for each epoch with its evaluations and saves: the repeats' means."""
-        once = fmean(once_seconds(summary) for summary in self.summaries)
-        return once, (1 / self.rate - once) / self.epochs
+    def start_seconds(self) -> float:
+        """Seconds that a training takes once, however long it is: the repeats' mean."""
+        return fmean(once_seconds(summary) for summary in self.summaries)
 
     @property
     def beside_steps_seconds(self) -> float:
@@ -166,19 +165,6 @@ class Candidate(SettingResult):
     def training_hours(self) -> float:
         """Hours of what it is measured by: of the way to the goal or, without one, of the whole training."""
         return 1 / self.rate / 3600 if self.goal else self.hours.value
-
-
-def ends_first_from(other: Candidate, best: Candidate, margin: float) -> float | None:
-    """From how many epochs on another candidate ends its training before the best one; None where it never does.
-
-    None as well for chains of jobs, whose starts grow with the training: they take nothing once.
-    """
-    if other.run.strategy.script or best.run.strategy.script or best.goal:
-        return None
-    (start, epoch), (other_start, other_epoch) = best.start_and_epoch, other.start_and_epoch
-    if other_epoch >= epoch * band(margin)[0] or other_start <= start or not start:
-        return None
-    return (other_start - start) / (epoch - other_epoch)
 
 
 def cores(run: Run) -> int:

@@ -10,10 +10,9 @@ from typing import Literal
 
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
-from relay.comparison.columns import Row, eligible
+from relay.comparison.columns import Row, eligible, number
 from relay.comparison.setting_result import Doubt, SettingResult, paired
-from relay.comparison.statistics import Estimate, band, first_by_pairs, ratio, repeats_to_tell, standing
-from relay.comparison.wording import number
+from relay.comparison.statistics import Estimate, Rounds, band, first_by_pairs, ratio, repeats_to_tell, standing
 from relay.spec import strategy_files
 from relay.spec.run import Run
 
@@ -71,7 +70,7 @@ class Compared:
     `hours` are those of the other's training beside the recommended one: by the ratio, as its repeats may have been
     measured on slower days. `against` is the candidate that decides: the recommended one or, for a costlier other that
     pays against that, the cheaper one against which it does not. `repeats_to_tell`: how many of each would tell, where
-    it is unclear; None where no reasonable number would.
+    it is unclear, those that are there included; None where no reasonable number would.
     """
 
     other: Candidate
@@ -98,8 +97,7 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate])
     relative = beside(other, best, among)
     against = _hardest(best, other, candidates) if other.cost > best.cost else best
     relation = _relation(best, other, relative, against, among)
-    pair = paired(other.rates, other.repeats, against.rates, against.repeats)
-    repeats = repeats_to_tell(*pair, _edges(against, other), among) if relation == "unclear" else None
+    repeats = _repeats_to_tell(other, against, among) if relation == "unclear" else None
     # Of a script, the ratio is that of its speed, and tells nothing of the whole job.
     hours = other.training_hours if other.run.strategy.script else best.training_hours / relative.value
     return Compared(other, relative, relation, against, hours, repeats)
@@ -107,10 +105,34 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate])
 
 def beside(one: Candidate, other: Candidate, among: int = 1) -> Estimate:
     """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
-    relative = ratio(*paired(one.rates, one.repeats, other.rates, other.repeats), among)
+    relative = ratio(*_pair(one, other), among)
     if relative.low is None or relative.high is None:
         return relative
     return Estimate(relative.value, relative.low / other.resolution, relative.high * one.resolution)
+
+
+def _pair(one: Candidate, other: Candidate) -> tuple[Rounds, Rounds]:
+    return paired(one.rates, one.repeats, other.rates, other.repeats)
+
+
+def common_repeats(one: Candidate, other: Candidate) -> int:
+    """How many repeats of two candidates were measured beside each other."""
+    values, others = _pair(one, other)
+    return len(values.keys() & others.keys())
+
+
+def repeats_for(pairs: int, one: Candidate, other: Candidate) -> int:
+    """To which `repeats` has to be set so that two candidates have so many pairs: some repeats may be in none."""
+    return max(len(one.repeats), len(other.repeats)) + pairs - common_repeats(one, other)
+
+
+def _repeats_to_tell(other: Candidate, against: Candidate, among: int) -> int | None:
+    """None as well where evaluations are too far apart, which is the same however many repeats there are."""
+    relative, edges = speed_up(other, against), _edges(against, other)
+    if any(relative / other.resolution < edge < relative * against.resolution for edge in edges):
+        return None
+    pairs = repeats_to_tell(*_pair(other, against), edges, among)
+    return pairs and repeats_for(pairs, other, against)
 
 
 def _relation(best: Candidate, other: Candidate, relative: Estimate, against: Candidate, among: int) -> Relation:
@@ -127,11 +149,17 @@ def _relation(best: Candidate, other: Candidate, relative: Estimate, against: Ca
 
 
 def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
+    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that.
+
+    Where it pays beyond doubt against none, or the intervals do not tell, it is told by the ratios themselves.
+    """
     cheaper, among = [each for each in candidates if each.cost < other.cost], len(candidates) - 1
     if _shortfall(other, best, among) > 1:
         return best
-    return max(cheaper, key=lambda each: _shortfall(other, each, among))
+    surely = max(cheaper, key=lambda each: _shortfall(other, each, among))
+    if _shortfall(other, surely, among) > 1:
+        return surely
+    return max(cheaper, key=lambda each: least_speed_up(other, each) / speed_up(other, each))
 
 
 def _shortfall(costlier: Candidate, cheaper: Candidate, among: int) -> float:
@@ -184,14 +212,23 @@ def beyond(each: Candidate) -> str:
     return ""
 
 
-def near_limits(candidates: Sequence[Candidate]) -> list[Doubt]:
-    """Which settings may take longer than the deadline allows, as the repeats tell it."""
-    limit = candidates[0].rules.deadline_hours
-    return [
-        Doubt("limit", {"name": each.name, "hours": each.hours.high, "limit": limit})
-        for each in candidates
-        if limit and each.hours.high and each.hours.high > limit
-    ]
+def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
+    """Which settings may be on the other side of a limit: by their interval, or by the repeats beside the best one's.
+
+    A limit is one of real hours, so that a setting's own repeats decide. But they may have had a slow day.
+    """
+    rules, doubts = best.rules, []
+    for each in measured:
+        hours = [each.hours.value, each.hours.low or each.hours.value, each.hours.high or each.hours.value]
+        if not each.goal and not each.run.strategy.script:
+            hours.append(best.hours.value / speed_up(each, best))
+        for limit, amounts, unit in (
+            (rules.deadline_hours, hours, "h"),
+            (rules.budget, [each.charge(one) for one in hours], rules.currency),
+        ):
+            if limit and min(amounts) <= limit < max(amounts):
+                doubts.append(Doubt("limit", {"name": each.name, "amounts": amounts, "limit": limit, "unit": unit}))
+    return doubts
 
 
 def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> list[Doubt]:

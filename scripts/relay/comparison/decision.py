@@ -12,24 +12,12 @@ from dataclasses import replace
 
 from relay.base.clock import other_day
 from relay.base.grouped import grouped
+from relay.comparison import choice
 from relay.comparison.answer import DISTURBED, Answer, Certainty
 from relay.comparison.candidates import Candidate, charged, rules_of
-from relay.comparison.choice import (
-    Compared,
-    Doubt,
-    LeftOut,
-    beyond,
-    chosen,
-    compared,
-    learns_more,
-    left_out,
-    may_be_recommended,
-    near_limits,
-    only_on_cpu,
-)
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
-from relay.comparison.setting_result import SettingResult, setting_results, stated_goal
+from relay.comparison.setting_result import Doubt, SettingResult, setting_results, stated_goal
 from relay.comparison.statistics import LEAST_REPEATS, geometric_mean, oddest
 from relay.spec.job import Job
 from relay.spec.labels import training_of
@@ -59,12 +47,12 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
     rules = rules_of(inputs.margin, inputs.rules, [charged(each) for each in results if each.repeats])
     target_accuracy = inputs.config.get("target_accuracy")
-    measured = [Candidate(x.row, x.label, x.repeats, rules) for x in results if may_be_recommended(x.row)]
+    measured = [Candidate(x.row, x.label, x.repeats, rules) for x in results if choice.may_be_recommended(x.row)]
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not beyond(each)]
-    over = [LeftOut(each.name, "beyond a limit", why) for each in measured if (why := beyond(each))]
+    candidates = [each for each in measured if not choice.beyond(each)]
+    over = [choice.LeftOut(each.name, "beyond a limit", why) for each in measured if (why := choice.beyond(each))]
     answer = Answer(
         task=row["task"],
         trained=row["trained"],
@@ -72,24 +60,24 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         rules=rules,
         goal=goal,
         certainty="none",
-        left_out=[*left_out(results), *over],
-        only_on_cpu=only_on_cpu(results),
+        left_out=[*choice.left_out(results), *over],
+        only_on_cpu=choice.only_on_cpu(results),
     )
     if not candidates:
         return answer
-    best = chosen(candidates)
+    best = choice.chosen(candidates)
     rest = [each for each in candidates if each is not best]
-    others = [compared(best, each, candidates) for each in rest]
-    next_best = chosen(rest) if rest else None
+    others = [choice.compared(best, each, candidates) for each in rest]
+    next_best = choice.chosen(rest) if rest else None
     by_intervals = _certainty(others)
     pairs = [(beside, each.other) for each in others for beside in (best, each.against)]
     doubts = [
         *([Doubt("another training", {})] if several and not goal else []),
-        *([] if goal and target_accuracy else learns_more(best, candidates)),
+        *([] if goal and target_accuracy else choice.learns_more(best, candidates)),
         *neighbours(candidates),
         *places(pairs),
         *few_repeats(pairs),
-        *near_limits(candidates),
+        *choice.near_limits(best, measured),
         *_decisive(best, candidates),
         *hardly_timed(candidates),
     ]
@@ -106,7 +94,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     )
 
 
-def _certainty(others: Sequence[Compared]) -> Certainty:
+def _certainty(others: Sequence[choice.Compared]) -> Certainty:
     """As the intervals tell it."""
     relations = {each.relation for each in others}
     if not others:
@@ -134,7 +122,7 @@ def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[Doub
         if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
             repeat = [repeat for repeat in each.repeats if repeat.run.repeat in each.rates][odd.place]
             without = replace(each, repeats=[other for other in each.repeats if other is not repeat])
-            instead = chosen([without if other is each else other for other in candidates])
+            instead = choice.chosen([without if other is each else other for other in candidates])
             if instead.run.setting_id != best.run.setting_id:
                 yield Doubt("one repeat", {"name": each.name, "run": repeat.run, "instead": instead.name})
                 return
@@ -161,9 +149,14 @@ def neighbours(settings: Sequence[SettingResult]) -> Iterator[Doubt]:
 
 
 def few_repeats(pairs: Iterable[tuple[Candidate, Candidate]]) -> list[Doubt]:
-    """The settings that are compared by two repeats, whose one difference may be small by chance."""
-    names = [each.name for pair in pairs for each in pair if 1 < len(each.rates) < LEAST_REPEATS]
-    return [Doubt("few repeats", {"names": list(dict.fromkeys(names))})] if names else []
+    """The settings that are compared by two common repeats, whose one difference may be small by chance."""
+    few = [pair for pair in pairs if 1 < choice.common_repeats(*pair) < LEAST_REPEATS]
+    if not few:
+        return []
+    short = [[each for each in pair if len(each.rates) < LEAST_REPEATS] or pair for pair in few]
+    names = list(dict.fromkeys(each.name for pair in short for each in pair))
+    wanted = max(choice.repeats_for(LEAST_REPEATS, *pair) for pair in few)
+    return [Doubt("few repeats", {"names": names, "wanted": wanted})]
 
 
 def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:

@@ -17,6 +17,8 @@ from relay.run_folder import attempts, proof_notes, run_chain
 from relay.run_folder.summary import FILE, Summary
 from relay.run_folder.verdicts import of_batch
 from relay.spec.job import Job
+from relay.spec.messages import show
+from relay.spec.price import Price
 from relay.spec.run import OwnBatch, Run, Setting
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
@@ -98,6 +100,14 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
     margin = plan["margin"]
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
+    rules, config = plan.get("answer") or {}, plan.get("config") or {}
+    try:
+        Price.model_validate(rules.get("price") or {})
+    except ValueError:
+        allowed = "gpu_hour and cpu_hour, each greater than 0 or null, and currency, a text"
+        raise UserError(
+            f"{plan_path}: answer.price: {show(rules['price'])} is not allowed; allowed: {allowed}; make the plan again"
+        ) from None
     runs, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
     shared = cache(read_json)  # the repeats of a setting share its verdicts
     for planned in plan["runs"]:
@@ -112,7 +122,6 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
         of = Skipped(setting=setting, reasons=tuple(f"preflight: {reason}" for reason in stopped))
         if of not in skipped:  # once for all repeats
             skipped.append(of)
-    rules, config = plan.get("answer") or {}, plan.get("config") or {}
     return Inputs(runs=runs, skipped=skipped, margin=float(margin), rules=rules, config=config)
 
 

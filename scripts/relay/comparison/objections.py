@@ -20,9 +20,9 @@ from statistics import fmean, median, pstdev, variance
 from typing import Any
 
 from relay.base.grouped import gathered, grouped
+from relay.comparison.columns import listing, number, percent
 from relay.comparison.inputs import RunResult
 from relay.comparison.statistics import t_quantile
-from relay.comparison.wording import listing, number, percent
 from relay.run_folder.proof_notes import COMPUTING
 from relay.run_folder.summary import Summary
 from relay.run_folder.verdicts import refuses
@@ -133,7 +133,10 @@ SPREADS = 5.0  # standard deviations between repeats
 # With few repeats the spread itself is uncertain: Student's t at this level where that is more than `SPREADS`.
 CONFIDENCE = 0.999
 LAST_PART = 4  # the last quarter of a curve: a single printed loss is that of one batch
+FIRST_PART = 20  # the first twentieth
 APART = 0.1  # of the loss
+FALLEN = 0.02  # of the first loss: by less, it has not fallen
+LEAST_STEPS = 50  # of a training: in fewer, much learns nothing yet
 LOSS_SPREADS = 3.0  # of the repeats' own spread
 
 
@@ -237,6 +240,40 @@ def _end(repeat: RunResult) -> float | None:
     """The mean of the last losses of a run; None without any."""
     values = repeat.summary.losses.values if repeat.summary else ()
     return fmean(values[-math.ceil(len(values) / LAST_PART) :]) if values else None
+
+
+def not_learning(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
+    """Why a setting, by id, is no result though it has finished: its loss does not fall, as that of others does.
+
+    `groups` has the repeats of proven settings. A repeat is held against those of its number, which have its seed.
+    Where no loss falls, as with random data, and in a few steps, nothing is found.
+    """
+    repeats = [each for group in groups.values() for each in group if _end(each) is not None]
+    peers = grouped(repeats, lambda each: (each.run.task.name, each.run.repeat))
+    reasons = {id(each): _does_not_fall(each, alike) for alike in peers.values() for each in alike}
+    found = {setting: by_repeat(group, lambda each: reasons.get(id(each), "")) for setting, group in groups.items()}
+    return {setting: "; ".join(its) for setting, its in found.items() if its}
+
+
+def _does_not_fall(repeat: RunResult, alike: Sequence[RunResult]) -> str:
+    """`alike` have begun with the same weights. The highest of their first losses is nearest to that of these."""
+    summary, end = repeat.summary, _end(repeat)
+    assert summary is not None
+    assert end is not None
+    first, least = max(map(_begin, alike)), min(other for each in alike if (other := _end(each)) is not None)
+    short = summary.losses.steps[-1] < LEAST_STEPS or summary.adopted_from
+    if short or end < first - FALLEN * abs(first) or least > end - APART * abs(end):
+        return ""
+    return (
+        f"it learns nothing: its training loss does not fall ({number(_begin(repeat))} at first, {number(end)} at the "
+        f"end, where that of another setting is {number(least)})"
+    )
+
+
+def _begin(repeat: RunResult) -> float:
+    """The mean of the first losses of a run that has some."""
+    values = repeat.summary.losses.values if repeat.summary else ()
+    return fmean(values[: max(1, len(values) // FIRST_PART)])
 
 
 def _differing(ends: Mapping[str, Sequence[float]]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from relay.comparison import words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import unit_of
+from relay.comparison.columns import standings_mean, unit_of
 from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
@@ -25,8 +25,6 @@ from relay.comparison.pictures import pictures
 from relay.comparison.scaling import grids, scaling_rows, shown
 from relay.comparison.setting_result import SettingResult, by_setting, quality
 from relay.comparison.table import versions_text
-from relay.comparison.warnings import warnings
-from relay.comparison.wording import standings_mean
 from relay.libtorch.record import in_cpp
 from relay.probe.deepest import LargestModel, of_record
 from relay.run_folder.snapshot import COMMIT
@@ -61,7 +59,7 @@ def _section(
         "own_script": "\n".join(own_script(recommended.run, answer.request)) if recommended and answer.request else "",
         "results": settings,
         "runs": runs,
-        "warnings": list(grouped(warnings(runs), lambda each: (each.kind, each.advice)).values()),
+        "warnings": list(grouped(words.warnings(runs), lambda each: (each.kind, each.advice)).values()),
         "scaling": [*map(shown, scaled)],
         "grids": grids(rows),
         "gates": _gates(runs),

@@ -9,26 +9,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from relay.comparison import drawing, plots
+from relay.base.grouped import grouped
+from relay.comparison import drawing
 from relay.comparison.answer import Answer
 from relay.comparison.columns import Row, speed_in_unit
-from relay.comparison.drawing import (
-    FIGURES,
-    INK,
-    MUTED,
-    colour_of,
-    figure_of,
-    in_rows,
-    interval,
-    marker_of,
-    named,
-    repeats_drawn,
-    room_for,
-    stacked,
-    time_unit,
-    title,
-)
 from relay.comparison.setting_result import Goal, SettingResult, quality, seconds_to, stated_accuracy
 from relay.comparison.statistics import geometric_mean
 from relay.run_folder.summary import Summary
@@ -40,7 +26,7 @@ AXES = {
     "workers": ("data_workers", "data workers per process"),
     "cpus": ("cpus_per_task", "CPU cores per process"),
 }
-# The parts of a step's time by their columns, and of a job's by their names in a summary; in words.
+# The parts of a step's time by their columns, in words.
 OF_A_STEP = {
     "step_compute_fraction": "compute",
     "step_communication_fraction": "exposed communication",
@@ -49,14 +35,11 @@ OF_A_STEP = {
     "step_no_cpu_fraction": "ready, no CPU free",
     "step_idle_fraction": "idle GPU",
 }
-OF_A_JOB = {
-    "startup": "start-up",
-    "loading": "import and loading",
-    "steps": "useful steps",
-    "repeated": "steps done again",
-    "evaluation": "evaluation",
-    "saving": "saving",
-    "idle": "idle",
+MARKERS = "osD^vP"  # a line is told by its marker and by its label, not by its colour
+# What follows from an axis, by its column.
+FOLLOWS = {
+    "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
+    "cpus_per_task": ("threads",),
 }
 
 
@@ -67,15 +50,14 @@ def pictures(
 
     `scaled` are `scaling_rows`. `place` is the answer's among all. `target` is the accuracy that the config states.
     """
-    by_axis = {name: partial(plots.over_axis, settings, *axis, answer.unit) for name, axis in AXES.items()}
+    by_axis = {name: partial(over_axis, settings, *axis, answer.unit) for name, axis in AXES.items()}
     figures = {
         "speed": partial(speed, settings, answer.unit),
-        "scaling": partial(plots.scaling, scaled),
+        "scaling": partial(scaling, scaled),
         **by_axis,
         "time": partial(time_to, settings, stated_accuracy(settings, target)),
         "learnt": partial(learnt, settings),
         "step": partial(steps, settings),
-        "jobs": partial(jobs, settings),
     }
     svgs = {name: drawing.drawn(figure, f"{name}-{place}") for name, figure in figures.items()}
     return {name: svg for name, svg in svgs.items() if svg}
@@ -87,31 +69,31 @@ def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
     if not timed:
         return None
     measure = quality(each.row for each in timed)
-    figure = figure_of(0.75 + 0.5 * len(timed))
+    figure = drawing.figure_of(0.75 + 0.5 * len(timed))
     speeds, results = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
     figure.subplots_adjust(wspace=0.1)
     for place, setting in enumerate(timed):
-        interval(speeds, setting, place)
+        drawing.interval(speeds, setting, place)
         _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
                 speed_in_unit(setting.row))  # fmt: skip
         found = [getattr(summary, measure.column) for summary in setting.summaries]
         repeats = [measure.factor * value for value in found if value is not None]
         _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
-        named(speeds, place, setting.name + setting.mark)
-    speeds.set_xlim(0, room_for(timed))
-    speeds.xaxis.set_major_formatter(FIGURES)
+        drawing.named(speeds, place, setting.name + setting.mark)
+    speeds.set_xlim(0, drawing.room_for(timed))
+    speeds.xaxis.set_major_formatter(drawing.FIGURES)
     speeds.set_xlabel(f"{unit} per second")
     results.set_xlabel(measure.label)
     for axes in (speeds, results):
-        in_rows(axes, len(timed))
+        drawing.in_rows(axes, len(timed))
     return figure
 
 
 def _marked(axes: Axes, place: float, setting: SettingResult, repeats: Sequence[float], value: float | None) -> None:
     """Small dots for the repeats, and a mark above them for the setting."""
-    axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
+    axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=drawing.MUTED)
     if value is not None:
-        axes.plot([value], [place], **marker_of(setting))
+        axes.plot([value], [place], **drawing.marker_of(setting))
 
 
 def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure | None:
@@ -124,20 +106,20 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
     reached = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
     if not reached:
         return None
-    length, unit = time_unit(max(max(seconds) for _, seconds in reached))
-    figure = figure_of(0.75 + 0.42 * len(reached))
+    length, unit = drawing.time_unit(max(max(seconds) for _, seconds in reached))
+    figure = drawing.figure_of(0.75 + 0.42 * len(reached))
     axes = figure.subplots()
     for place, (setting, seconds) in enumerate(reached):
         missing = len(setting.repeats) - len(seconds)
         values = [value / length for value in seconds]
         _marked(axes, place + 0.04, setting, values, None)
         hollow = {"markerfacecolor": "none"} if missing else {}
-        axes.plot([geometric_mean(values).value], [place + 0.05], **marker_of(setting) | hollow)
+        axes.plot([geometric_mean(values).value], [place + 0.05], **drawing.marker_of(setting) | hollow)
         note = f" – {missing} of {len(setting.repeats)} repeats did not reach it" if missing else ""
-        named(axes, place, setting.name + note)
+        drawing.named(axes, place, setting.name + note)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
-    in_rows(axes, len(reached))
+    drawing.in_rows(axes, len(reached))
     return figure
 
 
@@ -171,26 +153,26 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     if not shown:
         return None
     lines = math.ceil(len(shown) / 2)
-    titles = [title(setting.name + setting.mark) for setting, _ in shown]
-    above = 0.125 * max(text.count("\n") + 1 for text in titles)  # inches of the highest title
-    figure = figure_of(0.5 + (1.3 + above) * lines, left=0.8, top=0.1 + above)
+    titles = [drawing.title(setting.name + setting.mark) for setting, _ in shown]
+    above = 0.125 * max(text.count("\n") + 1 for text in titles)  # inches of the highest drawing.title
+    figure = drawing.figure_of(0.5 + (1.3 + above) * lines, left=0.8, top=0.1 + above)
     panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
     figure.subplots_adjust(wspace=0.08, hspace=0.17 + above)
     for (setting, curves), text, panel in zip(shown, titles, panels, strict=False):
         other = behind(setting, [each for each, _ in shown])
         for first in [its[0] for each, its in shown if each is other]:
-            panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
-        for curve in curves[: repeats_drawn(settings)]:
-            panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
-        panel.set_title(text, color=INK)
+            panel.plot(*first, color=drawing.MUTED, linewidth=0.6, alpha=0.45)
+        for curve in curves[: drawing.repeats_drawn(settings)]:
+            panel.plot(*curve, color=drawing.colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
+        panel.set_title(text, color=drawing.INK)
         panel.grid(axis="y")
     if len(shown) % 2 and len(shown) > 1:
         panels[len(shown) - 2].tick_params(labelbottom=True)  # there is none below this one
     for panel in panels[len(shown) :]:
         panel.set_axis_off()
     over = "steps" if shown[0][0].run.strategy.script else "epochs"
-    figure.supxlabel(over, fontsize=9, color=MUTED, y=0.04 / figure.get_figheight(), va="bottom")
-    figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
+    figure.supxlabel(over, fontsize=9, color=drawing.MUTED, y=0.04 / figure.get_figheight(), va="bottom")
+    figure.supylabel(label, fontsize=9, color=drawing.MUTED, x=0.01)
     return figure
 
 
@@ -218,21 +200,97 @@ def steps(settings: Sequence[SettingResult]) -> Figure | None:
         for each in settings if each.row["samples_per_second"] and each.row["step_compute_fraction"] is not None
     ]  # fmt: skip
     label = "microseconds of a step for each sample of its batch"
-    return stacked(rows, [*OF_A_STEP.values()], label) if rows else None
+    return drawing.stacked(rows, [*OF_A_STEP.values()], label) if rows else None
 
 
-def jobs(settings: Sequence[SettingResult]) -> Figure | None:
-    """What the time of all jobs of each setting's fastest repeat went to."""
-    rows = []
-    for each in settings:
-        usable = [repeat for repeat in each.repeats if repeat.summary and repeat.summary.jobs]
-        best = max(usable, key=lambda repeat: repeat.speed or 0.0, default=None)
-        if best and best.summary:
-            spent = {words: math.fsum(job.parts[part] for job in best.summary.jobs)
-                     for part, words in OF_A_JOB.items()}  # fmt: skip
-            rows.append((each.name + each.mark, spent))
+def scaling(rows: Sequence[Row]) -> Figure | None:
+    """Speed-up and efficiency over devices, against the ideal."""
     if not rows:
         return None
-    length, unit = time_unit(max(sum(spent.values()) for _, spent in rows))
-    scaled = [(name, {part: seconds / length for part, seconds in spent.items()}) for name, spent in rows]
-    return stacked(scaled, [*OF_A_JOB.values()], f"{unit} of all jobs together")
+    families = grouped(rows, lambda row: (row["baseline"], row["scaling"]))
+    figure = drawing.figure_of(2.7 + 0.16 * len(families), left=0.5, bottom=0.5 + 0.16 * len(families), top=0.15)
+    speed_up, efficiency = figure.subplots(1, 2)
+    figure.subplots_adjust(wspace=0.25)
+    most = max(row["devices"] for row in rows)
+    speed_up.plot([1, most], [1, most], color=drawing.MUTED, linestyle="--", linewidth=1)
+    efficiency.plot([1, most], [100, 100], color=drawing.MUTED, linestyle="--", linewidth=1)
+    for place, members in enumerate(families.values()):
+        counts, base, largest = [row["devices"] for row in members], members[0]["devices"], members[-1]
+        label = f"{largest['strategy']}: {largest['setting']}"
+        speed_up.plot(counts, [base * row["speed_up"] for row in members], label=label, **_line(place))
+        efficiency.plot(counts, [100 * row["efficiency"] for row in members], **_line(place))
+    for axes, label in ((speed_up, "speed-up"), (efficiency, "efficiency (%)")):
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("devices")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y")
+    drawing.key_below(figure)
+    return figure
+
+
+def _line(place: int) -> dict[str, Any]:
+    colour = drawing.ACCENT if place == 0 else drawing.INK
+    return {"marker": MARKERS[place % len(MARKERS)], "markersize": 5, "linewidth": 1, "color": colour}
+
+
+def over_axis(settings: Sequence[SettingResult], column: str, label: str, unit: str) -> Figure | None:
+    """Speed over the values of one axis, such as the batch size. Settings that differ in nothing else are joined.
+
+    The values stand at equal distances, as batches and CPUs are usually doubled.
+    """
+    timed = [each for each in settings if each.row["samples_per_second"]]
+    lines = _differing_in([each for each in timed if each.row["equivalent"] or each.row["unproven"]], column)
+    if not lines:
+        return None
+    ticks = sorted({each.row[column] for members in lines for each in members})
+    figure = drawing.figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
+    axes = figure.subplots()
+    for place, members in enumerate(lines):
+        at, speeds = [ticks.index(each.row[column]) for each in members], [speed_in_unit(x.row) for x in members]
+        axes.plot(at, speeds, label=_common_name(members), **_line(place))
+        for value, each in zip(at, members, strict=True):
+            drawing.interval(axes, each, value, upright=True)
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"{unit} per second")
+    axes.set_ylim(0, drawing.room_for(each for members in lines for each in members))
+    axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
+    axes.set_xlim(-0.3, len(ticks) - 0.7)
+    axes.yaxis.set_major_formatter(drawing.FIGURES)
+    axes.grid(axis="y")
+    drawing.key_below(figure)
+    return figure
+
+
+def _common_name(members: Sequence[SettingResult]) -> str:
+    """What the names of settings have in common, such as 'ddp (4 procs, dataloader)'."""
+    words = [each.label.split(", ") for each in members]
+    common = [word for word in words[0] if all(word in other for other in words)]
+    return f"{members[0].row['strategy']} ({', '.join(common)})" if common else str(members[0].row["strategy"])
+
+
+def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
+    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each.
+
+    Data workers follow the CPUs where nothing else makes a line: one on each of them is their default.
+    """
+    lines = _lines(settings, column, {column, *FOLLOWS.get(column, ())})
+    if column == "cpus_per_task":
+        drawn = [each for members in lines for each in members]
+        lone = [each for each in settings if each not in drawn]
+        with_them = [each for each in lone if each.run.feeding.data_workers == each.run.shape.cpus_per_task]
+        lines += _lines(with_them, column, {column, *FOLLOWS[column], "data_workers"})
+    return lines
+
+
+def _lines(settings: Sequence[SettingResult], column: str, left_out: set[str]) -> list[list[SettingResult]]:
+    """The settings that are alike in all but what is left out, where they have several values in the column."""
+
+    def rest(each: SettingResult) -> str:
+        run = each.run
+        groups = (run.shape, run.computation, run.feeding, run.batch, run.length)
+        values = {name: value for group in groups for name, value in vars(group).items() if name not in left_out}
+        return repr((run.strategy.name, dict(run.strategy.options), values))
+
+    lines = [sorted(alike, key=lambda each: each.row[column]) for alike in grouped(settings, rest).values()]
+    return [members for members in lines if len({each.row[column] for each in members}) > 1]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.comparison.wording import MEBIBYTE, number
+from relay.comparison.columns import MEBIBYTE, number
 from relay.run_folder.summary import Summary
 from relay.spec.job import Job
 from relay.spec.run import Run

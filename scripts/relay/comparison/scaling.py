@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relay.base.grouped import grouped
-from relay.comparison.columns import SCALING, Row, eligible, speed_in_unit
+from relay.comparison.columns import MISSING, SCALING, Row, eligible, number, percent, relative, speed_in_unit
 from relay.comparison.inputs import RunResult
 from relay.comparison.setting_result import relative_speed
-from relay.comparison.wording import MISSING, number, percent, relative
 from relay.spec.labels import comparable, counted, flat, setting_labels
 from relay.spec.run import Run
 
@@ -43,14 +42,16 @@ def devices(row: Mapping[str, Any]) -> int:
 
 def _row(row: Row, base: Row, kind: str, label: str) -> Row:
     efficiency = 1.0 if row is base else row["scaling_efficiency"]
+    speed_up = efficiency * devices(row) / devices(base)
+    speed = speed_up * base["samples_per_second"]  # beside the fewest devices, as all of the table
     copied = {name: row[name] for name in SCALING if name in row}
     return copied | {
         "setting": label,
         "scaling": kind,
         "devices": devices(row),
-        "seconds_per_epoch": _seconds_per_epoch(row),
-        "speed": speed_in_unit(row),
-        "speed_up": efficiency * devices(row) / devices(base),
+        "seconds_per_epoch": _seconds_per_epoch(row, speed),
+        "speed": speed_in_unit(row | {"samples_per_second": speed}),
+        "speed_up": speed_up,
         "efficiency": efficiency,
         "hardware": row["device_name"],
         "id": row["setting"],
@@ -58,11 +59,11 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
     }
 
 
-def _seconds_per_epoch(row: Row) -> float | None:
+def _seconds_per_epoch(row: Row, speed: float) -> float | None:
     """Seconds of an epoch's steps; None for a script, whose epochs nobody knows."""
     if row["steps_per_epoch"] is None or row["global_batch_size"] is None:
         return None
-    return float(row["steps_per_epoch"] * row["global_batch_size"] / row["samples_per_second"])
+    return float(row["steps_per_epoch"] * row["global_batch_size"] / speed)
 
 
 def shown(row: Row) -> dict[str, str]:

@@ -9,11 +9,10 @@ from typing import Any
 
 from relay.base.clock import other_day
 from relay.base.grouped import grouped
-from relay.comparison.columns import Row, category
+from relay.comparison.columns import MISSING, Row, category, number, percent
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.request import once_seconds, whole_seconds
 from relay.comparison.statistics import Estimate, Rounds, ratio
-from relay.comparison.wording import MISSING, number, percent
 from relay.run_folder.summary import Summary
 from relay.spec.job import Job
 from relay.spec.labels import setting_labels

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.base.grouped import grouped
-from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible
+from relay.base.grouped import gathered, grouped
+from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible, relative
 from relay.comparison.inputs import Inputs, RunResult, Skipped
 from relay.comparison.no_result import Status, summed_up
-from relay.comparison.objections import by_repeat, differing, mixed, outliers, proven, refusals
+from relay.comparison.objections import by_repeat, differing, mixed, not_learning, outliers, proven, refusals
 from relay.comparison.scaling import scale
 from relay.comparison.setting_result import by_setting, relative_speed, rounds_of
 from relay.comparison.statistics import first_by_pairs, geometric_mean, standing
-from relay.comparison.wording import relative
 from relay.run_folder.summary import Summary
 from relay.spec import strategy_files
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
@@ -35,10 +34,13 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     groups = by_setting(inputs.runs)
     rows = {setting: _pooled(group) for setting, group in groups.items()}
     skipped = [_skipped(entry) for entry in inputs.skipped]
+    done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
+    for setting, why in not_learning(done).items():
+        rows[setting] |= {"status": "failed", "reason": "; ".join(filter(None, [why, rows[setting]["reason"]]))}
     _tell_apart(rows, groups, skipped)
     _compare(rows, groups, inputs.margin)
     scale(rows, groups)
-    done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
+    done = {setting: group for setting, group in done.items() if category(rows[setting]) == "done"}
     warnings_by_kind = (_of_other_repeats(rows), outliers(done), mixed(groups), differing(done))
     for setting, row in rows.items():
         row["warning"] = "; ".join(warnings[setting] for warnings in warnings_by_kind if setting in warnings) or None
@@ -83,7 +85,7 @@ def _remark(result: RunResult) -> str:
     """A note on a run that is done: its own, or why it has no speed; '' without any."""
     if result.summary is None or result.summary.reason:
         return result.summary.reason if result.summary else ""
-    return "" if result.speed else "not timed: no step after the warm-up was measured"
+    return "" if result.speed else "no step after the warm-up was measured: train longer"
 
 
 def _spot_check(result: RunResult, status: Status) -> str:
@@ -227,19 +229,35 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], mar
 
 
 def _of_other_repeats(rows: Mapping[str, Row]) -> dict[str, str]:
-    """A note for each setting, by id, whose relative speed is not that which the speeds of the table give."""
+    """A note for each setting, by id, whose relative speed or efficiency is not what the speeds of the table give."""
     fastest = {comparable(row): row for row in rows.values() if row.get("standing") == "fastest"}
-    notes = {}
-    for setting, row in rows.items():
-        if row.get("relative_speed") is not None:
-            quotient = row["samples_per_second"] / fastest[comparable(row)]["samples_per_second"]
-            if abs(math.log(row["relative_speed"] / quotient)) > TOLD_APART:
-                notes[setting] = (
-                    "its relative speed is that of the repeats that were measured beside the fastest setting's; "
-                    f"the mean speeds of all repeats give {relative(quotient)}"
-                )
-    return notes
+    notes = gathered(
+        (setting, note)
+        for setting, row in rows.items()
+        for beside, name, per_device in (
+            (fastest.get(comparable(row)), "relative_speed", ""),
+            (rows.get(row.get("scaling_baseline") or ""), "scaling_efficiency", "_per_device"),
+        )
+        if beside and (note := _other_than_means(row, beside, name, f"samples_per_second{per_device}"))
+    )
+    return {setting: "; ".join(its) for setting, its in notes.items()}
+
+
+def _other_than_means(row: Row, beside: Row, name: str, speed: str) -> str:
+    """That a ratio of the row's speed to another's is not that of their mean speeds, but of some repeats; or ''."""
+    if row.get(name) is None:
+        return ""
+    quotient = row[speed] / beside[speed]
+    if abs(math.log(row[name] / quotient)) <= TOLD_APART:
+        return ""
+    return (
+        f"its {name.replace('_', ' ')} is that of the repeats that were measured beside "
+        f"{'the fastest setting' if name == 'relative_speed' else 'that on the fewest devices'}'s; "
+        f"the mean speeds of all repeats give {relative(quotient)}"
+    )
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return _CATEGORIES.index(category(row)), -(row.get("samples_per_second") or 0), str(row["strategy"])
+    """By the speed beside the fastest, where it is compared with that; else by its mean speed."""
+    speeds = row.get("relative_speed") or 0, row.get("samples_per_second") or 0
+    return _CATEGORIES.index(category(row)), *(-speed for speed in speeds), str(row["strategy"])

@@ -12,12 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relay.comparison import words
-from relay.comparison.columns import Row, category, reason_title, result, speed_in_unit, unit_of
+from relay.comparison import columns, words
+from relay.comparison.columns import MISSING, Row
 from relay.comparison.inputs import inputs_of
 from relay.comparison.setting_result import quality
 from relay.comparison.table import comparison_rows
-from relay.comparison.wording import MISSING, relative, speed_and_spread, spread, standings_mean
 from relay.spec.labels import counted, setting_labels
 
 _STYLES = {
@@ -49,7 +48,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
         for line in _legend([row for row, _ in alike], marks):
             console.print(Text(line, style="dim"))
         for row, label in alike:
-            for title, text in ((reason_title(row), row["reason"]), ("warning", row["warning"])):
+            for title, text in ((columns.reason_title(row), row["reason"]), ("warning", row["warning"])):
                 if text:
                     console.print(Text(f"{row['strategy']} ({label}), {title}:", style="bold"))
                     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
@@ -58,7 +57,8 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
         console.print(Text("Nothing was measured: the plan holds no run."))
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
-        if answer["recommended"]:  # else it would say again what is said of each row
+        beyond = any(each["category"] == "beyond a limit" for each in answer["left_out"])
+        if answer["recommended"] or beyond:  # else it would say again what is said of each row
             console.print(Text(answer["certainty_in_short"]))
         if answer["script"]:
             console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)
@@ -70,15 +70,15 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
 def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
     """What the words and signs of the table mean: those that it shows."""
     shown = {row["standing"] for row in rows}
-    spreads = list(filter(None, map(spread, rows)))
+    spreads = list(filter(None, map(columns.spread, rows)))
     return words.lines(
         "legend.j2",
         rows=rows,
         marks=marks,
         spreads=spreads,
         wide_spread=next((each for each in spreads if "/" in each), ""),
-        unit=unit_of(rows),
-        standings={name: text for name, text in standings_mean(rows[0]["margin"]).items() if name in shown},
+        unit=columns.unit_of(rows),
+        standings={name: text for name, text in columns.standings_mean(rows[0]["margin"]).items() if name in shown},
         not_proven=UNPROVEN,
     )
 
@@ -86,7 +86,7 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
 def _table(
     rows: Sequence[tuple[Row, str]], recommended: Collection[str], *, width: int, marks: tuple[str, str, str]
 ) -> Table:
-    unit, learnt = unit_of(row for row, _ in rows), quality(row for row, _ in rows)
+    unit, learnt = columns.unit_of(row for row, _ in rows), quality(row for row, _ in rows)
     fastest = max((row["samples_per_second"] or 0 for row, _ in rows), default=0) or 1
     evaluated = any(row[learnt.column] is not None for row, _ in rows)  # nobody evaluates most scripts
 
@@ -99,11 +99,13 @@ def _table(
         else:
             yield "strategy", {"overflow": "fold"}, Text(row["strategy"])
             yield "setting", {"overflow": "fold", "ratio": 1}, Text(label)
-        yield f"{unit}/s", _FIGURE, Text(speed_and_spread(row), style=struck)
+        yield f"{unit}/s", _FIGURE, Text(columns.speed_and_spread(row), style=struck)
         if width >= _WIDE:
             yield "", {}, Text(marks[2] * round(_BAR * (row["samples_per_second"] or 0) / fastest), style=struck)
-        beside_fastest = f"{relative(row['relative_speed'])} " if row["standing"] else ""
-        outcome = Text(beside_fastest + result(row), style=_STYLES.get(row["standing"] or category(row), ""))
+        beside_fastest = f"{columns.relative(row['relative_speed'])} " if row["standing"] else ""
+        outcome = Text(
+            beside_fastest + columns.result(row), style=_STYLES.get(row["standing"] or columns.category(row), "")
+        )
         outcome.append("\nrecommended" if row["setting"] in recommended else "", style="bold green")
         yield "relative", {"no_wrap": True}, outcome
         if evaluated:
@@ -136,10 +138,10 @@ def alone(plan: Mapping[str, Any], results: Path, strategies: Collection[str]) -
 
 
 def _measured(row: Row) -> str:
-    kind = category(row)
+    kind = columns.category(row)
     if kind not in ("done", "struck out"):
         return f"{kind}: {row['reason']}"
-    speed = f"{speed_and_spread(row)} {row['unit']}/s in {counted(row['repeats'], 'repeat')}"
+    speed = f"{columns.speed_and_spread(row)} {row['unit']}/s in {counted(row['repeats'], 'repeat')}"
     against = row["reason"] if row["unproven"] else f"NOT proven: {row['reason']}"
     proof = "proven to train the same as one process" if row["equivalent"] else against
-    return f"{speed if speed_in_unit(row) else 'not timed'}; {proof}"
+    return f"{speed if columns.speed_in_unit(row) else 'not timed'}; {proof}"

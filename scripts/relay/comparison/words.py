@@ -1,14 +1,18 @@
-"""The answer in words, which are in `workflow/report/words.j2` and `certainty.j2`; and figures that only words need.
+"""The answer in words, which are in `workflow/report/words.j2` and `certainty.j2`; the warnings of `warnings.toml`.
 
 Page, terminal, Markdown and script say the same, because all ask here.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,22 +20,20 @@ from markupsafe import Markup, escape
 from tabulate import tabulate
 
 from relay.base.entry import ROOT
-from relay.base.grouped import grouped
 from relay.base.printable import printable
-from relay.comparison import columns, scaling, wording
-from relay.comparison.answer import DISTURBED, Answer
-from relay.comparison.candidates import Candidate, ends_first_from
+from relay.comparison import columns, scaling
+from relay.comparison.answer import NEIGHBOURS, Answer
+from relay.comparison.candidates import Candidate, cores
 from relay.comparison.choice import speed_up
-from relay.comparison.setting_result import quality
-from relay.comparison.statistics import MOST_REPEATS
+from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
+from relay.comparison.setting_result import SettingResult, quality, relative_speed
+from relay.comparison.statistics import LEAST_REPEATS, MOST_REPEATS, oddest
+from relay.run_folder.summary import Summary
 from relay.spec.labels import counted
 from relay.training.step_split import COLUMNS
 
 MOST = 0.5  # of the difference: a part that takes less of it is not the reason
 WORTH_TELLING = 0.1  # of a step's time
-FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
-NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
-OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
 TEMPLATES = ROOT / "workflow" / "report"
 EMPTY = "\0"  # an empty line of a command, which is a part of it
 # What can be told, and the template with the macro of this name that tells it: as a line, or as several paragraphs.
@@ -104,15 +106,15 @@ def environment() -> Environment:
         auto_reload=False,  # one comparison is told in the words of one version
     )
     named = (
-        *wording.FIGURES, counted, size, speed_up, undecided, ends_first, slower_by, beside_computing,
-        columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title, wording.speed_and_spread,
+        *columns.IN_WORDS, counted, size, speed_up, slower_by, beside_computing,
+        columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title, columns.speed_and_spread,
         scaling.shown, markdown_table, cell, coded,
     )  # fmt: skip
     templates.filters |= {function.__name__: function for function in named} | {"quote": shlex.quote}
     templates.filters |= {what: partial(told, what) for what in LINES}
     templates.filters |= {what: partial(paragraphs, what) for what in PARAGRAPHS}
     templates.globals |= {"quality": quality, "neighbours": NEIGHBOURS, "most_repeats": MOST_REPEATS}
-    templates.globals |= {"most_named": wording.MOST_NAMED, "missing": wording.MISSING}
+    templates.globals |= {"most_named": columns.MOST_NAMED, "missing": columns.MISSING}
     return templates
 
 
@@ -128,20 +130,21 @@ def slower_by(quick: Candidate, slow: Candidate) -> Mapping[str, Any] | None:
     """The part of a step that is most of what the slow setting takes longer; None without one, or if unobserved.
 
     Its `name`, its `share` of the slow one's steps, its `share_of_other`, and how many `whole_seconds` longer the slow
-    one's piece of work takes, all parts together.
+    one's piece of work takes, all parts together: by the repeats that were measured beside each other.
     """
     shares = [{part: each.row[name] for part, name in COLUMNS.items()} for each in (slow, quick)]
     if any(each["compute"] is None for each in shares):
         return None
     its, others = ({part: share or 0.0 for part, share in each.items()} for each in shares)  # not observed is little
-    longer = {
-        part: slow.seconds_per_piece.value * its[part] - quick.seconds_per_piece.value * others[part] for part in its
-    }
+    seconds = slow.seconds_per_piece.value
+    others_seconds = seconds / relative_speed(quick.repeats, slow.repeats).value
+    longer = {part: seconds * its[part] - others_seconds * others[part] for part in its}
     whole = sum(longer.values())
     part = max(longer, key=lambda each: longer[each])
     if whole <= 0 or longer[part] < MOST * whole:
         return None
-    return {"name": part, "share": its[part], "share_of_other": shares[1][part], "whole_seconds": whole}
+    share_of_other = shares[1][part]
+    return {"name": part, "slow": slow, "share": its[part], "share_of_other": share_of_other, "whole_seconds": whole}
 
 
 def beside_computing(candidate: Candidate) -> Iterator[tuple[str, float]]:
@@ -152,50 +155,86 @@ def beside_computing(candidate: Candidate) -> Iterator[tuple[str, float]]:
         yield part, shares[part]
 
 
-def ends_first(answer: Answer) -> Iterator[tuple[Candidate, bool, float]]:
-    """Which other setting ends first for more epochs, and which for fewer, and from how many on.
-
-    Of several, that whose number of epochs is nearest to the one asked for. True stands for more.
-    """
-    best, crossings = answer.best, []
-    assert best is not None
-    for other in (each.other for each in answer.others):
-        for slow_to_start, quick in ((other, best), (best, other)):
-            epochs = ends_first_from(slow_to_start, quick, answer.rules.margin)
-            if epochs and epochs > 1 and (epochs > best.epochs) is (quick is best):
-                crossings.append((abs(epochs - best.epochs), epochs, other))
-    for more in (True, False):
-        beyond = [each for each in crossings if (each[1] > best.epochs) is more]
-        if beyond:
-            _, epochs, other = min(beyond, key=lambda each: each[0])
-            yield other, more, epochs
+# The warnings of `warnings.toml`, each with the figure that set it off, and what to do next
 
 
-def undecided(answer: Answer) -> Mapping[str, Any]:
-    """What the measurements do not tell of an answer that is `unclear`, and what would tell.
+@dataclass(frozen=True)
+class Warned:
+    """A warning: its kind (a name of the closed list), the setting, the figure that set it off, and the advice."""
 
-    `groups`: settings that cost the same and would begin to be better at the same speed, together. `far`: those that
-    look clearly too slow. `among`: the recommended one and all of them. `widest` is that of these whose repeats are
-    farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each would tell, in so
-    many `hours`; None where more would hardly help.
-    """
-    assert answer.best is not None
-    far = [each for each in answer.unclear if each.ratio.value * OUT_OF_QUESTION < answer.turns_at(each)]
-    far = far if len(far) > 1 else []
-    near = [each for each in answer.unclear if not any(each is other for other in far)]
-    among = [answer.best, *(each.other for each in answer.unclear)]
-    spreads = [max(each.speeds) / min(each.speeds) for each in among]
-    spread = max(spreads)
-    in_vain = any(each.kind in NEIGHBOURS for each in answer.doubts) and spread >= FAR_APART
-    repeats = 0 if in_vain else answer.repeats_to_tell or 0
+    kind: str
+    setting: str
+    figure: str
+    advice: str
+
+
+def warnings(settings: Sequence[SettingResult]) -> list[Warned]:
+    """All warnings on the settings that have finished, in the order of the list."""
+    done = [(each, _facts(each)) for each in settings if each.category == "done" and each.summaries]
+    return [
+        Warned(kind, each.name, *(" ".join(row[part](**facts).split()) for part in ("figure", "advice")))
+        for kind, row in _rows().items()
+        for each, facts in done
+        if row["when"](**facts)
+    ]
+
+
+@cache
+def _rows() -> dict[str, dict[str, Callable[..., Any]]]:
+    """Each row of the list, with what computes its parts."""
+    rows = tomllib.loads(Path(__file__).with_name("warnings.toml").read_text(encoding="utf-8"))
+    made = environment()
     return {
-        "groups": [*grouped(near, lambda each: (each.other.cost, answer.turns_at(each))).values()],
-        "far": far,
-        "among": among,
-        "widest": among[spreads.index(spread)],
-        "spread": spread,
-        "disturbed": spread >= DISTURBED,
-        "far_apart": spread >= FAR_APART,
-        "repeats_to_tell": repeats,
-        "hours": sum(each.training_hours * (repeats - len(each.speeds)) for each in among),
+        kind: {
+            "when": made.compile_expression(" ".join(row["when"].split()), undefined_to_none=False),
+            **{part: made.from_string(row[part]).render for part in ("figure", "advice")},
+        }
+        for kind, row in rows.items()
     }
+
+
+def _facts(each: SettingResult) -> dict[str, Any]:
+    """What the list knows of a setting."""
+    found = {name: function(each) for name, function in FOUND.items()}
+    return {"each": each, "row": each.row, "run": each.run, "found": found, "least_repeats": LEAST_REPEATS}
+
+
+def _odd(each: SettingResult) -> Mapping[str, Any] | None:
+    """The repeat that is farthest from the others, and how many times as fast it is."""
+    timed = [repeat for repeat in each.repeats if repeat.speed]
+    odd = oddest(each.speeds) if timed else None
+    if odd is None:
+        return None
+    repeat = timed[odd.place]
+    hosts = repeat.summary.hosts if repeat.summary else ()
+    return {"repeat": repeat.run.repeat + 1, "ratio": odd.ratio, "hosts": hosts}
+
+
+def _crowded(each: SettingResult) -> Summary | None:
+    """The first summary that tells of more threads on a node than it has CPUs."""
+    return next((x for x in each.summaries if x.threads_on_node > x.cpus_of_node), None)
+
+
+def _memory_mb(each: SettingResult) -> int | None:
+    """What a node of the jobs needs, a margin included; None where that, or what was asked for, is not known."""
+    measured = any(summary.peak_main_memory_bytes for summary in each.summaries)
+    asked = each.job and each.job.memory_mb
+    return request(each.run, each.summaries, each.job).memory_mb if asked and measured else None
+
+
+def _minutes(each: SettingResult) -> float:
+    """Those of the longest job."""
+    held = [job.seconds for summary in each.summaries for job in summary.jobs]
+    return max([*held, *(summary.allocated_seconds / summary.attempts for summary in each.summaries)]) / 60
+
+
+FOUND: Mapping[str, Callable[[SettingResult], Any]] = {
+    "odd": _odd,
+    "crowded": _crowded,
+    "cores": lambda each: cores(each.run),
+    "samples_per_process": lambda each: each.run.batch.global_batch_size / each.run.shape.world_size,
+    "graphs": lambda each: [summary for summary in each.summaries if summary.replayed_steps is not None],
+    "memory_mb": _memory_mb,
+    "minutes": _minutes,
+    "minutes_wanted": lambda each: max(LEAST_MINUTES, math.ceil(_minutes(each) * (1 + MARGIN) + START_SECONDS / 60)),
+}

@@ -32,6 +32,8 @@ MEANT = {
     "processes_per_node": "devices_per_node",
     "num_workers": "data_workers",
     "time": "runtime_minutes",
+    "steps": "epochs",
+    "max_steps": "epochs",
     "mem": "memory_mb_per_node",
 }
 MOST_KEYS = 8  # of a block that a line names
