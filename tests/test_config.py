@@ -81,6 +81,28 @@ REFUSED = {
         "config: comparisons[0].cpus_per_task: '1,2' is not allowed; allowed: a whole number of at least 1 and of at "
         "most 1024 or null (this is text: write [1,2], without quotes)"
     ),
+    "learning_rate: 0,1": (
+        "config: learning_rate: '0,1' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
+        "(a number has a point, no comma)"
+    ),
+    "time_limits: 30": (
+        "config: time_limits: 30 is not allowed; allowed: a list, each a whole number of at least 1 (write [30])"
+    ),
+    "strategy_folders: mine": (
+        "config: strategy_folders: 'mine' is not allowed; allowed: a list, each non-empty text (write [mine])"
+    ),
+    "repeats: [3, 5]": (
+        "config: repeats: [3, 5] is not allowed; allowed: a whole number of at least 1 (this is a list: write one "
+        "value)"
+    ),
+    "comparisons: [ddp]": (
+        "config: comparisons[0]: 'ddp' is not allowed; allowed: a block with the keys strategy, nodes, "
+        "devices_per_node, processes_per_device, cpus_per_task, threads, interop_threads, launcher and others "
+        "(write {strategy: ddp})"
+    ),
+    "comparisons: [{strategy: cpu, segment: {minutes: 90}}]": (
+        "config: comparisons[0].segment.minutes: 90 is not allowed; allowed: at most 60 (runtime_minutes)"
+    ),
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
         "(this is text: write 1.0e-05, without quotes)"
@@ -170,9 +192,9 @@ def test_what_a_config_says_for_itself_comes_first() -> None:
 
 def test_a_mistake_in_it_is_one_line_whether_it_is_used_or_not() -> None:
     (line,) = refusal({"shrink": False, "shrunk": {"epochs": "few"}}, lambda given: shrink.applied(load(given)))
-    assert line.startswith("config: shrunk: epochs: 'few' is not allowed; allowed: a number")
+    assert line.startswith("config: shrunk.epochs: 'few' is not allowed; allowed: a number")
     (line,) = refusal({"shrunk": {"shrunk": {"epochs": 1}}}, lambda given: shrink.applied(load(given)))
-    assert line == "config: shrunk: shrunk: is not allowed there; allowed: keys that shrinking replaces"
+    assert line == "config: shrunk.shrunk: is not allowed there; allowed: keys that shrinking replaces"
 
 
 # The ready experiment sets: each is planned whole for a site with GPUs, and shrunk for a laptop

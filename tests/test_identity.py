@@ -27,7 +27,7 @@ def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
     before = only(CPU, root=project)
     network = project / "scripts/relay/tasks/_lenet.py"
     text = network.read_text()
-    network.write_text('"""Another docstring."""\n\n# A comment.\n' + text.split('"""', 2)[2] + "\n\n")
+    network.write_text('\ufeff"""Another docstring."""\n\n# A comment.\n' + text.split('"""', 2)[2] + "\n\n")
     edit(project / "scripts/relay/task/bound.py", "class BoundTask:\n", "class BoundTask:\n\n\n")
     assert source_digest([network]) == source_digest([ROOT / "scripts/relay/tasks/_lenet.py"])
     assert only(CPU, root=project).id == before.id

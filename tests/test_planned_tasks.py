@@ -72,14 +72,20 @@ def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> Non
     assert planned(CPU).runs[0].id != before.id
 
 
-def test_a_model_on_a_gpu_is_refused_with_what_helps_where_no_job_has_one(
-    own: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("status", "said", "told"),
+    [
+        (NO_GPU, "error: my_task.py:6: Torch not compiled with CUDA\n", "with CUDA; no GPU is here: leave out .cuda"),
+        (-11, "", "task my_task.py: looking at it ended with status -11 and said nothing"),
+    ],
+)
+def test_a_look_that_fails_where_no_job_can_look_is_one_line(
+    own: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str, told: str
 ) -> None:
-    said = "error: my_task.py:6: AssertionError: Torch not compiled with CUDA enabled\n"
-    ended = subprocess.CompletedProcess([], NO_GPU, stderr=said)
+    ended = subprocess.CompletedProcess([], status, stderr=said)
     monkeypatch.setattr("relay.card.looks.subprocess.run", lambda *_, **__: ended)
     looks = Looks(config=load(OWN), root=ROOT, results=Path("results"), arithmetic=Arithmetic.here(), look=True)
-    assert "CUDA enabled; no GPU is here: leave out .cuda" in refusal(looks.looked, {})
+    assert told in refusal(looks.looked, {})
 
 
 def test_random_samples_are_read_one_by_one(own: Path) -> None:

@@ -30,6 +30,9 @@ def test_files_and_values_are_merged_as_snakemake_does(tmp_path: Path) -> None:
     merged = {"seed": 1, "gate": {"seed": 2, "steps": 20}, "comparisons": [{"strategy": "cpu"}], "site": "b"}
     assert found == merged | {"epochs": "1:30"}  # which Snakemake's own reading makes 90
     assert "seed" not in given_config(workflow(mine, replace=True), defaults)
+    mine.write_text("gate: {}\nseed: {}\ncomparisons: {}\n")  # an empty block in place of another value is a mistake
+    found = given_config(workflow(mine), defaults)
+    assert found == {"seed": {}, "gate": {"seed": 2, "steps": 200}, "comparisons": {}}
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def _referred_by(kind: type[Task]) -> set[str]:
 
 def _referred(file: Path) -> Iterator[str]:
     """The names that a file uses, also as text: `getattr` takes them so."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(file.read_text("utf-8-sig"))):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.Attribute):

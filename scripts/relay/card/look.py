@@ -20,7 +20,7 @@ from relay.spec.strategy_files import checked_options
 from relay.spec.tasks import Card, DatasetSpec, Looked, TaskSpec
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.task.load import as_in_jobs, task_class
+from relay.task.load import as_in_jobs, in_one_line, task_class
 from relay.task.places import calling, mistake, needs_gpu
 from relay.task.prepared import prepare_data, version_of
 from relay.task.user import Task, options_of
@@ -58,6 +58,8 @@ def look(name: str, file: str, options: Mapping[str, Any], where: Data) -> Looke
             if not needs_gpu(error) or not torch.cuda.is_available():
                 raise
             looked = _look(name, copy, options, where, gpu(0))
+        except SystemExit as error:  # such as that of a script's argparse
+            raise UserError(in_one_line(error, Path(copy))) from None
     return replace(looked, task=replace(looked.task, file=file))
 
 

@@ -178,6 +178,7 @@ class Looks:
         if ended.returncode:
             _, is_mistake, message = f"\n{ended.stderr.strip()}".rpartition("\nerror: ")  # a line for each mistake
             line = message if is_mistake else message.strip().rpartition("\n")[2]
+            line = line or f"task {config.task}: looking at it ended with status {ended.returncode} and said nothing"
             no_gpu = "; no GPU is here: leave out .cuda() and device=…, because strategies put the model on its device"
             raise UserError(line + (no_gpu if ended.returncode == NO_GPU else ""))
         sys.stderr.write(ended.stderr)

@@ -52,6 +52,8 @@ def see(bound: BoundTask, model: nn.Module, draft: Draft) -> None:
     """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
     kind, parameters = type(bound.own), dict(model.named_parameters())
     wrong = partial(mistake, kind, "optimizer")
+    if not any(each.requires_grad for each in parameters.values()):
+        raise mistake(kind, "model", "the model has no parameters to train; allowed: at least one")
     with calling(kind, "optimizer"):
         optimizer = bound.optimizer(parameters.values())
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}

@@ -239,12 +239,13 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _segments_fit_their_jobs(self) -> Config:
-        for segment in (self.segment, *(c.segment for c in self.comparisons)):
+        segments = {"": self.segment} | {f"comparisons[{i}].": each.segment for i, each in enumerate(self.comparisons)}
+        for place, segment in segments.items():
             if segment and segment.minutes and segment.minutes > self.runtime_minutes:
                 raise PydanticCustomError(
                     "exceeds",
-                    "segment.minutes: {minutes} is not allowed; allowed: at most {limit} (runtime_minutes)",
-                    {"minutes": f"{segment.minutes:g}", "limit": self.runtime_minutes},
+                    "{place}segment.minutes: {minutes} is not allowed; allowed: at most {limit} (runtime_minutes)",
+                    {"place": place, "minutes": f"{segment.minutes:g}", "limit": self.runtime_minutes},
                 )
         return self
 

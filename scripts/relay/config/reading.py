@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,18 @@ def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
     `workflow` is Snakemake's, `defaults` the file that the Snakefile names. The order is Snakemake's: the defaults,
     the files of `--configfile`, the values of `--config`. Raises UserError for a file with a mistake.
     """
-    from snakemake.utils import update_config
-
     settings = workflow.config_settings
     own = [] if settings.replace_workflow_config else [defaults]
     config: dict[str, Any] = {}
     for file in [*own, *map(Path, settings.configfiles)]:
-        update_config(config, read_config(file, _short(file)))
-    update_config(config, {name: _word(value) for name, value in settings.config.items()})
-    return config
+        config = _merged(config, read_config(file, _short(file)))
+    return _merged(config, {name: _word(value) for name, value in settings.config.items()})
+
+
+def _merged(block: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A block with what is given on top: blocks key by key. Snakemake's own way takes `{}` for nothing."""
+    both_blocks = {key for key, value in given.items() if isinstance(value, dict) and isinstance(block.get(key), dict)}
+    return {**block, **given, **{key: _merged(block[key], given[key]) for key in both_blocks}}
 
 
 def _word(value: Any) -> Any:

@@ -25,7 +25,7 @@ def applied(config: Config) -> Config:
     if not config.shrink and not config.shrunk:
         return config
     if nested := sorted({"shrink", "shrunk"} & config.shrunk.keys()):
-        raise UserError(f"config: shrunk: {nested[0]}: is not allowed there; allowed: keys that shrinking replaces")
+        raise UserError(f"config: shrunk.{nested[0]}: is not allowed there; allowed: keys that shrinking replaces")
     small = _with(config, config.shrunk)
     if not config.shrink:
         return config
@@ -55,7 +55,7 @@ def _with(config: Config, changes: Mapping[str, Any]) -> Config:
     try:
         return load(given)
     except UserError as error:
-        raise UserError(str(error).replace("config: ", "config: shrunk: ")) from None
+        raise UserError(str(error).replace("config: ", "config: shrunk.")) from None
 
 
 def _comparison(given: Comparison, strategy_paths: Mapping[str, Path], epochs: float) -> Comparison:

@@ -260,14 +260,22 @@ def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and allowed.startswith(("text", "non-empty")):
         return " (this is a number: write it in quotes)"
-    if isinstance(value, dict) and allowed.startswith("a list"):
+    listed, blocks = allowed.startswith("a list"), "a block" in allowed
+    several = listed or isinstance(location[-1], int)  # an axis has the place of its one value
+    if isinstance(value, dict) and listed and blocks:
         return " (write - before its first key)"
+    if isinstance(value, list) and not several and not blocks:
+        return " (this is a list: write one value)"
+    plain = re.fullmatch(r"[1-9]\d*" if "number" in allowed else r"[A-Za-z][\w.=-]*", str(value))
+    if plain and type(value) in (int, str) and (listed or "keys strategy" in allowed):
+        entry = f"{{strategy: {value}}}" if blocks else value
+        return f" (write [{entry}])" if listed else f" (write {entry})"
     if isinstance(value, str) and re.match(r"\w+:\S", value) and allowed.startswith("a block"):
         return " (write a space after the colon)"
     if not isinstance(value, str) or "number" not in allowed:
         return ""
     if re.fullmatch(r"\d+(, *\d+)+", value):
-        return f" (this is text: write [{value}], without quotes)"
+        return f" (this is text: write [{value}], without quotes)" if several else " (a number has a point, no comma)"
     try:
         number = _in_unit(value, next((str(step) for step in reversed(location) if isinstance(step, str)), ""))
     except ValueError:

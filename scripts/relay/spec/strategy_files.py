@@ -58,7 +58,7 @@ def read(path: Path) -> Requirements:
     cost the planner seconds, and it runs again inside every job.
     """
     try:
-        stated = _stated(path, members(path, path.read_text(encoding="utf-8")))
+        stated = _stated(path, members(path, path.read_text("utf-8-sig")))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     _check(path, stated)
@@ -170,7 +170,7 @@ def needs(path: Path, stated: Requirements, *, reading: bool = False) -> tuple[N
 
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     """The functions that a file defines at its top, by name."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text("utf-8-sig"))
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 

@@ -21,6 +21,15 @@ MOST_NODES = 20_000  # values and keys of a YAML file; more take seconds to read
 LONGEST = 10_000  # characters of a text
 TEXT = re.compile(rf'"((?:[^"\\]|\\.){{{LONGEST + 1},}})"')  # in JSON
 CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # in JSON
+# PyYAML's words for frequent mistakes, and plainer ones.
+PLAINER = {
+    "'\\t'": "a tab stands here; indent with spaces",
+    "mapping values are not allowed": "a colon is not allowed here; compare the indent with the line above, and see "
+    "whether its colon has a space after it",
+    "quoted scalar found unexpected end": "a quote is opened here, and not closed",
+    "<stream end>": "a bracket is opened here, and not closed",
+    "expected <block end>": "this line's indent does not fit the lines above",
+}
 MOST_DIGITS = 300  # of a whole number: longer ones are text
 
 
@@ -144,7 +153,7 @@ def read(file: Path, shown: str) -> Any:
     except _Refused as error:
         raise UserError(f"{shown}: {error}") from None
     except yaml.MarkedYAMLError as error:
-        raise UserError(f"{shown}: {_place(error.problem_mark)}is no YAML: {_problem(error)}") from None
+        raise UserError(f"{shown}: {_problem(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
 
@@ -177,11 +186,10 @@ def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return block
 
 
-def _place(mark: yaml.Mark | None) -> str:
-    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-
-
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    if "'\\t'" in (error.problem or ""):
-        return "a tab stands here; indent with spaces"
-    return " ".join(" ".join(filter(None, (error.context, error.problem))).split())
+    """Where a file is no YAML, and why. What is not closed at the end is told where it was opened."""
+    told = " ".join(f"{error.context or ''} {error.problem}".split())
+    opened = re.search("unexpected end|stream end", told)
+    mark = (opened and error.context_mark) or error.problem_mark
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return f"{place}is no YAML: {next((plainer for words, plainer in PLAINER.items() if words in told), told)}"

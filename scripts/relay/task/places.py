@@ -25,7 +25,7 @@ def place(kind: type[Task], name: str = "") -> str:
 
 
 def _line(file: Path, owner: str, name: str) -> int:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(file.read_text("utf-8-sig"))):
         if isinstance(node, ast.ClassDef) and node.name == owner:
             return next((each.lineno for each in node.body if name in _names(each)), node.lineno)
     return 1

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from relay.base.ending import of_a_disk
 from relay.base.errors import UserError
 from relay.datasets.manifest import Manifest
 from relay.datasets.prepare import prepare
 from relay.spec.identity import fingerprint, plain_tree, source_digest
 from relay.spec.tasks import BUILT_IN, DatasetSpec, TaskSpec
-from relay.task.load import in_one_line, task_of, undeclared
+from relay.task.load import in_one_line, task_of
 from relay.task.user import Task, options_of
 
 
@@ -90,7 +91,7 @@ def _run_prepare(own: Task, task: TaskSpec, folder: Path) -> Any:
     try:
         own.prepare(folder)
     except Exception as error:
-        if isinstance(error, UserError | OSError) and not undeclared(error):
+        if isinstance(error, UserError) or of_a_disk(error):
             raise
         file = Path(inspect.getfile(type(own)))
         raise UserError(
