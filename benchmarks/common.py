@@ -1,7 +1,5 @@
 """What the benchmarks share: a run of the workflow, the centres' scripts and data, and how ratios are told."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """What `make schema` makes from docs/pages.yaml: docs/pages.md, where each thing of the centres' pages is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ and PYTHON is left as it is. The NCCL lets ranks share the GPU (docs/gpu-check.m
 minute on, and grows: `summary.md` has a line for each part. Needs Python 3.11 and nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import lzma

@@ -3,8 +3,6 @@
 `--check` writes nothing and exits 1 where one of them differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

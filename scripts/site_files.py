@@ -1,7 +1,5 @@
 """What `make schema` makes from the sites: their JSON schema, `config/sites/README.md`, and a profile for each."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 `--check` writes nothing and exits 1 where the page differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

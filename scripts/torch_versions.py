@@ -8,8 +8,6 @@ Writes the table of docs/torch-versions.md from what has been tried, and what ea
 tests/torchrun_options.json. Exits 1 where a strategy's declared `least_torch` and what it did do not agree.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is told of scripts that were measured: the line that starts them, losses that differ, chains, one training."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

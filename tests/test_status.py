@@ -1,7 +1,5 @@
 """`snakemake status`: how each run of a plan stands, from its files and Slurm's queue."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small network with dropout on made-up images like MNIST's; the counts of samples are no multiples of any batch."""
 
-from __future__ import annotations
-
 from relay.tasks import princeton_mnist, utsa_mnist
 from relay.tasks._data import Synthetic
 

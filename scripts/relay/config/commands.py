@@ -2,8 +2,6 @@
 act in it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

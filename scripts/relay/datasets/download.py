@@ -4,8 +4,6 @@ pooch was considered: it neither resumes, nor tries a second mirror, nor notices
 and tries again, but does not count anew where a download has come further.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import shutil

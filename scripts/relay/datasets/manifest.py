@@ -1,7 +1,5 @@
 """The manifest of prepared data: which files they are, and their content."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields

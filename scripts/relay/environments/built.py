@@ -3,8 +3,6 @@
 A build runs on the login node, or in a job that is not measured.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ all that the file depends on. It is there with its file, or not at all: a build 
 of two builds at once on a disk without locks the first one counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

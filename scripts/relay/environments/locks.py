@@ -5,8 +5,6 @@ project's stack and a digest of all that was asked for: `torch-1a2b3c4d5e6f`.
 Standard library only: `scripts/bootstrap.py` reads locks before anything is installed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

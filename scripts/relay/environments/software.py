@@ -1,7 +1,5 @@
 """Which torch a setting's jobs will have, as far as it is known before any job starts."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the jobs of `snakemake libtorch` have found, read from their files: for the terminal, and for the report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a search for the largest model has found of a setting."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """What the records of a self-test say, as rows of its page. Each row belongs to a row of docs/untested.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 What a file of a strategy or a task states as a literal is read from its text: nothing is run, and nothing imported.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ To add a field, declare it here, or in `recipe.py` if it says how a run learns (
 Write the code where it acts. Then run `make schema`, which updates `config/README.md`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
