@@ -55,7 +55,7 @@ def page(root: Path) -> str:
     for each in pages:
         parts.append(f"\n## {each['page']}: {each['title']}\n\n")
         for row in each["rows"]:
-            told = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
-            what = f"{row['what']} ({': '.join(told)})" if told else row["what"]
+            remarks = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
+            what = f"{row['what']} ({': '.join(remarks)})" if remarks else row["what"]
             parts.append(f"- **{row['lines']}** {what}: {', '.join(map(shown, row['where']))}\n")
     return "".join(parts)

@@ -56,8 +56,8 @@ def pins(text: str) -> list[Pin]:
 def read(lock: Path) -> list[Pin]:
     """The packages of a lock's file. Raises UserError where it is missing, damaged or empty."""
     try:
-        if found := pins(lock.read_text(encoding="utf-8")):
-            return found
+        if entries := pins(lock.read_text(encoding="utf-8")):
+            return entries
         problem = "no line of the form name==version"
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
