@@ -196,8 +196,7 @@ class Computation:
         ),
     )
     cuda_graph: bool = declare(
-        False,
-        means="whether a step on a GPU is captured as a CUDA graph, and replayed, where that computes the same",
+        False, means="whether a step on a GPU is captured as a CUDA graph, and replayed, where that computes the same"
     )
     activation_checkpointing: bool = declare(
         False,
