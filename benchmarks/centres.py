@@ -12,8 +12,6 @@ chosen and networks compiled, and the page's ends `PART` steps later: its later 
 in each setting is told. Settings for which `--seconds` are too few are left out, and named.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -1,7 +1,5 @@
 """What the benchmarks share: a run of the workflow, the centres' scripts and data, and how ratios are told."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -40,8 +38,8 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
 
     Exits with the planner's reasons where it skips the run.
     """
-    asked = load({"device": "cpu", "repeats": 1, **config})
-    planned = make_plan(asked, Here.of(asked), root=ROOT, may="prepare")
+    loaded = load({"device": "cpu", "repeats": 1, **config})
+    planned = make_plan(loaded, Here.of(loaded), root=ROOT, may="prepare")
     if not planned.runs:
         sys.exit("; ".join(reason for each in planned.skipped for reason in each.reasons))
     (run,) = planned.runs

@@ -1,7 +1,5 @@
 """How many seconds the demo takes from nothing to its report, when all is installed, and what part its proofs take."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -5,8 +5,6 @@ on from the checkpoint of the one before. In between a process is timed that onl
 to that. Python's audit events tell when a phase begins: they change nothing in what is run.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

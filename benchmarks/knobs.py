@@ -4,8 +4,6 @@ Each is compared with the same run as the product trains it. Of a library that i
 installed (jemalloc, tcmalloc) nothing is measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -8,8 +8,6 @@
                   compiled; the product, too, at the better of as it is and compiled
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

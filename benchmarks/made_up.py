@@ -1,7 +1,5 @@
 """One of the product's networks on random images of CIFAR-10's shape: its speed, where the data are not at hand."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Each reads the workflow and builds the graph of that one job. Here one of them i
 to the first line of the rule's command, for a training that is finished, so that only its state is made again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -7,8 +7,6 @@ and a benchmark, as this workflow's have: Snakemake reads and formats these for 
 where there are `--growth` times as many, over what it costs here: 1 is linear.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -4,8 +4,6 @@ Printed is, for each truth, the part of the draws of each certainty and recommen
 wrong with its 95 % interval, and the answer to the first draw.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@
 Snakemake notes each job's seconds below results/benchmarks. Jobs that other calls left there count too.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -3,8 +3,6 @@
 Each row asks one question, with a target; what is left out is told with its reason. Run it on an idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Speeds of two settings are drawn with a known ratio and with noise of five kinds
 of repeats, the part of 95 % intervals that cover the true ratio, and how often each standing is given.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

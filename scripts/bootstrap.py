@@ -36,15 +36,7 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 13):
 os.umask(os.umask(0o077) | 0o022)  # nobody else may change what you run
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))  # PYTHONSAFEPATH takes it away
-from bootstrap_pip import (
-    InstallError,
-    NoSuchBuild,
-    check_network,
-    pip_install,
-    pip_of,
-    run_pip,
-    say,
-)
+from bootstrap_pip import InstallError, NoSuchBuild, check_network, pip_install, pip_of, run_pip, say
 from editable import files
 from relay.base.errors import UserError
 from relay.environments.locks import Pin, exactly, read

@@ -1,7 +1,5 @@
 """What `bootstrap.py` asks pip, with the user's own configuration of it: mirrors, proxies, certificates."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

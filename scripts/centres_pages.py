@@ -1,7 +1,5 @@
 """What `make schema` makes from docs/pages.yaml: docs/pages.md, where each thing of the centres' pages is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -57,7 +55,7 @@ def page(root: Path) -> str:
     for each in pages:
         parts.append(f"\n## {each['page']}: {each['title']}\n\n")
         for row in each["rows"]:
-            told = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
-            what = f"{row['what']} ({': '.join(told)})" if told else row["what"]
+            remarks = [row[key] for key in ("state", "note") if row.get(key, "works") != "works"]
+            what = f"{row['what']} ({': '.join(remarks)})" if remarks else row["what"]
             parts.append(f"- **{row['lines']}** {what}: {', '.join(map(shown, row['where']))}\n")
     return "".join(parts)

@@ -4,8 +4,6 @@ It needs no package and no network, and writes nothing into the checkout, which 
 plugins by listing folders, so that these are on the path as they are.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 import zipfile

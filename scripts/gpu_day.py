@@ -7,8 +7,6 @@ and PYTHON is left as it is. The NCCL lets ranks share the GPU (docs/gpu-check.m
 minute on, and grows: `summary.md` has a line for each part. Needs Python 3.11 and nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import lzma
@@ -137,19 +135,12 @@ class Day:
         chosen = [word for name in ("single_gpu", "ddp", "fsdp") for word in ("--strategy", name)]
         selftest = [*self._snakemake("selftest"), "selftest"]
         ways = [CONFIGS / "lenet.yaml", CONFIGS / "gpt.yaml"]
+        own = [ROOT / "tests/tasks/every_strategy.yaml", *models, *chosen]
+        first = Part("self-test, in small", [*selftest, "--configfile", CONFIGS / "first.yaml"], 220)
         return [
-            [
-                Part("self-test, in small", [*selftest, "--configfile", CONFIGS / "first.yaml"], 220),
-                Part("self-test", selftest),
-            ],
+            [first, Part("self-test", selftest)],
             [Part("ways to compute, schedules, ZeRO", [*prove, *ways], folder="ways")],
-            [
-                Part(
-                    "models of one's own",
-                    [*prove, ROOT / "tests/tasks/every_strategy.yaml", *models, *chosen],
-                    folder="models",
-                )
-            ],
+            [Part("models of one's own", [*prove, *own], folder="models")],
         ]
 
     def alone(self) -> list[Part]:
@@ -231,14 +222,8 @@ class Day:
 
     def summary(self) -> str:
         """A line for each part."""
-        lines = [
-            "# A day with a GPU",
-            "",
-            self.machine,
-            "",
-            "| part | outcome | s | its last line |",
-            "| --- | --- | --- | --- |",
-        ]
+        lines = ["# A day with a GPU\n", f"{self.machine}\n", "| part | outcome | s | its last line |"]
+        lines.append("| --- | --- | --- | --- |")
         for part in self.parts:
             lines.append(f"| {part.name} | {part.outcome} | {part.took:.0f} | {part.said.replace('|', '/')} |")
         return "\n".join(lines) + "\n"

@@ -1,7 +1,5 @@
 """The archive of a day with a GPU: `summary.md`, then figures and logs, as far as they fit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tarfile

@@ -4,8 +4,6 @@ Reads the package registry's metadata alone, so nothing large is fetched. Versio
 unless `--upgrade` is given. Run by `make lock`; needs uv, which the development environment has.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -3,10 +3,7 @@
 `--check` writes nothing and exits 1 where one of them differs.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
 import sys
 import textwrap
 from pathlib import Path
@@ -91,12 +88,6 @@ comparisons:
     repeats: 3
 ```
 """
-
-
-def schema_json() -> str:
-    """The JSON schema for editors."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _yaml(value: Any) -> str:
@@ -208,7 +199,7 @@ def _tasks() -> str:
 def generated() -> dict[str, str]:
     """Every generated file's text by its path from the project's folder."""
     return {
-        SCHEMA: schema_json(),
+        SCHEMA: site_files.schema_json(Config),
         DEFAULTS: defaults_yaml(),
         README: readme(),
         **site_files.generated(ROOT),

@@ -1,7 +1,5 @@
 """What `make schema` makes from the sites: their JSON schema, `config/sites/README.md`, and a profile for each."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -42,9 +40,9 @@ says how far you can trust the ready ones. The "documents" are the [centres' pag
 """
 
 
-def schema_json() -> str:
-    """The JSON schema for editors."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Site.model_json_schema()}
+def schema_json(model: type[BaseModel]) -> str:
+    """A model's JSON schema for editors."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -110,4 +108,4 @@ def generated(root: Path) -> dict[str, str]:
     base = (root / BASE).read_text(encoding="utf-8")
     sites = [load_site(name, root) for name in names(root)]
     profiles = {f"profiles/{s.name}/config.yaml": profile(base, s) for s in sites if s.name != BASE_SITE}
-    return {"workflow/schemas/site.schema.json": schema_json(), "config/sites/README.md": readme(root), **profiles}
+    return {"workflow/schemas/site.schema.json": schema_json(Site), "config/sites/README.md": readme(root), **profiles}

@@ -1,12 +1,5 @@
-"""Plans every strategy on every ready site, and writes what is skipped there, and why: docs/site-plans.md.
+"""Plans every strategy on every ready site, and writes what is skipped there, and why: docs/site-plans.md."""
 
-`--check` writes nothing and exits 1 where the page differs.
-"""
-
-from __future__ import annotations
-
-import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,10 +33,10 @@ environment, or a file that creates one, under `environment.conda`.
 def plans(name: str) -> Iterator[Plan]:
     """The plan of each config on a site. Speeds that were measured here are no part of it."""
     site = load_site(name, ROOT)
-    for config in CONFIGS:
-        given = yaml.safe_load((ROOT / config).read_text(encoding="utf-8")) | {"repeats": 1}
-        asked = load(given)
-        yield make_plan(asked, Here.of(asked, site), root=ROOT, results=Path("/nonexistent"))
+    for file in CONFIGS:
+        given = yaml.safe_load((ROOT / file).read_text(encoding="utf-8")) | {"repeats": 1}
+        config = load(given)
+        yield make_plan(config, Here.of(config, site), root=ROOT, results=Path("/nonexistent"))
 
 
 def row(name: str) -> str:
@@ -70,17 +63,6 @@ def page() -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Write the page, or compare it; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page differs")
-    path, text = ROOT / PAGE, page()
-    if parser.parse_args().check:
-        return int(path.read_text(encoding="utf-8") != text)
-    path.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    (ROOT / PAGE).write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")

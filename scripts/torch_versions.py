@@ -8,8 +8,6 @@ Writes the table of docs/torch-versions.md from what has been tried, and what ea
 tests/torchrun_options.json. Exits 1 where a strategy's declared `least_torch` and what it did do not agree.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -84,9 +82,9 @@ def asked_of(python: Path, program: str) -> str:
 def gates(strategies: list[str] | None) -> list[tuple[Gate, Reference]]:
     """Every strategy's gate, on as many processes as it needs at least, with its reference."""
     pairs = []
-    for config in CONFIGS:
-        asked = load(COMMON | config)
-        call_plan = make_plan(asked, Here.of(asked, gpus=0))
+    for own in CONFIGS:
+        config = load(COMMON | own)
+        call_plan = make_plan(config, Here.of(config, gpus=0))
         assert not call_plan.skipped, call_plan.skipped
         pairs += [(gate, call_plan.references[call_plan.reference_of[name]]) for name, gate in call_plan.gates.items()]
     return [pair for pair in pairs if not strategies or pair[0].strategy.name in strategies]

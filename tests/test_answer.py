@@ -1,7 +1,5 @@
 """The answer is right where the truth is planted: records as the stages write them, with a known winner."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

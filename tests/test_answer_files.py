@@ -1,7 +1,5 @@
 """The answer's files: `answer.json` for programs, and a batch script that asks for what was measured."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """The comparison's tables: from the files that runs and gates leave behind to a row of each setting."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """The comparison's report: a page that is well formed, escapes what it is given and loads nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison's statistics, against scipy's own tests and against values worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-import slurm_packages
+import mini_slurm
 from living import well
 from mini_slurm import MiniSlurm
 from refusals import refusal
@@ -199,7 +199,7 @@ def python_in(folder: Path) -> Path:
 @pytest.fixture
 def modules(tmp_path: Path) -> dict[str, str]:
     """Real environment modules, one of them `torch/2.0` with a Python; the variables of a user's shell."""
-    slurm_packages.require({"modulecmd": "environment-modules"})
+    mini_slurm.require({"modulecmd": "environment-modules"})
     python = python_in(tmp_path / "theirs")
     (tmp_path / "modulefiles/torch").mkdir(parents=True)
     (tmp_path / "modulefiles/torch/2.0").write_text(f"#%Module1.0\nprepend-path PATH {python.parent}\n")

@@ -76,11 +76,11 @@ def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end
         parent.wait()
 
 
-def looks(work: Path, attempt: int, rank: int, rows: list[list[Any]], *, cpus: int = 2, tail: str = "") -> None:
+def looks(work: Path, attempt: int, rank: int, rows: list[list[Any]]) -> None:
     path = samples.samples_path(work, attempt, rank)
     path.parent.mkdir(exist_ok=True)
-    first = {"run": work.name, "host": f"node{rank}", "cpus": cpus, "seconds": 1.0, "gpus": []}
-    path.write_text(line_of(first) + line_of({"looks": rows}) + tail)
+    first = {"run": work.name, "host": f"node{rank}", "cpus": 2, "seconds": 1.0, "gpus": []}
+    path.write_text(line_of(first) + line_of({"looks": rows}))
 
 
 def gpu(busy: float | None, watts: float | None, joules: float | None) -> list[float | None]:

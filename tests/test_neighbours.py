@@ -1,7 +1,5 @@
 """Where others may have slowed down the runs, the answer is never called certain; it says why in one sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

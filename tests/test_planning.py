@@ -89,21 +89,25 @@ def test_the_cost_adds_up() -> None:
 
 TWO_SIZES = {"global_batch_size": 64, "batch_per_device": 16}
 ON_ONE_MACHINE = "2 nodes: needs a cluster profile, or an allocation; on one machine give devices_per_node"
+NO_MPI = "which PyTorch's own packages are not, and this is no cluster (environment.torch_mpi); use gloo"
 
 
 @pytest.mark.parametrize(
-    ("comparison", "reason"),
+    ("comparison", "gpus", "reason"),
     [
-        (CPU | {"threads": 4, "cpus_per_task": 2}, "threads 4 exceed cpus_per_task 2"),
-        (DDP | {"devices_per_node": 3}, "global_batch_size 64 is not divisible by 3 processes"),
-        (DDP | TWO_SIZES, "global_batch_size 64 contradicts batch_per_device 16; give one"),
-        (DDP | {"nodes": 2}, ON_ONE_MACHINE),
-        (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
-        (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
+        (CPU | {"threads": 4, "cpus_per_task": 2}, 0, "threads 4 exceed cpus_per_task 2"),
+        (DDP | {"devices_per_node": 3}, 0, "global_batch_size 64 is not divisible by 3 processes"),
+        (DDP | TWO_SIZES, 0, "global_batch_size 64 contradicts batch_per_device 16; give one"),
+        (DDP | {"nodes": 2}, 0, ON_ONE_MACHINE),
+        (CPU | {"nodes": 2}, 0, "cpu is one process, which cannot span 2 nodes"),
+        (CPU | {"global_batch_size": 1438}, 0, "global_batch_size 1438 exceeds digits's 1437 training samples"),
+        (DDP | {"backend": "nccl"}, 0, "backend nccl needs a GPU for each process, device is cpu; use gloo"),
+        (DDP | {"strategy": "fsdp", "backend": "mpi"}, 2, "fsdp works with nccl or gloo, backend is mpi"),
+        (DDP | {"backend": "mpi"}, 0, f"backend mpi needs a torch that was built with MPI, {NO_MPI}"),
     ],
 )
-def test_a_contradiction_is_named(comparison: dict[str, Any], reason: str) -> None:
-    assert reasons(comparison) == [reason]
+def test_a_contradiction_is_named(comparison: dict[str, Any], gpus: int, reason: str) -> None:
+    assert reasons(comparison, gpus=gpus) == [reason]
 
 
 def test_lengths_that_leave_nothing_are_named() -> None:
@@ -152,7 +156,7 @@ def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.
     )
 
 
-# The library by which processes communicate: an axis; refused where the device, the strategy or torch has it not
+# The library by which processes communicate is an axis
 
 
 @pytest.mark.slow
@@ -160,20 +164,6 @@ def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> N
     found = planned(DDP | {"backend": [None, "gloo"]}, gpus=2)
     assert [run.setting.shape.backend for run in found.settings] == ["nccl", "gloo"]
     assert (len(found.gates), len(found.references)) == (2, 1)
-
-
-NO_MPI = "which PyTorch's own packages are not, and this is no cluster (environment.torch_mpi); use gloo"
-REFUSED = {
-    "backend nccl needs a GPU for each process, device is cpu; use gloo": (DDP | {"backend": "nccl"}, 0),
-    "fsdp works with nccl or gloo, backend is mpi": (DDP | {"strategy": "fsdp", "backend": "mpi"}, 2),
-    f"backend mpi needs a torch that was built with MPI, {NO_MPI}": (DDP | {"backend": "mpi"}, 0),
-}
-
-
-@pytest.mark.parametrize("reason", REFUSED)
-def test_what_cannot_be_had_is_skipped_with_the_reason(reason: str) -> None:
-    comparison, gpus = REFUSED[reason]
-    assert reasons(comparison, gpus=gpus) == [reason]
 
 
 # Every strategy asked for where it cannot run is skipped at planning time, with the reason and what would do.

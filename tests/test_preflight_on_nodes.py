@@ -16,7 +16,7 @@ import torch
 import debian_packages
 import preflight_runs
 from mini_slurm import MiniSlurm
-from preflight_runs import ROOT, Rank, Seen, collect, job_of, preflight, run_of, says, without_locks
+from preflight_runs import ROOT, Seen, collect, job_of, preflight, run_of, says, without_locks
 from relay.preflight import node
 from relay.preflight.page import page
 from relay.spec.job import Job
@@ -100,7 +100,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     told |= {"HOME": str(folder / "home"), "TRITON_CACHE_DIR": str(folder / "open" / "triton")}
     told |= {"GLOO_ANYTHING": "told", "NCCL_ANYTHING": "told too", "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}"}
     declared = job_of(run, memory_mb=10**9, node_disk="$NOT_SET_ANYWHERE/disk")
-    return collect(folder, run, [Rank((*without_locks(), "taskset", "-c", "0"), told)], declared)
+    return collect(folder, run, (*without_locks(), "taskset", "-c", "0"), declared, **told)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_faults_of_one_process(unlucky: Seen, check: str, severity: str, words: 
 
 def test_what_was_not_granted_is_a_mistake_as_well(unlucky: Seen) -> None:
     """The trainer's own check of the grant ends the process, after the facts were written."""
-    assert unlucky.statuses == [1]
+    assert unlucky.status == 1
     assert unlucky.facts["complete"]
     (fault,) = unlucky.faults
     assert "may use only 1 CPUs" in fault
@@ -134,7 +134,7 @@ def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_writt
     with memory_group(1500) as group:
         into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
         declared = job_of(run, memory_mb=2000, confined=True, node_disk="/proc")
-        seen = collect(tmp_path, run, [Rank(into)], declared)
+        seen = collect(tmp_path, run, into, declared)
     assert says(seen.findings["memory"], "stop", "allows rank 0", "1500 MB, the job declares 2000 MB", "--mem=2000M")
     assert says(seen.findings["node's disk"], "stop", "/proc (node_disk '/proc') cannot be used")
 

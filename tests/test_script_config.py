@@ -128,10 +128,7 @@ def test_another_command_script_import_or_data_set_is_another_run() -> None:
         ({"command": "python train.py ./sub"}, "./sub is a folder here, and the command runs in a folder of its own"),
         ({"command": "srun python train.py"}, "leave it out, and give `launcher: srun`"),
         ({"command": "python train.py {data_worker}"}, "{data_worker} is unknown; did you mean 'data_workers'?"),
-        (
-            {"precision": "bf16"},
-            "precision: changes nothing: the command has no {precision}; write it there",
-        ),
+        ({"precision": "bf16"}, "precision: changes nothing: the command has no {precision}; write it there"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
         ({"answer": {"epochs": 90}}, "answer.epochs: 90 is not allowed beside a command, whose epochs nobody knows; "),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+import mini_slurm
 import site_files
 import site_plans
-import slurm_packages
 from mini_slurm import MiniSlurm
 from plans import CPU, DDP, plan, planned
 from relay.base.errors import UserError
@@ -200,7 +200,7 @@ def test_profiles_and_schema_are_in_step_with_the_sites() -> None:
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """A planned job for each kind of node, as large as a node: Slurm grants what the site's file says it has."""
-    slurm_packages.require()
+    mini_slurm.require()
     ready = filled_in(load_site(name, ROOT))
     nodes, partitions = site_nodes(ready)
     with MiniSlurm(tmp_path_factory.mktemp("site"), nodes, partitions, namespaces=False) as cluster:

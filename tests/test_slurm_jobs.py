@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import debian_packages
-import slurm_packages
+import mini_slurm
 import stacks
 from living import well
 from mini_slurm import NODE_DISK, MiniSlurm, Node, Partition
@@ -152,7 +152,7 @@ def test_a_node_is_left_out_by_jobs_that_others_can_take(
 @pytest.fixture
 def modules(tmp_path: Path) -> dict[str, str]:
     """Real environment modules, one of them with a Python that has the task's package; the variables of a shell."""
-    slurm_packages.require({"modulecmd": "environment-modules"})
+    mini_slurm.require({"modulecmd": "environment-modules"})
     theirs = tmp_path / "theirs"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(theirs)], check=True)
     (packages,) = theirs.glob("lib/python*/site-packages")

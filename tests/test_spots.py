@@ -65,9 +65,7 @@ def test_a_random_step_whose_state_was_never_complete_is_drawn_anew(tmp_path: Pa
     assert list(states_folder(tmp_path).iterdir()) == []
 
 
-def test_what_can_no_longer_be_met_is_told_and_the_last_steps_that_are_left_are_checked(
-    tmp_path: Path,
-) -> None:
+def test_what_can_no_longer_be_met_is_told_and_the_last_steps_that_are_left_are_checked(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     found = go_on(Spots([Spot("hop", 29, 31), Spot("end", 58, 60)]), DEFAULT, tmp_path, 59, 60)
     assert found.spots == [Spot("end", 59, 60)]

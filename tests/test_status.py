@@ -1,7 +1,5 @@
 """`snakemake status`: how each run of a plan stands, from its files and Slurm's queue."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path
@@ -144,9 +142,7 @@ def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch
     assert str(UserError(harm)) == shown
     faults.record(tmp_path, RuntimeError(harm))
     assert "secret" not in next(tmp_path.glob("fault*")).read_text()
-    fault = faults.collect(tmp_path)
-    assert fault is not None
-    assert fault.error == f"RuntimeError: {shown}"
+    assert faults.collect(tmp_path).error == f"RuntimeError: {shown}"
     ending.record(Ending(1, harm), tmp_path / "log")
     assert (ending.read(tmp_path / "log") or Ending(0, "")).what == shown
     assert pip.complaint([f"ERROR: {harm}"]) == shown

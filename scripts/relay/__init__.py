@@ -1,7 +1,5 @@
 """Torch Relay: measures which way of training to ask Slurm for."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"

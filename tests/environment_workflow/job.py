@@ -1,7 +1,5 @@
 """Asks for the interpreter on the node, and lets it write which one it is, and which modules are loaded."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

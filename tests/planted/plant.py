@@ -6,8 +6,6 @@ The faults are those of faults.yaml, and what was found is in table.md: a call t
 fails without the fault as well does not count. Nothing is changed in the checkout but the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

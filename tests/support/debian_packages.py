@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
+
 #: What compiled packages and the C++ program are built with; a name with a slash is a file.
 BUILDING = {
     "g++": "g++",
@@ -32,8 +34,6 @@ def require(packages: Mapping[str, str] = BUILDING) -> None:
 
 def skip(message: str) -> NoReturn:
     """Skip the test, with a warning."""
-    import pytest  # here alone: `python tests/support/mini_slurm.py` does without it
-
     warnings.warn(pytest.PytestWarning(message), stacklevel=3)
     pytest.skip(message)
 

@@ -1,7 +1,6 @@
 """A stand-in for `pynvml` (nvidia-ml-py), with those of its functions that the project calls. It is no driver.
 
-It shows that readings are asked for, turned into the right units and left out where a GPU refuses them. That the real
-library and real GPUs answer so was never seen.
+It shows that readings are asked for and turned into the right units.
 """
 
 from types import ModuleType, SimpleNamespace
@@ -13,28 +12,20 @@ class NVMLError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """The module. `refused` are the functions that say "Not Supported"; `known` the UUIDs of the GPUs."""
+    """The module. `known` are the UUIDs of the GPUs."""
 
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
     NVML_GPM_METRICS_GET_VERSION = 1
     NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_ANY_TENSOR_UTIL = 2, 5
 
-    def __init__(self, known: tuple[str, ...], *, refused: tuple[str, ...] = (), hopper: bool = True) -> None:
+    def __init__(self, known: tuple[str, ...]) -> None:
         super().__init__("pynvml")
-        self.known, self.refused, self.hopper = known, refused, hopper
-        self.asked: list[str] = []
+        self.known = known
         self.opened = 0
         self.samples = 0
 
-    def _answer(self, name: str, value: Any) -> Any:
-        self.asked.append(name)
-        if name in self.refused:
-            raise NVMLError("Not Supported")
-        return value
-
     def nvmlInit(self) -> None:
-        self._answer("Init", None)
         self.opened += 1
 
     def nvmlShutdown(self) -> None:
@@ -58,22 +49,22 @@ class FakeNvml(ModuleType):
         return "NVIDIA Fake"
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        return self._answer("GetUtilizationRates", SimpleNamespace(gpu=75, memory=20))
+        return SimpleNamespace(gpu=75, memory=20)
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return self._answer("GetMemoryInfo", SimpleNamespace(used=3 * 2**30, total=80 * 2**30))
+        return SimpleNamespace(used=3 * 2**30, total=80 * 2**30)
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        return int(self._answer("GetPowerUsage", 250_500))
+        return 250_500
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        return int(self._answer("GetClockInfo", {1: 1410, 2: 1593}[kind]))
+        return {1: 1410, 2: 1593}[kind]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        return int(self._answer("GetTotalEnergyConsumption", 9_000_500))
+        return 9_000_500
 
     def nvmlGpmQueryDeviceSupport(self, handle: str) -> Any:
-        return SimpleNamespace(isSupportedDevice=int(self.hopper))
+        return SimpleNamespace(isSupportedDevice=1)
 
     def nvmlGpmSampleAlloc(self) -> Any:
         self.samples += 1

@@ -72,10 +72,12 @@ def judge_in_a_row(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path, Path | N
     """Write the verdict of each, of a name, a gate, its data and its trained reference; None: of `between` alone."""
     from relay import strategies
     from relay.equivalence import between, gate
+    from relay.equivalence.plain import deterministic
     from relay.equivalence.trial_task import TrialData
     from relay.equivalence.verdict import Verdict
 
     strategies.__path__.append(str(FOLDER))
+    deterministic()
     for name, run, dataset, trained in asked:
         with strategies.service(run):
             if trained:

@@ -1,9 +1,6 @@
 """A Python like this one, whose processes stop or kill themselves at a named point: see `hooks/relay_test_hooks.py`."""
 
-from __future__ import annotations
-
 import json
-import signal
 import sys
 import sysconfig
 from dataclasses import asdict, dataclass
@@ -31,10 +28,6 @@ class Hook:
     def pid(self) -> int:
         """The process that it has happened to."""
         return int(Path(f"{self.once}.pid").read_text())
-
-    @property
-    def number(self) -> signal.Signals:
-        return signal.Signals[self.signal]
 
 
 def empty(folder: Path) -> tuple[Path, Path]:

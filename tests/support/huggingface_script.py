@@ -3,8 +3,6 @@
 After the step, it sends itself the signal.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 When the batch after the step has begun, the last rank sends itself the signal. Options are in the environment.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

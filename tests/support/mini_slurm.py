@@ -4,15 +4,24 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from relay.virtual_cluster.cluster import NODE_DISK, VirtualCluster
+import debian_packages
+from relay.virtual_cluster import cluster
+from relay.virtual_cluster.cluster import NODE_DISK, PACKAGES, VirtualCluster
 from relay.virtual_cluster.slurm_conf import Node, Partition
-from slurm_packages import require
 
 __all__ = ["NODE_DISK", "UNFINISHED", "MiniSlurm", "Node", "Partition", "require"]
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
+
+
+def require(packages: Mapping[str, str] = PACKAGES) -> None:
+    """Install missing `packages` (command → package) or skip the test, with a warning, where that is impossible."""
+    what = "a virtual cluster needs root" if os.geteuid() else ""
+    if what := what or debian_packages.obstacle(packages) or cluster.obstacle(packages):
+        debian_packages.skip(f"the Slurm tests were NOT run: {what}")
 
 
 class MiniSlurm(VirtualCluster):

@@ -363,12 +363,6 @@ TRUTHS += [
         settings=[beside("best", 1.02), *(beside(f"s{n}", 1.0) for n in range(19))],
         right=["best"],
     ),
-    Truth(
-        name="equal; one varies four times as much",
-        settings=[replace(ONE, spread=0.04), beside("other", 1.0)],
-    ),
-    Truth(
-        name="a virtual machine",
-        settings=[replace(ONE, summary={"virtual": True}), beside("other", 0.5)],
-    ),
+    Truth(name="equal; one varies four times as much", settings=[replace(ONE, spread=0.04), beside("other", 1.0)]),
+    Truth(name="a virtual machine", settings=[replace(ONE, summary={"virtual": True}), beside("other", 0.5)]),
 ]

@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 from gate_runs import planned
 from relay.launch.command_lines import free_port
 from relay.preflight.checks import check_all
-from relay.preflight.facts import gathered, rank_file
 from relay.preflight.findings import Finding
 from relay.spec.job import Job
 from relay.spec.run import Preflight, changed
@@ -72,19 +71,10 @@ def job_of(run: Preflight, **changes: Any) -> Job:
 
 
 @dataclass
-class Rank:
-    """How one process is started: a command before it (taskset, say), and its part of the environment."""
-
-    before: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass
 class Seen:
     """What came of it."""
 
-    statuses: list[int]
-    printed: str
+    status: int
     facts: dict[str, Any]
     faults: list[str]
 
@@ -94,36 +84,18 @@ class Seen:
         return {finding.check: finding for finding in check_all(self.facts)}
 
 
-def collect(folder: Path, run: Preflight, ranks: Sequence[Rank], job: Job | None = None) -> Seen:
-    """Start the worker role once for each of `ranks`, as srun would, and wait for all."""
+def collect(folder: Path, run: Preflight, before: Sequence[str], job: Job, **variables: str) -> Seen:
+    """Start the worker role in a process of its own, as srun would, with a command before it (taskset, say)."""
     work = folder / "preflight"
     run.write(work / "preflight.json", job)
-    command = [sys.executable, "-m", "relay.launch.worker", "preflight.facts", str(work)]
-    command += ["--spec", str(work / "preflight.json")]
-    told = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    log = folder / "printed.log"
-    processes = []
-    try:
-        with log.open("w") as stream:
-            for number, rank in enumerate(ranks):
-                place = {"RANK": str(number), "LOCAL_RANK": str(number % run.shape.processes_per_node)}
-                own = environment(PYTHONPATH=str(ROOT / "scripts"), **told, **place) | rank.environment
-                words = [*rank.before, *command, "--output", str(work / "collected.json")]
-                processes.append(subprocess.Popen(words, env=own, cwd=folder, stdout=stream, stderr=stream))
-        statuses = [process.wait(TIMEOUT_SECONDS) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if (work / "collected.json").exists():
-        facts = json.loads((work / "collected.json").read_text())
-    else:
-        files = [rank_file(work, number) for number in range(len(ranks))]
-        partial = [json.loads(path.read_text()) for path in files if path.exists()]
-        facts = gathered(run, asdict(job) if job else None, partial)
+    words = [*before, sys.executable, "-m", "relay.launch.worker", "preflight.facts", str(work)]
+    words += ["--spec", str(work / "preflight.json"), "--output", str(work / "collected.json")]
+    own = environment(PYTHONPATH=str(ROOT / "scripts"), RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | variables
+    status = subprocess.run(words, env=own, cwd=folder, timeout=TIMEOUT_SECONDS).returncode
+    facts = json.loads((work / "collected.json").read_text())
     faults = [json.loads(path.read_text())["error"] for path in sorted(work.glob("fault-*.json"))]
-    return Seen(statuses, log.read_text(), facts, faults)
+    return Seen(status, facts, faults)
 
 
 def preflight(folder: Path, run: Preflight) -> subprocess.CompletedProcess[str]:

@@ -134,13 +134,8 @@ class Tree:
 
     @staticmethod
     def _verdict(setting: str) -> dict[str, Any]:
-        part = {
-            "name": "algorithm",
-            "passed": True,
-            "figure": 3e-16,
-            "limit": 1e-9,
-            "what": "largest difference of losses",
-        }
+        what = "largest difference of losses"
+        part = {"name": "algorithm", "passed": True, "figure": 3e-16, "limit": 1e-9, "what": what}
         return {
             "gate": f"gate-{setting}", "equivalent": True, "max_loss_difference": 3e-16, "parts": [part],
             "problems": [], "notes": ["dropout switched off"], "samples_per_rank": [32.0, 32.0],

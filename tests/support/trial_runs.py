@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from gate_parts import judge_in_a_row
+from gate_runs import FOLDER
 from own_tasks import STEPS
 from preloaded import spawned
-from relay.equivalence import gate, reference
+from relay.equivalence import reference
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
-from relay.process.ranks import Ranks
 from relay.spec.recipe import Batch, Length
 from relay.spec.run import Gate, OwnBatch
 from relay.spec.setting import Computation, Shape, StrategySpec
@@ -22,7 +23,6 @@ from relay.task.bound import BoundTask
 from relay.task.prepared import prepare_data
 
 CPU = torch.device("cpu")
-FOLDER = Path(__file__).resolve().parents[1] / "strategies"
 
 
 def gate_of(
@@ -54,21 +54,11 @@ def gate_of(
     )  # fmt: skip
 
 
-def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> None:
-    from relay import strategies
-
-    strategies.__path__.append(str(FOLDER))
-    deterministic()
-    verdict = gate.judge(run, folder, file, ranks, place)
-    if ranks.rank == 0:
-        (place / "verdict.json").write_text(json.dumps(verdict.as_dict()))
-
-
 def judged(task: TaskSpec, place: Path, strategy: str, processes: int = 2, **how: Any) -> dict[str, Any]:
     """The whole gate's verdict at a batch of 8, in processes of their own; its data and reference lie in `place`."""
     folder, file = place / "data", place / "reference.pt"
     run = gate_of(task, folder, strategy, processes, batch=8, **how)
     deterministic()
     reference.write(file, reference.of_all_trials(TrialData(run, folder, CPU)))
-    spawned(_judge, processes, run, folder, file, place)
+    spawned(judge_in_a_row, processes, [("verdict", run, folder, file)], place)
     return json.loads((place / "verdict.json").read_text())

@@ -1,7 +1,5 @@
 """A small network with dropout on made-up images like MNIST's; the counts of samples are no multiples of any batch."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import nn

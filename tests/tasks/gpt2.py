@@ -1,7 +1,5 @@
 """Hugging Face's GPT-2, random and small: dict batches, tied weights, and a loss that the model computes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LeNet on random images that are made when they are asked for: for tests of what needs no prepared data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

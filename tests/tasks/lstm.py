@@ -1,7 +1,5 @@
 """An LSTM over sequences of differing lengths: which of two kinds is each of them?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """torchvision's ResNet-50, as it is, on made-up images of 64 × 64 pixels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model with parameters of its own beside its layers, as a position's or a class's embedding is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

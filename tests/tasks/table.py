@@ -1,7 +1,5 @@
 """A regression on a table in a Parquet file, which pandas reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

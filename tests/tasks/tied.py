@@ -1,7 +1,5 @@
 """A network that uses one matrix twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A U-Net that finds discs in noise: skip connections, functional calls, BatchNorm, dropout, and a Dice loss."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A variational autoencoder: two losses, and random numbers of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Times of day, and lengths of time, as people read them."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime, timedelta
 

@@ -4,8 +4,6 @@ A job that was killed leaves no such file. Where it is given up, the driver writ
 By hand, without a log, nothing is written.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

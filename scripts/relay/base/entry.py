@@ -1,7 +1,5 @@
 """What every entry point does around its work."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The environment variables of this process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Files that are complete or absent."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Things that have something in common, together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 

@@ -5,8 +5,6 @@ launcher everywhere, because alone it would wait minutes for peers that never co
 themselves in the environment.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -7,8 +7,6 @@ have; the driver's environment has none. The locks of environments are also shar
 and the driver's file says who holds it.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import sys

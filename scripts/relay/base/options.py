@@ -1,7 +1,5 @@
 """The options that command lines share, each declared once."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

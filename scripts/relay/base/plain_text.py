@@ -1,7 +1,5 @@
 """Rich's tables and lines as plain text, for a terminal or a log of any kind."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console, RenderableType

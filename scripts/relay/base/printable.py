@@ -1,7 +1,5 @@
 """One escape for all that is shown to people: on terminals, in logs, tables, pictures, records and scripts."""
 
-from __future__ import annotations
-
 import re
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and what turns the direction

@@ -1,7 +1,5 @@
 """What was read from JSON, as the dataclass that was written: a value of another type than declared is a mistake."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache

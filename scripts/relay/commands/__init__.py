@@ -1,7 +1,5 @@
 """The command line `relay`: its subcommands, each imported only when it is asked for."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -1,7 +1,5 @@
 """Looks at tasks."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser

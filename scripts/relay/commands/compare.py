@@ -1,7 +1,5 @@
 """Makes the comparison, and shows it."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from pathlib import Path
 

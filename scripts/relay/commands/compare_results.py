@@ -3,8 +3,6 @@
 Printed is a line for each setting: the ratio of its speeds (after / before) with its 95 % interval.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections import Counter
 from pathlib import Path

@@ -6,8 +6,6 @@ here: in this terminal. tmux: in a session of its own that outlives the login. j
 is up, it makes way and is queued again, and the next one carries on. All that follows `--` is Snakemake's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@
 Each reads its options before it imports what does the work.
 """
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Begins a task or a strategy of one's own."""
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import re

@@ -1,7 +1,5 @@
 """What the login node prepares for jobs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

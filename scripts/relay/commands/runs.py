@@ -1,7 +1,5 @@
 """What is done to a run beside its training. What only one command needs, it imports itself."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 

@@ -5,8 +5,6 @@ relay virtual-cluster status    its nodes and its jobs
 relay virtual-cluster down      end it, with all its jobs: nothing of it stays
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

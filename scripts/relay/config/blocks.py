@@ -37,8 +37,7 @@ class Segment(Block):
     epochs: Epochs | None = Field(default=None, description="epochs per job")
     steps: Natural | None = Field(default=None, description="steps per job")
     minutes: Positive | None = Field(
-        default=None,
-        description="minutes per job, turned into steps by a measured speed: run `snakemake plan` first",
+        default=None, description="minutes per job, turned into steps by a measured speed: run `snakemake plan` first"
     )
 
     @model_validator(mode="after")

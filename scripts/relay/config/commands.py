@@ -2,8 +2,6 @@
 act in it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -237,12 +235,12 @@ def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_c
 def _check_placeholders(used: Iterable[str], options: Iterable[str], place: str) -> None:
     """Raise UserError for an option that has the name of another placeholder, and for a placeholder that is none."""
     sizes = ("batch_per_process", "processes_per_node", "world_size")
-    known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
-    known |= {*BATCHES, *sizes, *OF_A_JOB}
+    names = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
+    names |= {*BATCHES, *sizes, *OF_A_JOB}
     if shadowed := sorted({*options} & {*AXES, *OF_A_JOB, *BATCHES}):
         what = "a placeholder" if shadowed[0] in OF_A_JOB else "an axis"
         raise UserError(f"{place}options.{shadowed[0]}: is the name of {what} already; give another name")
-    allowed = known | {*options}
+    allowed = names | {*options}
     for name in used:
         if name not in allowed:
             raise UserError(

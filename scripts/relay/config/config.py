@@ -86,8 +86,7 @@ class Config(Block):
     repeats: Natural = Field(default=5, description="runs of each setting; repeat r trains with seed + r")
     seed: Seed = Field(default=1, description="seed of initial weights, order of samples, and order of the jobs")
     site: Text | None = Field(
-        default=None,
-        description="the cluster: a name in config/sites, or the path of a file; null: the profile's",
+        default=None, description="the cluster: a name in config/sites, or the path of a file; null: the profile's"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto",
@@ -100,12 +99,10 @@ class Config(Block):
         default=None, description="learning rate at the task's own global batch size; null: the task's"
     )
     learning_rate_scaling: Scaling = Field(
-        default="none",
-        description="how the learning rate grows with the global batch size",
+        default="none", description="how the learning rate grows with the global batch size"
     )
     dataset_root: Text | None = Field(
-        default=None,
-        description="folder with your own copy of the dataset; null: it is downloaded",
+        default=None, description="folder with your own copy of the dataset; null: it is downloaded"
     )
     dataset_mirror: Address | None = Field(
         default=None,
@@ -135,8 +132,7 @@ class Config(Block):
         "tenth of the job's; 0: none",
     )
     monitor_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
-        default=1.0,
-        description="seconds between two readings of a run's use of CPUs, memory and GPUs; 0: none",
+        default=1.0, description="seconds between two readings of a run's use of CPUs, memory and GPUs; 0: none"
     )
     evaluate_every_epochs: Epochs = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
@@ -214,8 +210,7 @@ class Config(Block):
         description="keys of this config that `shrink: true` replaces, such as {task: lenet-digits, epochs: 2}",
     )
     comparisons: Annotated[list[Comparison], Field(min_length=1)] = Field(
-        default_factory=_default_comparisons,
-        description="what to compare: strategies with their axes",
+        default_factory=_default_comparisons, description="what to compare: strategies with their axes"
     )
 
     def written(self) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The config that a call is given: its files, read strictly, and what `--config` says on top of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A comparison shrunk to a laptop: the same settings on a few processes of one machine, to try the config out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

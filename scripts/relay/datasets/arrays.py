@@ -1,7 +1,5 @@
 """Splits of samples as arrays, in memory and as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -4,8 +4,6 @@ Read here and not by torchvision's dataset classes: the login node's environment
 torchvision beside a torch of another build fails. Checksums are verified before anything below sees a byte.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Mapping

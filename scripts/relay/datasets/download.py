@@ -4,8 +4,6 @@ pooch was considered: it neither resumes, nor tries a second mirror, nor notices
 and tries again, but does not count anew where a download has come further.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import shutil
@@ -146,7 +144,7 @@ def _begin_bytes(response: requests.Response, offset_bytes: int, file: KnownFile
 def _receive(response: requests.Response, begin_bytes: int, file: KnownFile, part: Path, patience: Patience) -> None:
     """Write the body. Raises if it ends early, is too long, or comes just fast enough never to be silent."""
     received_bytes, started = begin_bytes, time.monotonic()
-    since, since_bytes, told = started, begin_bytes, started
+    since, since_bytes, printed = started, begin_bytes, started
     with part.open("r+b" if begin_bytes else "wb") as stream:
         stream.seek(begin_bytes)
         while chunk := _next_chunk(response):
@@ -155,8 +153,8 @@ def _receive(response: requests.Response, begin_bytes: int, file: KnownFile, par
             if received_bytes > file.size_bytes:
                 raise _Failed(f"wrong content: more than the {file.size_bytes:,} bytes expected")
             now = time.monotonic()
-            if now - told >= _LINE_SECONDS or received_bytes == file.size_bytes:
-                told = now
+            if now - printed >= _LINE_SECONDS or received_bytes == file.size_bytes:
+                printed = now
                 figures = f"{received_bytes / 1e6:.1f} of {file.size_bytes / 1e6:.1f} MB in {now - started:.0f} s"
                 print(f"{file.name}: {figures}", file=sys.stderr, flush=True)
             if (window_seconds := now - since) >= patience.slow_window_seconds:

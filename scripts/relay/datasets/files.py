@@ -1,7 +1,5 @@
 """The files of a public dataset, whose content is known: nothing is parsed before its checksum proved right."""
 
-from __future__ import annotations
-
 import gzip
 import tarfile
 import zlib

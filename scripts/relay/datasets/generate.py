@@ -4,8 +4,6 @@ Random bits come straight from PCG64, whose stream numpy guarantees for ever; th
 may change between versions. Only the standard normals use one, as no fixed form of them exists.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

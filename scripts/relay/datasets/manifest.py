@@ -1,7 +1,5 @@
 """The manifest of prepared data: which files they are, and their content."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -57,10 +55,10 @@ def read(directory: Path) -> Manifest:
             raise UserError(f"{path}: is missing; the dataset is not prepared")
         content = path.read_bytes()
     try:
-        found = Manifest(**json.loads(content))
-        if not all(isinstance(each, str) for each in (found.name, found.version, *found.checksums.values())):
+        manifest = Manifest(**json.loads(content))
+        if not all(isinstance(each, str) for each in (manifest.name, manifest.version, *manifest.checksums.values())):
             raise ValueError("a value is no text")
-        return found
+        return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         expected = ", ".join(field.name for field in fields(Manifest))
         raise UserError(f"{path}: is not a manifest ({error}); expected {expected}; {REMEDY}") from error

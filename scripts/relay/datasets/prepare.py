@@ -1,7 +1,5 @@
 """Preparing data: a task's `prepare` into a temporary folder beside the goal, the manifest last, then one rename."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Statistics of images, by channel."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _CHUNK_BYTES = 1 << 24

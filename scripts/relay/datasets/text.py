@@ -1,7 +1,5 @@
 """The project's own text, in windows of bytes whose targets are the bytes that come next."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -5,8 +5,6 @@ as unchanged while its size, its inode and its times are: also the time of the l
 set. The stamp that keeps them lies in the user's folder on the node's own disk. Needs no numpy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 import time

@@ -5,8 +5,6 @@ then fails because two operators have no schema (`operator torchvision::nms does
 enough for datasets, transforms and models. A torchvision of PyTorch's own CPU index brings the operators itself.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from relay.spec.versions import installed

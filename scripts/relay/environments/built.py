@@ -3,8 +3,6 @@
 A build runs on the login node, or in a job that is not measured.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -84,8 +82,8 @@ def _torch_of(python: Path) -> dict[str, Any]:
     done = subprocess.run([str(python), "-P", "-c", ABOUT], capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
-        known = look_up(last)
-        raise UserError(f"{python}: torch cannot be imported: {last}" + (f"; {known.remedy}" if known else ""))
+        fault = look_up(last)
+        raise UserError(f"{python}: torch cannot be imported: {last}" + (f"; {fault.remedy}" if fault else ""))
     torch: dict[str, Any] = json.loads(done.stdout)
     return torch
 
@@ -110,12 +108,12 @@ def _build(pin: Pin, recipe: Recipe, python: Path, variables: dict[str, str], bu
     except (OSError, ValueError) as error:
         raise build.failed(str(error)) from None
     build.run([*program, "wheel", *plainly, "--wheel-dir", str(folder / "wheel"), str(unpacked)], environment)
-    made = next((folder / "wheel").glob("*.whl"))
+    wheel = next((folder / "wheel").glob("*.whl"))
     tried = str(folder / "tried")  # a wheel whose compiled parts do not fit this torch is never kept
     plain = environment | {"PIP_CONFIG_FILE": os.devnull}  # it may name a further place
-    build.run([*program, "install", "--no-deps", "--no-index", "--target", tried, str(made)], plain)
+    build.run([*program, "install", "--no-deps", "--no-index", "--target", tried, str(wheel)], plain)
     build.run([str(python), "-P", "-c", recipe.tried], environment | {"PYTHONPATH": tried})
-    return made
+    return wheel
 
 
 def _unpacked(archive: Path, folder: Path) -> Path:

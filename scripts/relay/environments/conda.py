@@ -6,8 +6,6 @@ for an environment that is there already. What is used here works with conda 4.6
 (https://docs.conda.io/projects/conda/en/stable/dev-guide/deep-dives/activation.html).
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Installs the wheels of a wheelhouse with uv, which checks every hash, into a new virtual environment."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

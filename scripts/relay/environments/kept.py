@@ -5,8 +5,6 @@ all that the file depends on. It is there with its file, or not at all: a build 
 of two builds at once on a disk without locks the first one counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -98,12 +96,12 @@ class Build:
     def failed(self, said: str, remedy: str = "") -> UserError:
         """The error of a build that has said this: its first line that tells an error."""
         lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no line says why"]
-        told = (number for text in TELLING for number, line in enumerate(lines) if re.search(text, line))
-        place = next(told, len(lines) - 1)
+        telling = (number for text in TELLING for number, line in enumerate(lines) if re.search(text, line))
+        place = next(telling, len(lines) - 1)
         reason = " ".join(lines[place : place + (2 if lines[place].endswith(":") else 1)])[:300]  # CMake's comes next
-        known = look_up(reason)
-        if known and known.name == "environment" and not remedy:
-            remedy = known.remedy
+        fault = look_up(reason)
+        if fault and fault.name == "environment" and not remedy:
+            remedy = fault.remedy
         where = f"on node {os.uname().nodename}"
         helps = f"; {remedy}" if remedy else ""
         return UserError(f"{self.what} could not be built {where}: {reason}{helps}; all that was said is in {self.log}")
@@ -118,22 +116,22 @@ def kept(name: str, depends_on: Sequence[Any], what: str, make: Callable[[Build]
     digest = hashlib.sha256(json.dumps([*depends_on, platform.machine()]).encode()).hexdigest()[:12]
     named = f"{name}-{digest}"
     for place in (cache() / "built" / named, _folder() / named):  # what the nodes share is read where it is read-only
-        if made := _made(place):
-            return made
+        if file := _made(place):
+            return file
     with usable(place.parent), only_one(place):
-        if made := _made(place):  # meanwhile, by another process
-            return made
+        if file := _made(place):  # meanwhile, by another process
+            return file
         started, log = time.monotonic(), place.with_name(f"{place.name}.log")
         print(f"Building {what} on node {os.uname().nodename}; this is done once; its log: {log}", flush=True)
         log.write_text("", encoding="utf-8")
         with scratch() as folder, telling(f"building {what}"):
             with errors_in_one_line(folder, "cannot be used", "free that disk, or name another folder in TMPDIR"):
-                file = make(Build(what, folder, log))
-            _keep(file, place)
+                built = make(Build(what, folder, log))
+            _keep(built, place)
         print(f"  built in {time.monotonic() - started:.0f} s", flush=True)
-    made = _made(place)
-    assert made is not None
-    return made
+    file = _made(place)
+    assert file is not None
+    return file
 
 
 @contextmanager
@@ -162,12 +160,12 @@ def _made(place: Path) -> Path | None:
     return None
 
 
-def _keep(made: Path, place: Path) -> None:
+def _keep(finished: Path, place: Path) -> None:
     """Copy the finished file into its folder, which is there at once with the whole file."""
     new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         new.chmod(0o755)
-        file = Path(shutil.copy2(made, new))
+        file = Path(shutil.copy2(finished, new))
         writers.keep_to_owner(file)
         files.sync(file)
         files.sync(new)

@@ -5,8 +5,6 @@ project's stack and a digest of all that was asked for: `torch-1a2b3c4d5e6f`.
 Standard library only: `scripts/bootstrap.py` reads locks before anything is installed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -58,8 +56,8 @@ def pins(text: str) -> list[Pin]:
 def read(lock: Path) -> list[Pin]:
     """The packages of a lock's file. Raises UserError where it is missing, damaged or empty."""
     try:
-        if found := pins(lock.read_text(encoding="utf-8")):
-            return found
+        if entries := pins(lock.read_text(encoding="utf-8")):
+            return entries
         problem = "no line of the form name==version"
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"

@@ -7,8 +7,6 @@ here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `pac
 This module does not import torch, because torch need not be installed where it runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

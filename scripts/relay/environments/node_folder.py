@@ -1,7 +1,5 @@
 """A node's own disk, and this user's folder on it. Standard library only."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """CUDA's compiler: which version there is, and whether it is the one of torch's CUDA."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

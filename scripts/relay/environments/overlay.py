@@ -4,8 +4,6 @@ The driver's environment has torch already, gigabytes in some builds. So a furth
 own that also sees the driver's packages. All locks agree with the driver's, so that nothing is there in two versions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Asks pip, so that the user's own configuration of pip applies: mirrors, folders, proxies, certificates."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

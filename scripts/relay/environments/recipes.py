@@ -1,7 +1,5 @@
 """How packages without wheels are built. One recipe for each; nothing about such a package stands anywhere else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Locks that the login node records: what pip would take, asked once, and held as long as the same is asked for."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Which torch a setting's jobs will have, as far as it is known before any job starts."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,8 +57,8 @@ def cuda_of(site: Site) -> str | None:
     Other modes have the build that somebody else has installed.
     """
     declared, build = site.environment, site.torch_build
-    told = build in cuda.BUILDS and (build != "cuda" or declared.source == "wheels")
-    return cuda.BUILDS[build].cuda if told else None
+    is_told = build in cuda.BUILDS and (build != "cuda" or declared.source == "wheels")
+    return cuda.BUILDS[build].cuda if is_told else None
 
 
 def other_cuda(site: Site, stack: str) -> Iterator[str]:

@@ -4,8 +4,6 @@ A stack becomes another one, with a lock of its own, by packages of the user's (
 cluster's own wheels are installed: what the cluster offers today is recorded, and holds for the whole comparison.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Jobs run it in the environment of a stack, which may have packages of the user's. Does not import torch.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

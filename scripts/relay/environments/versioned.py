@@ -5,8 +5,6 @@ link `name` points at the version to use now. A process that uses a version hold
 that lock when the process ends. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import fcntl

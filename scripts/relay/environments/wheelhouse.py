@@ -5,8 +5,6 @@ The folder holds the wheels, `requirements.txt` (what to install, with hashes) a
 wheels, so that the user's own configuration of pip applies (mirrors, folders, proxies, certificates).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """The model of a run's last checkpoint, read without its strategy: whole tensors by name."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

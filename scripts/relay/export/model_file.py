@@ -1,7 +1,5 @@
 """The final model of a finished run as a safetensors file: plain tensors, which any framework can read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The job that runs a trained model in C++: around the process that exports, builds, runs and compares."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The C++ program: built once with CMake against the environment's torch, kept, and started."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,11 +1,9 @@
 """What the jobs of `snakemake libtorch` have found, read from their files: for the terminal, and for the report."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from relay.base.files import read_json
+from relay.base import typed
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,8 @@ class InCpp:
 
 def in_cpp(results: Path) -> list[InCpp]:
     """All findings, by task. What cannot be read is left out."""
-    names = {each.name for each in fields(InCpp)}
-    read: list[InCpp] = []
-    for path in sorted((results / "libtorch").glob("*.json")):
-        try:
-            values = read_json(path) or {}
-            read.append(InCpp(**{name: value for name, value in values.items() if name in names}))
-        except (OSError, ValueError, TypeError, AttributeError):
-            continue
-    return sorted(read, key=lambda each: each.task)
+    records = (typed.read(InCpp, path) for path in sorted((results / "libtorch").glob("*.json")))
+    return sorted(filter(None, records), key=lambda each: each.task)
 
 
 def in_cpp_lines(results: Path) -> str:

@@ -1,10 +1,10 @@
 """What a search for the largest model has found of a setting."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from relay.base import typed
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class LargestModel:
 
 def of_record(record: Mapping[str, Any], name: str) -> LargestModel:
     """A search's record, of the setting with this name. A record that lacks something raises TypeError or KeyError."""
-    names = {each.name for each in fields(LargestModel)}
     budgets = [each["budget_bytes"] for each in record.get("tried", ()) if each["budget_bytes"]]
-    values = {key: value for key, value in record.items() if key in names}
-    return LargestModel(**values | {"name": name, "budget_bytes": max(budgets, default=None)})
+    values = {**record, "name": name, "budget_bytes": max(budgets, default=None)}
+    return typed.built(LargestModel, values, passing_over=True)

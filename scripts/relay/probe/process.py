@@ -3,8 +3,6 @@
 Started on every rank by the launcher, anew for each size: `python -m relay.launch.worker probe.process WORK --help`.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Iterator

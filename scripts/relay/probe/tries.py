@@ -4,8 +4,6 @@ Each size has its own processes: what an earlier one has left in memory is not c
 no other waiting.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

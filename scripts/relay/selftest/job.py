@@ -1,7 +1,5 @@
 """The self-test's own jobs: a fault is planted and has to be told right; a run is killed and has to go on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

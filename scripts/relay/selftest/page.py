@@ -3,8 +3,6 @@
 Its text is `workflow/report/selftest.md.j2`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime

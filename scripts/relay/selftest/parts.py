@@ -3,8 +3,6 @@
 The planner reads it: it needs no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """One process that meets a planted fault: `python -m relay.launch.worker selftest.planted WORK --help`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """What the records of a self-test say, as rows of its page. Each row belongs to a row of docs/untested.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,11 +122,11 @@ class Records:
     def _read(self, path: str) -> Any:
         return read_json_or(self.results / path, {}) or None
 
-    def _row(self, part: str, what: str, record: Any, told: Callable[[Any], Told], log: str, *before: str) -> Row:
+    def _row(self, part: str, what: str, record: Any, told_of: Callable[[Any], Told], log: str, *before: str) -> Row:
         """What a record says. Without one its job failed (its `log`), or one that it waits for (`before`)."""
         if record is None:
             return Row(part, what, *self._without(log, *before))
-        return Row(part, what, *told(record), self._seconds(log))
+        return Row(part, what, *told_of(record), self._seconds(log))
 
     def _seconds(self, log: str) -> float | None:
         """A job's seconds, as Snakemake has measured them."""

@@ -7,21 +7,16 @@ Sources for GPUs: https://developer.nvidia.com/cuda/gpus, and https://developer.
 ones; https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities for what tensor cores compute in.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from relay.base.errors import UserError
-from relay.spec.setting import TF32
+from relay.spec.setting import TF32, Place
 from relay.spec.versions import installed
-
-if TYPE_CHECKING:
-    from relay.spec.setting import Place
 
 # Read by torch 2.13, or by the libraries that it computes with. Each chooses another format, instruction set, algorithm
 # or order of sums. Numbers of threads are no part of it: they are declared (`threads`).

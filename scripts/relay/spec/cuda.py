@@ -4,8 +4,6 @@ Sources: NVIDIA's table of minor version compatibility (drivers), and the lists 
 releases are compiled for. CUDA 13 has left out Pascal and Volta; PyTorch's builds for CUDA 12.8 had done so before.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ labels of the comparison, and the reference in `config/README.md`. They are plai
 them with Python alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache

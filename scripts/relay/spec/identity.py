@@ -3,8 +3,6 @@
 Code counts as its syntax tree, without docstrings: comments and layout do not change an identity.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

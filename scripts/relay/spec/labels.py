@@ -1,7 +1,5 @@
 """Short names for settings, made from the labels of the fields in which they differ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

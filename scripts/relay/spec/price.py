@@ -1,7 +1,5 @@
 """What a cluster charges for its devices, as its file says: for the plan's jobs and in the answer alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -1,8 +1,6 @@
 """The fields of a setting that say how it learns, batch, optimizer, schedule and length (see `setting.py`); and which
 steps are computed again to check it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

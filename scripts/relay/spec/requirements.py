@@ -3,21 +3,17 @@
 What a file of a strategy or a task states as a literal is read from its text: nothing is run, and nothing imported.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from relay.base.errors import UserError
+from relay.spec.run import Setting
 from relay.spec.setting import Backend
 from relay.spec.versions import LEAST
-
-if TYPE_CHECKING:
-    from relay.spec.run import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +61,7 @@ SCHEDULES = {
 
 BUILT_IN = Path(__file__).parents[1] / "strategies"
 # Takes a setting, the processes of a replica and the stages of a pipeline: what the setting lacks, in a line, or None.
-Need = Callable[["Setting", int, int], "str | None"]
+Need = Callable[[Setting, int, int], str | None]
 NodeNeed = Literal["libaio", "mps", "node_disk"]
 Divisible = Literal["samples", "parameters", "gradients", "optimizer"]
 DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)

@@ -1,7 +1,5 @@
 """A command of the user's that is measured as it stands: its words, its files, and what is read of its output."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

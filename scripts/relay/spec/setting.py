@@ -4,8 +4,6 @@ To add a field, declare it here, or in `recipe.py` if it says how a run learns (
 Write the code where it acts. Then run `make schema`, which updates `config/README.md`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -198,8 +196,7 @@ class Computation:
         ),
     )
     cuda_graph: bool = declare(
-        False,
-        means="whether a step on a GPU is captured as a CUDA graph, and replayed, where that computes the same",
+        False, means="whether a step on a GPU is captured as a CUDA graph, and replayed, where that computes the same"
     )
     activation_checkpointing: bool = declare(
         False,

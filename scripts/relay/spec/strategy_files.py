@@ -3,7 +3,6 @@
 Also which values options may have: a strategy's, by what its file states, and a task's.
 """
 
-from __future__ import annotations
 import __future__
 
 import ast

@@ -1,7 +1,5 @@
 """A task as plain data: its card, its data, how a run trains it; and what a look at its file tells of all that."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Versions of torch, of Python and of other packages, as far as strategies depend on them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError

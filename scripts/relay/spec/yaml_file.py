@@ -1,8 +1,6 @@
 """Reads the YAML files that users write, and refuses what YAML would silently take for something else; and the base of
 the models that their content is held against."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Hashable, Iterable

@@ -6,8 +6,6 @@ imported ("torch.nn"); `rank`, of the process that it concerns (null: whichever 
 call, from 1; `signal`, which the process sends to itself; `once`, a file that is made then, and keeps all others off.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.abc
 import importlib.machinery
