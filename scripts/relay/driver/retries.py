@@ -14,13 +14,13 @@ from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
 from relay.driver.terminal import SEGMENT
-from relay.run_folder.faults import LOG_BYTES
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.sound_checkpoints import saved_step
 from relay.run_folder.try_again import Case, Tried, given_up
 
 RESULTS = Path("results")
 LAST_LINES = 5
+LOG_BYTES = 2**16  # at its end, that are searched for words of a kill for memory
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
 LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer processes on a node), or use larger nodes"
 LOOK_AT_LOG = "the log says more; the same call tries again"

@@ -284,10 +284,10 @@ def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
         return ""
     if not math.isfinite(number):
         return ""
-    plain = str(int(number) if number.is_integer() else number)
-    if "e" in plain and "." not in plain:
-        plain = plain.replace("e", ".0e")  # without the point it is text to YAML once more
-    return f" (this is text: write {plain}, without quotes)"
+    digits = str(int(number) if number.is_integer() else number)
+    if "e" in digits and "." not in digits:
+        digits = digits.replace("e", ".0e")  # without the point it is text to YAML once more
+    return f" (this is text: write {digits}, without quotes)"
 
 
 def _in_unit(text: str, key: str) -> float:
