@@ -161,14 +161,16 @@ def test_a_forgotten_job_is_over_after_two_looks_and_a_question(slurm: Slurm) ->
     assert watched.happened == ["error"]
 
 
-def test_what_slurm_has_twice_is_cancelled_once(slurm: Slurm) -> None:
+def test_what_slurm_has_twice_is_cancelled_once(slurm: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     """A job that it took after another was submitted, or that a site has queued again."""
     slurm.does("scancel", f'echo "$@" >> {slurm.folder}/cancelled.txt')
-    same = "PENDING Priority rule_first"
-    slurm.lists("1 RUNNING None rule_first", f"2 {same}", f"3 {same}_wildcards_1", "4 FAILED None rule_first")
+    another = "3 PENDING Priority rule_first_wildcards_1"
+    slurm.lists("1 RUNNING None rule_first", "2 PENDING JobHeldUser rule_first", another, "4 FAILED None rule_first")
     watched = Watched()
     assert [watched.look() for _ in range(3)] == [True] * 3
     assert (slurm.folder / "cancelled.txt").read_text() == "2\n"
+    assert "Job 2: is cancelled" in caplog.text
+    assert "does not start" not in caplog.text
     slurm.lists("1 RUNNING None of_the_site", "5 PENDING Priority of_the_site")
     assert watched.look()
     assert (slurm.folder / "cancelled.txt").read_text() == "2\n"

@@ -64,7 +64,7 @@ class Queue:
             return {}
         self.news.answered()
         self._end_doubles(listed, ids)
-        self.news.waiting([job for job in listed if commands.waits(job.state)])
+        self.news.waiting([job for job in listed if commands.waits(job.state) and job.id not in self._doubles])
         states = {job.id: job.state for job in listed}
         unlisted = frozenset(id for id in ids if id.isdigit() and id not in states)
         for id in sorted(unlisted & self._unlisted):
