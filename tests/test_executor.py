@@ -268,7 +268,9 @@ def test_a_job_whose_answer_is_lost_is_looked_for_before_it_is_submitted_again(
     slurm.lists("7 RUNNING None rule_other", "8 PENDING Priority rule_first")
     assert submitting.submit(LOST) == (["submitted"], 1)
     assert (submitting.told[-1].external_jobid, submitting.told[-1].aux["slurm_logfile"]) == ("8", Path("/logs/8.log"))
-    # That one is known by now: this is another attempt.
+    # That one is known by now: this is another attempt. Job 7 was cancelled.
+    submitting.executor._queue.doubles.add("7")
+    slurm.lists("7 CANCELLED None rule_first", "8 FAILED None rule_first")
     once = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 2 ] || {{ {LOST}; }}; echo 9'
     assert submitting.submit(once) == (["submitted"], 2)
     assert submitting.told[-1].external_jobid == "9"
