@@ -98,9 +98,7 @@ class VirtualCluster:
             raise RuntimeError(unsafe)
         there = {path.name for path in self.folder.iterdir()}
         if there and not {LOCK} <= there <= {LOCK, *FILES, *PARTS}:
-            raise RuntimeError(
-                f"{self.folder}: holds {min(there)}; name a new folder, because all of it will be removed"
-            )
+            raise RuntimeError(f"{self.folder}: holds {min(there)}, which `down` would remove; name a new folder")
         undo.enter_context(_sole_user(self.folder))
         net = undo.enter_context(network())
         self._lay_out(net, undo)
