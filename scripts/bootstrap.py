@@ -41,8 +41,8 @@ from editable import files
 from relay.base.errors import UserError
 from relay.environments.locks import Pin, exactly, read
 from relay.environments.pip import index_offers
+from relay.spec import cuda
 
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 5
 
 
@@ -266,7 +266,7 @@ def main() -> None:
     parser.add_argument("--dev", action="store_true", help="also what tests and checks need")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (.venv beside the Makefile)")
     parser.add_argument("--torch", choices=("auto", "cpu", "cuda"), default="auto", help="build of torch (auto)")
-    parser.add_argument("--torch-index", default=TORCH_CPU_INDEX, metavar="URL", help="index of torch's CPU builds")
+    parser.add_argument("--torch-index", default=cuda.index("cpu"), metavar="URL", help="index of torch's CPU builds")
     parser.add_argument("--network-seconds", type=float, default=10, help="how long to wait for an index's answer (10)")
     options = parser.parse_args()
     try:

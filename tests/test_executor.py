@@ -161,14 +161,16 @@ def test_a_forgotten_job_is_over_after_two_looks_and_a_question(slurm: Slurm) ->
     assert watched.happened == ["error"]
 
 
-def test_what_slurm_has_twice_is_cancelled_once(slurm: Slurm) -> None:
+def test_what_slurm_has_twice_is_cancelled_once(slurm: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     """A job that it took after another was submitted, or that a site has queued again."""
     slurm.does("scancel", f'echo "$@" >> {slurm.folder}/cancelled.txt')
-    same = "PENDING Priority rule_first"
-    slurm.lists("1 RUNNING None rule_first", f"2 {same}", f"3 {same}_wildcards_1", "4 FAILED None rule_first")
+    another = "3 PENDING Priority rule_first_wildcards_1"
+    slurm.lists("1 RUNNING None rule_first", "2 PENDING JobHeldUser rule_first", another, "4 FAILED None rule_first")
     watched = Watched()
     assert [watched.look() for _ in range(3)] == [True] * 3
     assert (slurm.folder / "cancelled.txt").read_text() == "2\n"
+    assert "Job 2: is cancelled" in caplog.text
+    assert "does not start" not in caplog.text
     slurm.lists("1 RUNNING None of_the_site", "5 PENDING Priority of_the_site")
     assert watched.look()
     assert (slurm.folder / "cancelled.txt").read_text() == "2\n"
@@ -266,7 +268,9 @@ def test_a_job_whose_answer_is_lost_is_looked_for_before_it_is_submitted_again(
     slurm.lists("7 RUNNING None rule_other", "8 PENDING Priority rule_first")
     assert submitting.submit(LOST) == (["submitted"], 1)
     assert (submitting.told[-1].external_jobid, submitting.told[-1].aux["slurm_logfile"]) == ("8", Path("/logs/8.log"))
-    # That one is known by now: this is another attempt.
+    # That one is known by now: this is another attempt. Job 7 was cancelled.
+    submitting.executor._queue.doubles.add("7")
+    slurm.lists("7 CANCELLED None rule_first", "8 FAILED None rule_first")
     once = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 2 ] || {{ {LOST}; }}; echo 9'
     assert submitting.submit(once) == (["submitted"], 2)
     assert submitting.told[-1].external_jobid == "9"

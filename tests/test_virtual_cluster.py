@@ -74,6 +74,22 @@ def test_it_outlives_its_command_and_takes_jobs_until_it_is_taken_down(folder: P
     assert "no virtual cluster is up" in again.stderr
 
 
+@pytest.mark.parametrize("name", ["bin/own.txt", "slurm.conf", f"{'long' * 20}/own.txt"])
+def test_a_folder_with_files_of_others_is_left_as_it_is(slurm_folder: Path, name: str) -> None:
+    require()
+    (own := slurm_folder / "c" / name).parent.mkdir(parents=True)
+    own.touch()
+    refused = virtual_cluster("up", "--folder", own.parent if "long" in name else slurm_folder / "c")
+    assert (refused.returncode, refused.stderr.count("\n"), own.exists()) == (1, 1, True)
+
+
+def test_root_runs_nothing_from_a_folder_of_another_user(slurm_folder: Path) -> None:
+    require()
+    (slurm_folder / "c").mkdir()
+    os.chown(slurm_folder / "c", 54321, -1)
+    assert "belongs to another user (54321)" in virtual_cluster("up", "--folder", slurm_folder / "c").stderr
+
+
 def test_jobs_share_nodes_but_those_that_are_given_whole() -> None:
     host, nodes = Host("n1", "127.0.0.1"), ("n1",)
     partitions = [Partition("shared", nodes), Partition("whole", nodes, whole_nodes=True)]

@@ -57,8 +57,9 @@ def keep(folder: Path) -> int:
                 signal.pause()
     except (RuntimeError, TimeoutError, ValueError) as error:
         raise UserError(str(error)) from None
-    finally:
+    except SystemExit:  # it was up, so that nothing in there is anybody else's
         shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _end(*_: object) -> None:

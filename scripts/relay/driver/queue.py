@@ -42,14 +42,14 @@ def longest_poll() -> float:
 class Queue:
     """The jobs of one name, and what `news` says of them.
 
-    `restarted`: the states after which Slurm starts a job again by itself.
+    `restarted`: the states after which Slurm starts a job again by itself. `doubles`: jobs that were cancelled here.
     """
 
     name: str
     news: News
     restarted: Collection[str]
     _unlisted: frozenset[str] = frozenset()
-    _doubles: set[str] = field(default_factory=set)
+    doubles: set[str] = field(default_factory=set)
 
     def look(self, ids: Collection[str]) -> dict[str, str]:
         """Of these jobs, those that are over, by their ids: COMPLETED, or how they failed.
@@ -64,7 +64,7 @@ class Queue:
             return {}
         self.news.answered()
         self._end_doubles(listed, ids)
-        self.news.waiting([job for job in listed if commands.waits(job.state)])
+        self.news.waiting([job for job in listed if commands.waits(job.state) and job.id not in self.doubles])
         states = {job.id: job.state for job in listed}
         unlisted = frozenset(id for id in ids if id.isdigit() and id not in states)
         for id in sorted(unlisted & self._unlisted):
@@ -86,9 +86,9 @@ class Queue:
         """
         known = {job.comment for job in listed if job.id in ids}
         for job in listed:
-            beside = job.id not in self._doubles.union(ids) and job.comment in known and job.comment.startswith("rule_")
+            beside = job.id not in self.doubles.union(ids) and job.comment in known and job.comment.startswith("rule_")
             if beside and not commands.ended(job.state):
                 with suppress(UserError):  # it is tried again with the next look
                     commands.cancel([job.id], tries=1)
-                    self._doubles.add(job.id)
+                    self.doubles.add(job.id)
                     self.news.double(job.id)

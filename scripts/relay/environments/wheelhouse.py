@@ -26,7 +26,6 @@ from relay.environments.versioned import only_one
 from relay.spec import cuda
 
 FOLDER = Path("results/wheelhouses")
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index: PyPI has no CPU-only builds for Linux
 CPU_BUILDS = ("torch", "torchvision")
 CPU_REMEDY = "add a mirror to pip's configuration, or take the CUDA build (gigabytes): environment.torch: cuda"
 REQUIREMENTS = "requirements.txt"
@@ -176,12 +175,13 @@ def _download(wanted: Order, partial: Path) -> None:
         words = _pip_download(wanted, CPU_BUILDS, partial)
         where: tuple[str, ...] = ()
         if pip.lacks("torch", words):
+            index = cuda.index("cpu")  # PyPI has no CPU-only builds for Linux
             torch = f"{pinned(wanted.locked, 'torch')}+cpu"
-            print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
-            if not pip.index_offers(CPU_INDEX, "torch", torch, pip=pip.program(wanted.python)):
+            print(f"  no torch {torch} where pip's own configuration looks; asking {index}", flush=True)
+            if not pip.index_offers(index, "torch", torch, pip=pip.program(wanted.python)):
                 lacks = f"no torch {torch} for Python {python} there either, or it cannot be reached"
                 raise UserError(f"{lacks}; {CPU_REMEDY}")
-            where = ("--extra-index-url", CPU_INDEX)
+            where = ("--extra-index-url", index)
             words = _pip_download(wanted, CPU_BUILDS, partial, *where)
         # Not every Python has a CPU build of torchvision; the registry's does beside that of torch.
         if pip.lacks("torchvision", words):

@@ -218,9 +218,9 @@ def outcome(fault: Fault | None, what: str, status: int, *, came_further: bool =
         return Ending(ending.INTERRUPTED, f"{what}: its processes ended without a word (status {status}): {slurms}")
     if fault.kind == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault.error)
-    place = f" (rank {fault.rank}{f' on {fault.node}' if fault.node else ''})"
     all_alike = fault.mistake or fault.met_by == "srun"
-    message = f"{what} failed: {fault.error}{'' if all_alike else place}"
+    place = "" if all_alike else f" (rank {fault.rank}{f' on {fault.node}' if fault.node else ''})"
+    message = f"{what} failed: {fault.error}{place}"
     if not fault.again(came_further=came_further):
         return Ending(ending.FAULT, message, fault.advice)
     node = fault.node if fault.case is Case.HARDWARE else ""

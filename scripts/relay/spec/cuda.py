@@ -56,7 +56,7 @@ def of_an_index(build: str) -> bool:
 
 
 def index(build: str) -> str:
-    """The address of PyTorch's own index of a build; the package registry has only one of them."""
+    """The address of PyTorch's own index of a build, or of `cpu`; the package registry has only one for CUDA."""
     return f"https://download.pytorch.org/whl/{build}"
 
 

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from relay.chain import writers
 from relay.virtual_cluster.namespaces import OWN_NETWORK, OWN_PROCESSES, Contained, Network, network
 from relay.virtual_cluster.slurm_conf import Host, Node, Partition, gres_conf, slurm_conf
 
@@ -29,6 +30,9 @@ SYSTEM_PATH = "/usr/sbin:/sbin"  # where the daemons are; not on every user's PA
 COMMANDS = ("srun", "sbatch", "salloc", "scancel", "scontrol", "squeue", "sinfo", "sattach", "sbcast", "strigger")
 OF_AN_OUTER_SLURM = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
 NODE_DISK = Path("/mnt/nodetmp")
+LOCK = "lock"
+FILES = ("slurm.conf", "gres.conf", "hosts")
+PARTS = ("state", "spool", "log", "bin", "dev", "run")
 NODES = (Node("c1"), Node("c2"), Node("g1", gpus=4), Node("g2", gpus=4))
 PARTITIONS = (
     Partition("cpu", ("c1", "c2"), default=True),
@@ -89,7 +93,12 @@ class VirtualCluster:
         self._undo.close()
 
     def _start(self, undo: ExitStack) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        writers.make_own(self.folder)
+        if unsafe := writers.unsafe_above(self.folder, own=1):  # root runs scripts from there
+            raise RuntimeError(unsafe)
+        there = {path.name for path in self.folder.iterdir()}
+        if there and not {LOCK} <= there <= {LOCK, *FILES, *PARTS}:
+            raise RuntimeError(f"{self.folder}: holds {min(there)}, which `down` would remove; name a new folder")
         undo.enter_context(_sole_user(self.folder))
         net = undo.enter_context(network())
         self._lay_out(net, undo)
@@ -105,7 +114,7 @@ class VirtualCluster:
 
     def _lay_out(self, net: Network, undo: ExitStack) -> None:
         """All that is in the folder, made anew: no queued job and no drained node of an earlier cluster."""
-        for name in ("state", "spool", "log", "bin", "dev", "run"):
+        for name in PARTS:
             shutil.rmtree(self.folder / name, ignore_errors=True)
             (self.folder / name).mkdir(mode=0o755)
         key = self.folder / "run" / "munge.key"
@@ -231,7 +240,7 @@ class VirtualCluster:
 
 @contextmanager
 def _sole_user(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as lock:
+    with (folder / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -123,7 +123,7 @@ class Executor(slurm.Executor):
             if not failed:
                 return submission.done()
             job_info, message = failed
-            if sent := submission.sent(message, self._submitted):
+            if sent := submission.sent(message, self._submitted | self._queue.doubles):
                 number, log = sent
                 submission.done()
                 job_info = SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": log})
