@@ -133,6 +133,9 @@ def test_where_no_loss_falls_all_are_compared(tree: Tree) -> None:
     tree.setting("cpu", [3 * speed for speed in STEADY], name="fast", threads=2, summary=flat)
     tree.setting("cpu", STEADY, name="slow", summary=flat)
     assert best(tree.answer()) == "fast"
+    falls = {"losses": {"steps": [1, 50, 100], "values": [2.2, 0.5, 0.4]}}  # of another model
+    tree.setting("cpu", STEADY, task_options={"width": 9}, summary=falls)
+    assert {row["status"] for row in tree.rows()} == {"done"}
 
 
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree) -> None:

@@ -62,6 +62,16 @@ def test_nothing_of_a_value_is_read_by_the_shell(value: str) -> None:
     assert "\n".join(printed(run)) == f"<train.py><--name={value}><node1:29500:{value}>"
 
 
+def test_a_script_in_a_chain_of_jobs_is_told_to_go_on_from_its_last_save() -> None:
+    Path("other.py").write_text("print('step')\n")
+    run, several = run_of("python other.py"), replace(ASKED, jobs=3, minutes=30)
+    own = replace(run, strategy=replace(run.strategy, script=None))
+    for each in (run, own):
+        lines = "\n".join(own_script(each, several))
+        assert "save before 30 minutes are over, and go on from the last save. Each of the 3 jobs starts it" in lines
+        assert "save before" not in "\n".join(own_script(each, ASKED))
+
+
 def test_on_several_nodes_torchrun_gets_where_they_meet() -> None:
     run = run_of("torchrun train.py")
     run = replace(run, shape=replace(run.shape, nodes=2, devices_per_node=4, launcher="torchrun"))

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from relay.base.clock import duration
@@ -28,18 +29,12 @@ if TYPE_CHECKING:  # the planner, which needs figures in words, is spared numpy
 
 Row = dict[str, Any]
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute a text that begins so; ' before it says that it is one
-
 MEBIBYTE = 2**20
 MISSING = "–"
 MOST_NAMED = 3  # settings in a sentence
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
 USELESS = 10  # a factor: an interval that reaches so far to both sides says nothing
 FAR = 1000  # a factor: more is told as more than this
-
-
-def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean."""
-    return math.fsum(values) / len(values)
 
 
 def listed(values: Sequence[Any]) -> str:
@@ -53,7 +48,7 @@ OF_TEXT: Mapping[str, Callable[[str], Any]] = {
     "float": float,
     "bool": {"true": True, "false": False}.__getitem__,
 }
-POOLED: Mapping[str, Callable[[Sequence[Any]], Any]] = {"mean": mean, "max": max, "listed": listed}
+POOLED: Mapping[str, Callable[[Sequence[Any]], Any]] = {"mean": fmean, "max": max, "listed": listed}
 
 
 @dataclass(frozen=True)

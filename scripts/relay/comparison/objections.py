@@ -26,7 +26,7 @@ from relay.comparison.statistics import t_quantile
 from relay.run_folder.proof_notes import COMPUTING
 from relay.run_folder.summary import Summary
 from relay.run_folder.verdicts import refuses
-from relay.spec.labels import options_text
+from relay.spec.labels import comparable, flat, options_text
 
 PROVEN = (*COMPUTING, "dataset")
 ALL = (*PROVEN, "training code")
@@ -246,10 +246,11 @@ def not_learning(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     """Why a setting, by id, is no result though it has finished: its loss does not fall, as that of others does.
 
     `groups` has the repeats of proven settings. A repeat is held against those of its number, which have its seed.
-    Where no loss falls, as with random data, and in a few steps, nothing is found.
+    Where no loss falls, as with random data, and in a few steps, nothing is found. Nobody knows the seeds of scripts.
     """
-    repeats = [each for group in groups.values() for each in group if _end(each) is not None]
-    peers = grouped(repeats, lambda each: (each.run.task.name, each.run.repeat))
+    tasks = [each for group in groups.values() for each in group if each.run.strategy.script is None]
+    repeats = [each for each in tasks if _end(each) is not None]
+    peers = grouped(repeats, lambda each: (comparable(flat(each.run)), each.run.repeat))
     reasons = {id(each): _does_not_fall(each, alike) for alike in peers.values() for each in alike}
     found = {setting: by_repeat(group, lambda each: reasons.get(id(each), "")) for setting, group in groups.items()}
     return {setting: "; ".join(its) for setting, its in found.items() if its}
