@@ -1,10 +1,8 @@
 """The report in a real browser: Debian's Chromium without a window, and without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -81,7 +79,7 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(report.as_uri())
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

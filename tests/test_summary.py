@@ -1,11 +1,9 @@
 """A run's summary: every step counts once, and what was lost to interruptions shows in the goodput."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -30,9 +28,7 @@ class Written:
     def __init__(self, work: Path) -> None:
         self.work, self.entries, self.total_steps = work, list[dict[str, Any]](), 0
 
-    def attempt(
-        self, *lines: dict[str, Any], started: float = 0.0, ended: float | None = None, tail: str = ""
-    ) -> Written:
+    def attempt(self, *lines: dict[str, Any], started: float = 0.0, ended: float | None = None, tail: str = "") -> Self:
         """One attempt; without `ended` its job was killed whole, `tail` is a line that this cut off.
 
         The last one, which has `end`, is that of the whole run, and ends with an evaluation, as every run does.

@@ -1,9 +1,7 @@
 """The blocks of the config: each says what its keys mean, their defaults, and what is allowed."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -41,7 +39,7 @@ class Segment(Block):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Segment:
+    def _one(self) -> Self:
         given = [name for name in Segment.model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise PydanticCustomError("not_one", "gives {given}", {"given": " and ".join(given) or "nothing"})

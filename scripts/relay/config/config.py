@@ -4,11 +4,9 @@ The JSON schema for editors, `config/config.yaml` and `config/README.md` are gen
 by `scripts/schema.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, model_validator
@@ -223,7 +221,7 @@ class Config(Block):
         return whole | {"comparisons": [{k: _alone(v) for k, v in each.items()} for each in comparisons]}
 
     @model_validator(mode="after")
-    def _one_rhythm_of_checkpoints(self) -> Config:
+    def _one_rhythm_of_checkpoints(self) -> Self:
         if self.checkpoint_every_steps and self.checkpoint_every_epochs:
             raise PydanticCustomError(
                 "exceeds",
@@ -233,7 +231,7 @@ class Config(Block):
         return self
 
     @model_validator(mode="after")
-    def _segments_fit_their_jobs(self) -> Config:
+    def _segments_fit_their_jobs(self) -> Self:
         segments = {"": self.segment} | {f"comparisons[{i}].": each.segment for i, each in enumerate(self.comparisons)}
         for place, segment in segments.items():
             if segment and segment.minutes and segment.minutes > self.runtime_minutes:

@@ -1,11 +1,10 @@
 """The strategies that a config compares: their files, and what these allow of its options."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from relay.base.errors import UserError
 from relay.config.config import Config
@@ -30,7 +29,7 @@ class StrategyFile:
     needs: tuple[Need, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, *, reading: bool) -> StrategyFile:
+    def of(cls, path: Path, *, reading: bool) -> Self:
         """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
         declared, folder = strategy_files.read(path), Path.cwd()
         short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path

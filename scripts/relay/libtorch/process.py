@@ -5,8 +5,6 @@ Without a run it builds and runs the smallest program there is.
 Started by the launcher: `python -m relay.launch.worker libtorch.process WORK --help`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -14,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -51,7 +49,7 @@ class Example:
     precision: str
 
     @classmethod
-    def of(cls, run: Run, places: Places, device: torch.device) -> Example:
+    def of(cls, run: Run, places: Places, device: torch.device) -> Self:
         """The run's final model, and its dataset's test samples. It computes in fp32, or in fp64 as its run did."""
         precision = "fp64" if run.computation.precision == "fp64" else "fp32"
         folder = dataset_folder(places.results, run.dataset)

@@ -4,12 +4,10 @@ A size is a batch per device, or of the search for the largest model a depth (`l
 on, sizes double until one does not fit, and the interval is then halved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from relay.base import ending
 from relay.base.errors import UserError
@@ -39,7 +37,7 @@ class Search:
     words: ClassVar[str] = "samples per device"
 
     @classmethod
-    def of(cls, run: Probe, tries: Tries) -> Search:
+    def of(cls, run: Probe, tries: Tries) -> Self:
         """The search for a run."""
         return cls(run.limits.unit, run.limits.first, run.limits.most, tries.measured)
 

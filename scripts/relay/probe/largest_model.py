@@ -4,11 +4,9 @@ It goes up from below. Two small depths show what a block takes. The next depth 
 let expect. Each further one should just fill the budget by what was measured so far.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from relay.probe.job import Search, of_batch
 from relay.probe.tries import Tries
@@ -44,7 +42,7 @@ class DepthSearch(Search):
     words: ClassVar[str] = "blocks"
 
     @classmethod
-    def of(cls, run: Probe, tries: Tries) -> DepthSearch:
+    def of(cls, run: Probe, tries: Tries) -> Self:
         return cls(1, run.limits.first, run.limits.most, tries.measured, state_bytes=state_bytes(run))
 
     @staticmethod

@@ -4,13 +4,11 @@ In `run.json` it stands under the key `job`, beside the run. It is not part of t
 another time limit is no reason to train again. Runs without a scheduler have no job.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 # What a site's file may hand to a compiler or linker: build tools put it into a shell's command.
 FLAG = ("a flag such as -L$EBROOTCUDA/lib64", r"-[A-Za-z0-9._/+=,:${}@%-]+")
@@ -70,12 +68,12 @@ class Job:
         return f"{option}{kind}{gpus}" if gpus else None
 
     @classmethod
-    def read(cls, specification: Path) -> Job | None:
+    def read(cls, specification: Path) -> Self | None:
         """The job in a `run.json`, or None for a run without a scheduler."""
         return cls.of(json.loads(specification.read_text(encoding="utf-8")))
 
     @classmethod
-    def of(cls, specification: Mapping[str, Any]) -> Job | None:
+    def of(cls, specification: Mapping[str, Any]) -> Self | None:
         """The job in the content of a `run.json`, or None for a run without a scheduler."""
         job = specification.get("job")
         return cls(**job) if job else None

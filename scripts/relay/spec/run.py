@@ -4,8 +4,6 @@ The planner resolves each on the login node and writes it as JSON (`run.json`, `
 reads that file. The same file holds the `Job`, with what Slurm is asked for; it is not part of the specification.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -151,7 +149,7 @@ class OwnBatch:
     learning_rate: float
 
     @classmethod
-    def of(cls, setting: Setting) -> OwnBatch:
+    def of(cls, setting: Setting) -> Self:
         """That of a run, or of its setting."""
         return cls(global_batch_size=setting.batch.global_batch_size, learning_rate=setting.task.learning_rate)
 

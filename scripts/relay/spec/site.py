@@ -4,11 +4,9 @@ These files hold everything that differs between clusters, and only the planner 
 the editors' schema, `config/sites/README.md` and the ready profiles from this model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -119,7 +117,7 @@ class Site(Block):
     _file: str = PrivateAttr(default="")
 
     @model_validator(mode="after")
-    def _agrees(self) -> Site:
+    def _agrees(self) -> Self:
         """Check keys that depend on each other."""
         for line in contradictions(self):
             raise PydanticCustomError("exceeds", "{line}", {"line": line})
