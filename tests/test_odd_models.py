@@ -137,6 +137,10 @@ BY_WORD = (
     .replace("F.cross_entropy(outputs, batch[1])",
              "F.cross_entropy(outputs[:, :4].transpose(1, 2), batch[1][:, None].expand(-1, 4))")
 )  # fmt: skip
+# With dropout, so that in proofs draws are replaced while a stage meets a length for the first time.
+DROPPED = PADDED.replace(
+    "(torch.tanh(self.up(self.words(texts)))", "(F.dropout(torch.tanh(self.up(self.words(texts))), 0.3, self.training)"
+)
 # A backbone that stays in evaluation mode; its `train` returns nothing.
 FROZEN = (
     IMAGES
@@ -191,6 +195,7 @@ BY_PROCESS = (
         pytest.param(CLIPPED, "fsdp", {}, id="clipped, fsdp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(BY_WORD, "ddp", {"equal_shapes": False}, id="outputs padded to the longest of their slice"),
+        pytest.param(DROPPED, "pipeline", {}, id="padded texts with dropout, in a pipeline"),
         pytest.param(FROZEN, "pipeline", {}, id="a frozen backbone with BatchNorm, in a pipeline"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
     ],

@@ -139,7 +139,7 @@ def computed(
     `slices` are the operations of each step, all and forward, and `optimizer_bytes` the state, of one plain process;
     of each slice by itself, which is a replica's or a part of it.
     """
-    whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
+    whole = [tuple(map(sum, zip(*step, strict=True))) for step in slices]
     if not all(total for total, _ in whole):
         verdict.notes.append("the network has no matrix products: what each rank computes is not counted")
         return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from relay.strategies.base import footprint
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.calls import copied
-from relay.task.modes import Work
 from relay.task.places import mistake
 
 NOT_FINITE = "is not finite"
@@ -56,7 +54,9 @@ class LockStep:
         self.first = Plain.of(self.task, data.device)
         self.others: dict[int, Plain | None] = {}  # by the number of pieces; None before the first step
         if trial.most_rounding is not None:
-            wanted = sorted({2, pieces} - {1}) if pieces else divisors(run.batch.global_batch_size // self.parts)
+            samples = run.batch.global_batch_size // self.parts
+            equal = [each for each in range(2, samples + 1) if samples % each == 0] or [1]  # of a single sample one
+            wanted = sorted({2, pieces} - {1}) if pieces else equal
             self.others = dict.fromkeys((max(2, pieces),) if self.exact else wanted)
         shown = trial.name == "algorithm" and not run.computation.compile  # compiled code shows no operations
         self.counted = pieces if shown else 0
@@ -116,12 +116,10 @@ class LockStep:
 
     def _step(self, training: Plain, parts: Sequence[Batch], pieces: int, rate: float) -> torch.Tensor:
         """A step's loss. Where the batch is divided as by the strategy, each part's operations are counted."""
-        slices, work, of_parts = [batches.chunks(part, pieces) for part in parts], Work(), list[tuple[int, int]]()
-        training.after_slice = lambda: of_parts.append(work.taken())
-        with work.counting() if pieces == self.counted else nullcontext():
-            loss = training.step(slices, rate)
-        self.work += [of_parts] if pieces == self.counted else []
-        return loss
+        if counts := pieces == self.counted:
+            self.work.append([])
+        slices = [batches.chunks(part, pieces) for part in parts]
+        return training.step(slices, rate, self.work[-1] if counts else None)
 
     def _divided(self, pieces: int) -> Plain:
         plain = Plain.of(self.task, self.data.device)
@@ -217,8 +215,3 @@ def _parameters(plain: Plain) -> list[torch.Tensor]:
 def _gradients(plain: Plain) -> list[torch.Tensor]:
     """Of the last step, in the order of parameters."""
     return [p.grad for p in plain.model.parameters() if p.grad is not None]
-
-
-def divisors(samples: int) -> list[int]:
-    """Into how many equal pieces so many samples can be divided; a single sample is one."""
-    return [pieces for pieces in range(2, samples + 1) if samples % pieces == 0] or [1]

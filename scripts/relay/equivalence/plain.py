@@ -26,6 +26,7 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask
 from relay.task.learning_rate import set_learning_rate
+from relay.task.modes import Work
 from relay.task.recompute import StatisticsKept
 
 Tensors = dict[str, torch.Tensor]
@@ -99,7 +100,7 @@ class Plain:
     With `copies`, copies of the model compute the parts of a slice, and only the first one's statistics stay. With
     `alike`, every replica begins each step with the first one's, as under DDP.
     `candidates` is for each replica what its statistics may be after the last step: its own, or what they would be had
-    it begun the step with the first one's, as under DDP. `after_slice` is called when a replica's slice is computed.
+    it begun the step with the first one's, as under DDP.
     """
 
     task: BoundTask
@@ -110,7 +111,6 @@ class Plain:
     copies: bool = False
     alike: bool = False
     candidates: list[list[Statistics]] = field(default_factory=list)
-    after_slice: Callable[[], None] = lambda: None
 
     @classmethod
     def of(cls, task: BoundTask, device: torch.device, replicas: int = 1) -> Plain:
@@ -131,12 +131,14 @@ class Plain:
         scaler = whole.scaler or torch.amp.GradScaler(ranks.device.type, enabled=False)
         return cls(task, whole.model, whole.optimizer, scaler)
 
-    def step(self, slices: Sequence[Sequence[Batch]], learning_rate: float) -> torch.Tensor:
+    def step(
+        self, slices: Sequence[Sequence[Batch]], learning_rate: float, counted: list[tuple[int, int]] | None = None
+    ) -> torch.Tensor:
         """Train one step; the batch's mean loss, a scalar in float64 on the CPU.
 
         `slices` are the batch, cut into a slice for each replica, and each slice into parts, such as micro-batches.
         Parts are computed one after the other, and their gradients are summed: the same training as with the whole
-        batch at once, but for rounding and the statistics.
+        batch at once, but for rounding and the statistics. `counted` gets each slice's operations, all and forward.
         """
         stalled.further()
         set_learning_rate(self.optimizer, learning_rate)
@@ -144,8 +146,8 @@ class Plain:
         samples = sum(batches.count(part) for parts in slices for part in parts)
         if self.alike:
             self.statistics = copies([self.statistics[0] for _ in self.statistics])
-        total, before = torch.zeros((), dtype=torch.float64), copies(self.statistics)
-        with self.task.computing():
+        total, before, work = torch.zeros((), dtype=torch.float64), copies(self.statistics), Work()
+        with nullcontext() if counted is None else work.counting(), self.task.computing():
             for replica, parts in enumerate(slices):
                 self.use_statistics(replica)
                 for number, part in enumerate(parts):
@@ -154,7 +156,8 @@ class Plain:
                         loss = loss * (batches.count(part) / samples)
                         self.scaler.scale(loss).backward()
                     total += loss.detach().double().cpu()
-                self.after_slice()
+                if counted is not None:
+                    counted.append(work.taken())
             if self.task.own.clip_grad_norm is not None:
                 self.scaler.unscale_(self.optimizer)
                 self.task.clip(self.optimizer)

@@ -16,7 +16,6 @@ from relay.spec.requirements import Requirements
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.draws import Drawn
-from relay.task.modes import Work
 
 
 class Repeated:
@@ -67,15 +66,11 @@ class Repeated:
         self.end = State.of(self.plain)
 
     def _step(self, step: int) -> None:
-        work = Work()
         self.task.draws.taken()
         slices = [batches.chunks(self._slice(step, replica), self.parts) for replica in range(self.replicas)]
-        of_slices: list[tuple[int, int]] = []
-        self.plain.after_slice = lambda: of_slices.append(work.taken())
-        with work.counting():
-            self.losses.append(float(self.plain.step(slices, self.task.learning_rate(step))))
+        self.work.append([])
+        self.losses.append(float(self.plain.step(slices, self.task.learning_rate(step), self.work[-1])))
         self.drawn.append(self.task.draws.taken())
-        self.work.append(of_slices)
 
     def _slice(self, step: int, replica: int) -> Batch:
         return self.data.batch(self.task, step, replica, self.replicas)

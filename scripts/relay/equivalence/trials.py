@@ -125,30 +125,19 @@ _LOSSY = Trial(
 
 def _algorithm(run: Training) -> list[Trial]:
     """In float64, where a right strategy's differences stay far below a wrong one's."""
-    return [
-        Trial(
-            name="algorithm",
-            what="the task's own training in float64",
-            precision="fp64",
-            steps=run.length.total_steps,
-            limit=EXACT,
-            compares=("losses", "parameters"),
-            most_rounding=MOST_ROUNDING["fp64"],
-            least_steps=20,
-        ),
-        Trial(
-            name="scaled",
-            what="loss times 2^30, learning rate over 2^30, in float64",
-            precision="fp64",
-            steps=min(20, run.length.total_steps),
-            limit=EXACT,
-            compares=("losses", "parameters"),
-            most_rounding=MOST_ROUNDING["fp64"],
-            least_steps=20,
-            sgd_learning_rate=0.05,
-            scale=2.0**30,  # also a limit that a usual gradient never reaches
-        ),
-    ]
+    own = Trial(
+        name="algorithm",
+        what="the task's own training in float64",
+        precision="fp64",
+        steps=run.length.total_steps,
+        limit=EXACT,
+        compares=("losses", "parameters"),
+        most_rounding=MOST_ROUNDING["fp64"],
+        least_steps=20,
+    )
+    what, steps = "loss times 2^30, learning rate over 2^30, in float64", min(20, own.steps)
+    # The scale is also a limit that a usual gradient never reaches.
+    return [own, replace(own, name="scaled", what=what, steps=steps, sgd_learning_rate=0.05, scale=2.0**30)]
 
 
 def _precision(run: Training, computed_in: str) -> list[Trial]:
@@ -198,20 +187,17 @@ SMOOTH = Trial(
 
 # Rounding gives 9e-6 of the way or less (Adam, AdamW, Adadelta; LeNet to ResNet-18 and gpt-tiny), averages rounded to
 # fp16 1.2e-4 or more, a state in bf16 6e-4 or more.
-OWN_OPTIMIZER = Trial(
+OWN_OPTIMIZER = replace(
+    SMOOTH,
     name="own optimizer",
     what="tanh and average pooling, the task's optimizer, fp32, relative to the update",
-    precision="fp32",
     steps=10,
     limit=3e-5,
-    compares=("parameters",),
-    relative=True,
-    smooth=True,
-    most_rounding=MOST_ROUNDING["smooth"],
+    sgd_learning_rate=None,
     least_steps=5,
+    least_limit=None,
     # Some gradients are nothing but rounding, such as those of an attention's key biases, and Adam makes a whole step
     # of each: in gpt-tiny, sums in another order give 6.6e-5 after one step.
-    rounding_margin=3,
     most_limit=3e-4,
 )
 

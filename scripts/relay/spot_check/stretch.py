@@ -129,11 +129,10 @@ def unlike(one: Statistics, other: Statistics) -> bool:
 
 def statistics_apart(recorded: Statistics, candidates: Sequence[Statistics], before: Statistics) -> float:
     """How far a replica's statistics are from the nearest candidate, relative to how far that has moved; L2 norms."""
-    figures = []
-    for candidate in candidates:
-        off, moved = (distance([(one[n], candidate[n]) for n in floating(candidate)]) for one in (recorded, before))
-        figures.append(share(off, moved))
-    return min(figures)
+    return min(
+        share(*(distance([(one[name], candidate[name]) for name in floating(candidate)]) for one in (recorded, before)))
+        for candidate in candidates
+    )
 
 
 def judged(
@@ -145,13 +144,11 @@ def judged(
     are the declared options that round what is sent, with the relative error that each may cause in an update.
     """
     figures, notes = [], []
-    for name, floor, ceiling in (
-        ("losses", LOSS_LIMITS[precision], MOST_LOSS),
-        ("update", STATE_LIMITS[precision], MOST_STATE),
-        ("buffers", STATE_LIMITS[precision], MOST_STATE),
-        ("optimizer", STATE_LIMITS[precision], MOST_STATE),
-    ):
-        own = rounding[name]
+    for name in ("losses", "update", "buffers", "optimizer"):
+        own, limits, ceiling = rounding[name], STATE_LIMITS, MOST_STATE
+        if name == "losses":
+            limits, ceiling = LOSS_LIMITS, MOST_LOSS
+        floor = limits[precision]
         if name in ("update", "optimizer"):
             declared = min(LOSSY_MARGIN * sum(lossy.values()), MOST_OF_ALL)
             floor, ceiling = max(floor, declared), max(ceiling, declared)

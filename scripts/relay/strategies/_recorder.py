@@ -62,7 +62,8 @@ class Recorder:
         precision = torch.autocast(self.device.type, autocast) if autocast else nullcontext()
         stale: dict[int, bool] = {}
         tracers = []
-        with emptied(), self.fakes, precision, torch.set_grad_enabled(training):
+        # A length may be met in the middle of a step, whose modes draw, or count, what is computed.
+        with emptied(), _disable_current_modes(), self.fakes, precision, torch.set_grad_enabled(training):
             for _ in range(1 + training):  # the second time shows what the first one has left behind
                 given = pytree.tree_map_only(torch.Tensor, self._fake, (tuple(arguments), dict(keywords)))
                 tracers.append(Tracer(model, self.device, given, leaves=self.leaves, really=self.really, stale=stale))
