@@ -54,7 +54,8 @@ class Interruption:
     saved: Callable[[], int] = lambda: 0
     saving: bool = False
     ended: bool = False
-    _before: dict[int, Any] = field(default_factory=dict)  # the handlers of others
+    # The handlers of others, as of a training before this one. Python's `signal` asks for the text of a handler.
+    _before: dict[int, Any] = field(default_factory=dict, repr=False)
     _process: int = 0  # which watches; a fork of it has these handlers, too
     _last: threading.Thread | None = None
 
