@@ -250,3 +250,9 @@ def test_a_handler_that_a_script_installs_later_keeps_no_training_from_saving() 
     while interruption.reason is None and time.monotonic() < until:
         time.sleep(0.05)
     assert interruption.reason == "SIGTERM"
+
+
+def test_many_trainings_in_one_process_begin_at_once() -> None:
+    """Python's `signal` makes a text of the handler before, which held that of the training before, four times."""
+    for _ in range(15):
+        Interruption().watch(last_resort=False)

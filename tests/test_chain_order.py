@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, D
 from chain_here import fitted
 from chain_results import assert_same
 from pages import blocks
-from relay.chain import ChainError, resume
+from relay.chain import ChainError, files, resume, sealed
 from relay.chain.loader import batches
 from relay.chain.state import State
 
@@ -121,7 +121,28 @@ def test_one_failed_save_ends_nothing(monkeypatch: pytest.MonkeyPatch, capfd: py
         run.after(step)
     assert "warning: checkpoints: step 2 could not be saved: Input/output error (rank 0)" in capfd.readouterr().err
     run._lock.close()
+
+    def described(path: Path) -> dict[str, Any]:
+        if fail.pop() if fail else False:
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return files.described(path)
+
+    fail.append(True)
+    monkeypatch.setattr(sealed, "described", described)
+    monkeypatch.setattr(sealed, "AWAY_SECONDS", 0.0)
     assert resume(model=nn.Linear(1, 1)).step == 6
+    assert not fail
+
+
+def test_a_scaler_that_was_off_and_is_on_is_one_line() -> None:
+    run = resume(model=nn.Linear(1, 1), scaler=torch.amp.GradScaler("cpu", enabled=False))
+    for step, _ in run.steps([1]):
+        run.after(step)
+    run._lock.close()
+    with pytest.raises(
+        ChainError, match="scaler cannot go on with what was saved: RuntimeError: The source state dict is"
+    ):
+        resume(model=nn.Linear(1, 1), scaler=torch.amp.GradScaler("cpu"))
 
 
 # The loops of the page, each killed on its way: they end bit for bit as those that nobody killed.

@@ -159,19 +159,24 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended(told: si
     assert not (made.places.run / "step-1.json").exists()
 
 
+FIRST = """
+    import os, signal, time
+    parent, own = os.getppid(), os.getpid()
+    os.kill(parent, signal.SIGSTOP)
+    os.kill(parent, signal.SIGTERM)
+    if not os.fork():
+        while os.getppid() == own:
+            time.sleep(0.01)
+        os.kill(parent, signal.SIGCONT)
+"""
+ALONE = "import signal; signal.raise_signal(signal.SIGTERM)"
+
+
 @pytest.mark.slow
-def test_a_script_that_has_ended_before_its_parent_hears_the_same_signal_was_stopped() -> None:
+@pytest.mark.parametrize("script", [FIRST, ALONE], ids=["with status 0", "by the signal"])
+def test_a_script_that_has_ended_before_its_parent_hears_the_same_signal_was_stopped(script: str) -> None:
     """Slurm signals all processes of a job, and this one is the quickest."""
-    made = commanded("""
-        import os, signal, time
-        parent, own = os.getppid(), os.getpid()
-        os.kill(parent, signal.SIGSTOP)
-        os.kill(parent, signal.SIGTERM)
-        if not os.fork():
-            while os.getppid() == own:
-                time.sleep(0.01)
-            os.kill(parent, signal.SIGCONT)
-    """)
+    made = commanded(script)
     status, printed = made.run()
     assert (status, made.told()["status"]) == (75, 75), printed
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from . import sbatch
-from .signals import EARLY, MOST_SECONDS, SIGNALS
+from .signals import EARLY, MOST_SECONDS, SIGNALS, ordered
 from .slurm import END_TIME, end_time, seconds_of
 from .supervisor import Supervisor, adopt_orphans, children, end_with_parent, hears, parents, shield
 from .telling import (
@@ -121,9 +121,8 @@ class Command(Supervisor):
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            # Slurm signals all of a job's processes: the command may have ended before this process was told.
-            ordered = bool(self.received) or status in [128 + number for number in SIGNALS]
-            stop, killed = read_stop(self._note, status, ordered=ordered), was_killed(self._note)
+            told = ordered(self.received, status) is not None
+            stop, killed = read_stop(self._note, status, ordered=told), was_killed(self._note)
             self.gained = has_gained(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
@@ -131,10 +130,10 @@ class Command(Supervisor):
             if status == 0 and not stop.get("quiet"):
                 say(f"the script ended with status 0, and had stopped after step {stop['step']}: let SystemExit pass")
             return STOPPED
-        if status and killed and not ordered:
+        if status and killed and not told:
             say("a rank was killed, as where memory is short, or has ended without a word")
             return KILLED
-        return STOPPED if ordered and status else status
+        return STOPPED if told and status else status
 
     def _status(self) -> int:
         """The command's status, as a shell tells it."""

@@ -25,6 +25,8 @@ PARTIAL = ".partial-"  # begins the names of what is not whole yet
 REPLACED = ".replaced-"  # and of what is about to be removed
 Damage = Callable[[Path], str | None]  # what is wrong with a checkpoint, in one line
 Tell = Callable[[str], None]
+AWAY = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EREMOTEIO)  # what a shared disk says, also for a moment
+AWAY_SECONDS = 5.0
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
 
 
@@ -106,11 +108,11 @@ def manifest(place: Path) -> dict[str, Any]:
     return facts
 
 
-def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
+def damage(place: Path, share: int = 0, shares: int = 1, *, again: bool = True) -> str | None:
     """What is wrong with a checkpoint, in one line; None where it is sound.
 
     Each of `shares` processes reads the files of its own share; the first looks at all names and owners. Nothing is
-    parsed but the manifest, which is JSON.
+    parsed but the manifest, which is JSON. Where a shared disk is away, it is looked at `again`, once.
     """
     try:
         if share == 0 and (problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place)):
@@ -124,6 +126,9 @@ def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
             if described(place / file) != facts["files"][file]:
                 return f"{place / file} does not have the checksum of its manifest"
     except OSError as error:
+        if again and error.errno in AWAY:
+            time.sleep(AWAY_SECONDS)
+            return damage(place, share, shares, again=False)
         return f"{error.filename or place} cannot be read ({error.strerror or error})"
     except (ValueError, RecursionError) as error:
         return f"{place / MANIFEST} cannot be read ({error})"

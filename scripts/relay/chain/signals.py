@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -54,7 +54,8 @@ class Interruption:
     saved: Callable[[], int] = lambda: 0
     saving: bool = False
     ended: bool = False
-    _before: dict[int, Any] = field(default_factory=dict)  # the handlers of others
+    # The handlers of others, as of a training before this one. Python's `signal` asks for the text of a handler.
+    _before: dict[int, Any] = field(default_factory=dict, repr=False)
     _process: int = 0  # which watches; a fork of it has these handlers, too
     _last: threading.Thread | None = None
 
@@ -147,6 +148,16 @@ class Interruption:
         if self.launcher is not None and os.getppid() != self.launcher:
             return "the launcher is gone"
         return None
+
+
+def ordered(received: Sequence[int], status: int) -> int | None:
+    """The signal by which a command was told to end that ended with this status, or as a shell tells it; else None.
+
+    `received` are those that its parent has heard. Slurm signals all of a job's processes: the command may have ended
+    by it before.
+    """
+    by = -status if status < 0 else status - 128
+    return next((number for number in (*received, by) if number in SIGNALS), None)
 
 
 def _is_data_worker() -> bool:

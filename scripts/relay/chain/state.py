@@ -139,8 +139,14 @@ class State:
                 group |= values
         for name, thing in self.further.items():
             state = own["further"].get(name, replicated.get(name))
-            if state is not None:  # None: given for the first time, as was said
+            if state is None:  # given for the first time, as was said
+                continue
+            try:
                 thing.load_state_dict(state)
+            except Exception as error:
+                if not type(thing).__module__.startswith("torch."):
+                    raise  # the script's own
+                raise ChainError(f"{name} cannot go on with what was saved: {unreadable(error)}") from None
         with torch.no_grad():
             for name, saved in own["buffers"].items():
                 module = self.modules[name]

@@ -21,6 +21,7 @@ from relay.base.clock import duration
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
 from relay.chain import supervisor
+from relay.chain.signals import ordered
 from relay.chain.supervisor import Supervisor, children, descendants, program, send
 from relay.chain.telling import NOTE, PLACE, STOPPED, read_stop
 from relay.process import cpus, gpus, meeting, system
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> None:
                 status = child.wait()
             if outside:
                 outside.warn()
-            stop_note = read_stop(Path(environment[NOTE]), status, ordered=bool(child.stopped_by))
+            stop_note = read_stop(Path(environment[NOTE]), status, ordered=child.stopped_by is not None)
             child.conclude(stop_note, lambda how: why.failed(how, observed, script, folder))
 
 
@@ -84,14 +85,14 @@ class Child(Supervisor):
     """The command, as a process with a group of its own: a signal comes to it once, from here.
 
     `minutes` are its time limit, after which it is told to end; None where a scheduler keeps it.
-    `late` says that it was. What is known of it goes to `records`, meanwhile. `stopped_by` is the signal that came
-    before its end, which it may have got from elsewhere, too: Slurm may send it to all processes.
+    `late` says that it was. What is known of it goes to `records`, meanwhile. `stopped_by` is the signal that has
+    ended it, from here or from elsewhere.
     """
 
     def __init__(self, observed: Observed, minutes: float | None, records: Records | None) -> None:
         super().__init__()
         self.observed, self.minutes, self.records, self.late = observed, minutes, records, False
-        self.stopped_by: list[int] = []
+        self.stopped_by: int | None = None
         self._recorded = time.monotonic()
 
     def begin(self, line: list[str], folder: Path, environment: dict[str, str], *, shielded: bool) -> None:
@@ -110,7 +111,7 @@ class Child(Supervisor):
     def wait(self) -> int:
         """Wait for its end, and end what it has left behind."""
         status = super().wait()
-        self.ended, self.stopped_by = time.time(), self.received[:1]
+        self.ended, self.stopped_by = time.time(), ordered(self.received, 0 if self.late else status)
         self.kill()
         self.output.join(END_SECONDS)
         return status
@@ -165,7 +166,7 @@ class Child(Supervisor):
                 had = f"had stopped after step {step}"
                 print(f"warning: the script ended with status 0, and {had}: let SystemExit pass")
         elif self.stopped_by:  # whatever its status: many scripts save, and end with 0
-            stopped = signal.Signals(self.stopped_by[0]).name
+            stopped = signal.Signals(self.stopped_by).name
         elif status == STOPPED:
             stopped = f"status {STOPPED}"
         elif self.late:
