@@ -132,6 +132,9 @@ def test_unknown_strategies_and_options_have_one_line(tmp_path: Path) -> None:
             planned(CPU, comparison, strategy_folders=[folder])
         (found,) = str(caught.value).splitlines()
         assert found.startswith(f"config: comparisons[1].{line}")
+    Path(folder, "Mine.py").write_bytes(b"# \xe4")
+    with pytest.raises(UserError, match=r"Mine\.py: is not UTF-8 text; save the file in the encoding UTF-8"):
+        planned(CPU, {"strategy": "Mine"}, strategy_folders=[folder])
 
 
 # A plan is counted before it is expanded

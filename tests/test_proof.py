@@ -1,5 +1,6 @@
 """The table of all gates: what a verdict's row says, and a short proof as its user runs it."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_pat
     assert done.returncode == 1, done.stderr
     assert "skipped: lenet-digits, single_gpu on 1: single_gpu needs a GPU" in done.stdout
     assert "2 cells, 1 failed" in done.stdout
+    assert re.search(r"wrong_sum.*: NOT equivalent: [^\n]{,300}; the table has all of it, ", done.stdout)
     found = {line["strategy"]: line for line in rows(tmp_path / "results/proof", "table.csv")}
     assert found["cpu"]["equivalent"] == "True"
     assert found["wrong_sum"]["equivalent"] == "False"

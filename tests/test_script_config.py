@@ -131,11 +131,13 @@ def test_another_command_script_import_or_data_set_is_another_run() -> None:
         ({"precision": "bf16"}, "precision: changes nothing: the command has no {precision}; write it there"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"read": {"step": "step (.*)"}}, "read.step: needs the samples of a step; give global_batch_size"),
-        ({"answer": {"epochs": 90}}, "answer.epochs: 90 is not allowed beside a command, whose epochs nobody knows; "),
+        ({"answer": {"epochs": 90}}, "answer.epochs: 90.0 is not allowed beside a command, which is measured as it "),
+        ({"epochs": 3}, "config: epochs: 3.0 is not allowed beside a command, which is measured as it stands; leave"),
+        ({"task": "gpt-tiny"}, "config: task: 'gpt-tiny' is not allowed beside a command, which is measured as it "),
     ],
 )
 def test_a_mistake_is_one_line(comparison: dict[str, Any], told: str) -> None:
-    keys = {"answer": comparison["answer"]} if "answer" in comparison else {}
+    keys = {name: value for name, value in comparison.items() if name in ("answer", "epochs", "task")}
     of_command = {name: value for name, value in comparison.items() if name not in keys}
     assert told in refusal(planned, {"command": "python train.py", **of_command}, **keys)
 

@@ -30,6 +30,8 @@ from relay.spec.labels import counted
 from relay.spec.messages import unknown
 from relay.workflow.unready import check
 
+MOST_LETTERS = 300  # of a cell's problems in the terminal
+
 
 def read(path: Path, precision: str | None, steps: int | None, task: str | None = None) -> config.Config:
     """The config of a file, with one precision, length of the gate and task where they are given. Raises UserError."""
@@ -71,6 +73,12 @@ def proofs(given: Namespace) -> Iterator[Proof]:
         yield Proof(chosen, given.folder, given.limit_seconds, root, planned.config.dataset_mirror)
 
 
+def shortened(problems: str) -> str:
+    """The first of many problems, as a terminal shows them; the table has all."""
+    first, _, more = problems[:MOST_LETTERS].rpartition("; ")
+    return f"{first or more}; the table has all of it" if len(problems) > MOST_LETTERS else problems
+
+
 def prove(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line, judge, print progress, and write the table after every cell."""
     parser.epilog = __doc__
@@ -99,7 +107,7 @@ def prove(parser: ArgumentParser, words: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for row in (row for number in range(1, given.passes + 1) for proof in to_prove for row in proof.cells(number)):
         rows.append(row)
-        verdict = "equivalent" if row["equivalent"] else refusing([row["problems"]])
+        verdict = "equivalent" if row["equivalent"] else refusing([shortened(row["problems"])])
         if why := row["not proven because"]:
             verdict = f"not proven, because {why}"
         named = (row[name] for name in ("task", "strategy", "options", "precision"))

@@ -30,6 +30,7 @@ CHAINING = re.compile(r"\bresume\b|\bChainCallback\b")
 # Axes of a command: those that need no placeholder, those that could change nothing, and the three sizes of a batch.
 ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
 MEAN_NOTHING = ("loader", "learning_rate_scaling")
+OF_TASKS = ("task", "task_options", "epochs", "learning_rate", "segment")  # keys of the config
 BATCHES = ("global_batch_size", "batch_per_device", "batch_per_process")
 
 
@@ -183,11 +184,7 @@ def commands_of(config: Config) -> dict[str, Command]:
             f"beside the command of comparisons[{commands[0][0]}]: nobody knows whether both train the same; give "
             "commands a config of their own"
         )
-    if config.answer.epochs:
-        raise UserError(
-            f"config: answer.epochs: {config.answer.epochs:g} is not allowed beside a command, whose epochs nobody "
-            "knows; leave it out, and give the command the length that the answer is for"
-        )
+    _check_keys(config)
     by_name: dict[str, Command] = {}
     for index, comparison in commands:
         command = command_of(comparison, index)
@@ -200,6 +197,18 @@ def commands_of(config: Config) -> dict[str, Command]:
     if _alternatives(config, by_name):
         return by_name
     return {name: replace(each, trained=name) for name, each in by_name.items()}
+
+
+def _check_keys(config: Config) -> None:
+    """Raise UserError for a key of the config that would change nothing in a command."""
+    given = config.model_dump(include={*OF_TASKS}, exclude={"epochs"} if config.shrink else None, exclude_none=True)
+    given |= {"answer.epochs": epochs} if (epochs := config.answer.epochs) else {}
+    for name, value in given.items():
+        if name not in OF_TASKS or value != Config.model_fields[name].default:
+            raise UserError(
+                f"config: {name}: {show(value)} is not allowed beside a command, which is measured as it stands; leave "
+                "it out, and write what the script needs into the command"
+            )
 
 
 def _alternatives(config: Config, commands: Mapping[str, Command]) -> bool:

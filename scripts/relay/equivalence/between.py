@@ -130,7 +130,7 @@ class Tried:
             rounding = self.rounding[kind]
             allowed, reason = ROUNDING_MARGIN * rounding, f"rounding alone moves {kind} by {rounding:.0e}"
             if not allowed <= min(MOST_LIMIT, self.moved[kind] / ROUNDING_MARGIN):
-                verdict.unprovable = f"{reason} in the training as it is, with BatchNorm and dropout at work"
+                verdict.unprovable = f"{reason} in the trial 'as trained', in which BatchNorm and dropout work"
                 parts = [part for part in parts if part.compared != kind]
                 continue
             parts = [replace(part, limit=max(part.limit, allowed)) if part.compared == kind else part for part in parts]

@@ -109,7 +109,7 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
         limit = system.memory_limit_mb()
         if limit is not None and job.memory_mb is not None and limit < job.memory_mb:
             raise UserError(
-                f"run {run.id}: {job.memory_mb} MB of memory are declared, the control group allows {limit}"
+                f"run {run.id}: {job.memory_mb} MB of memory are declared, but the control group allows only {limit}"
             )
 
 

@@ -53,8 +53,8 @@ def refuse_other(results: Path) -> bool:
     if layout not in (None, LAYOUT):
         raise UserError(
             f"{results}: made by another version of Torch Relay (layout {layout}, this one has {LAYOUT}): "
-            "runs have other names, and their frozen code starts otherwise. Nothing is lost: move it "
-            f"(mv {results} {results}-{layout}) and begin again here, or go on there with the version that made it"
+            "runs have other names, and their frozen code starts in another way. Nothing is lost: move it "
+            f"(mv {results} {results}-{layout}) and begin again here, or continue with the version that made it"
         )
     return layout is not None
 

@@ -73,7 +73,7 @@ def beside(file: Path, folder: Path | None = None) -> set[Path]:
     folder, files, unread = folder or file.parent, {file}, [file]
     while unread:
         importing = unread.pop()
-        source = _read(importing)
+        source = read_source(importing)
         _check(source, importing)
         paths = [folder.joinpath(*module.split(".")) for module in _modules(source, _package(importing, folder))]
         # Of a module within a package, the packages around it are imported, too.
@@ -95,7 +95,7 @@ def named_beside(file: Path) -> set[str]:
     It is read from the text, because the planner imports no task.
     """
     classes = [
-        node for code in beside(file) for node in ast.walk(_parsed(_read(code))) if isinstance(node, ast.ClassDef)
+        node for code in beside(file) for node in ast.walk(_parsed(read_source(code))) if isinstance(node, ast.ClassDef)
     ]
     return {name for owner in classes for node in owner.body for name in texts(node, "files")}
 
@@ -137,7 +137,7 @@ def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
 
 def _imported(importing: Path, folder: Path, packages: Sequence[str]) -> set[Path]:
     """The files of these packages that a file imports. `folder` is that of the package `relay`."""
-    modules = _modules(_read(importing), _package(importing, folder.parent))
+    modules = _modules(read_source(importing), _package(importing, folder.parent))
     wanted = (m for m in modules if any(f"{m}.".startswith(f"{package}.") for package in packages))
     return _files_of(folder.joinpath(*module.split(".")[1:]) for module in wanted)
 
@@ -191,7 +191,7 @@ def source_digest(paths: Iterable[Path]) -> str:
         if path.suffix != ".py":
             digest.update(f"{path.name}\0{_content(path)}\0".encode())
             continue
-        source = _read(path)
+        source = read_source(path)
         _check(source, path)
         digest.update(f"{path.name}\0{_tree(source)}\0".encode())
     return digest.hexdigest()
@@ -212,7 +212,8 @@ def _content(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _read(path: Path) -> str:
+def read_source(path: Path) -> str:
+    """The text of a Python file of a user's. Raises UserError."""
     try:
         return path.read_text("utf-8-sig")
     except OSError as error:

@@ -266,8 +266,8 @@ def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
         return " (write - before its first key)"
     if isinstance(value, list) and not several and not blocks:
         return " (this is a list: write one value)"
-    plain = re.fullmatch(r"[1-9]\d*" if "number" in allowed else r"[A-Za-z][\w.=-]*", str(value))
-    if plain and type(value) in (int, str) and (listed or "keys strategy" in allowed):
+    word = re.fullmatch(r"[1-9]\d*" if "number" in allowed else r"[A-Za-z][\w.=-]*", str(value))
+    if word and type(value) in (int, str) and (listed or "keys strategy" in allowed):
         entry = f"{{strategy: {value}}}" if blocks else value
         return f" (write [{entry}])" if listed else f" (write {entry})"
     if isinstance(value, str) and re.match(r"\w+:\S", value) and allowed.startswith("a block"):

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
+from relay.spec.identity import read_source
 from relay.spec.messages import Schema, describe, names_within, near, resolved, show, unknown
 from relay.spec.requirements import BUILT_IN, SCHEDULES, Need, Requirements, members, unfit
 from relay.spec.versions import PACKAGE, VERSION
@@ -28,7 +29,7 @@ def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
     for folder in (BUILT_IN, *folders):
         if not folder.is_dir():
             raise UserError(f"config: strategy_folders: '{folder}' is no folder; allowed: a folder's path")
-        for path in sorted(folder.glob("[a-z]*.py")):
+        for path in sorted(folder.glob("[A-Za-z]*.py")):
             if path.stem == "base":
                 continue
             # A strategy's name is a target of the workflow, and a module.
@@ -56,10 +57,7 @@ def read(path: Path) -> Requirements:
     Raises UserError where there is none, or where it is no literal: importing torch for each of twenty files would
     cost the planner seconds, and it runs again inside every job.
     """
-    try:
-        stated = _stated(path, members(path, path.read_text("utf-8-sig")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+    stated = _stated(path, members(path, read_source(path)))
     _check(path, stated)
     return stated
 
