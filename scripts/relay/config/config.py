@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from relay.base.errors import UserError
 from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
 from relay.config.comparisons import Comparison, OptionValue, Values
-from relay.spec.messages import error_lines, show
+from relay.spec.messages import error_lines
 from relay.spec.recipe import Scaling
 from relay.spec.site import Site
 from relay.spec.site_blocks import Partition
@@ -243,15 +243,13 @@ class Config(Block):
         return self
 
 
-def load(raw: Mapping[str, Any] | None) -> Config:
+def load(raw: Mapping[str, Any]) -> Config:
     """The config of a mapping as YAML gives it; what is left out has its default.
 
     Raises UserError with one line per mistake: the key, its value, and what is allowed.
     """
-    if raw is not None and not isinstance(raw, Mapping):
-        raise UserError(f"config: {show(raw)} is not allowed; allowed: keys and values")
     try:
-        return Config.model_validate(dict(raw or {}))
+        return Config.model_validate(dict(raw))
     except ValidationError as error:
-        lines = error_lines(error, raw or {}, Config.model_json_schema(), OF_THE_SITE)
+        lines = error_lines(error, raw, Config.model_json_schema(), OF_THE_SITE)
         raise UserError("\n".join(lines)) from None

@@ -36,7 +36,8 @@ def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
     own = [] if settings.replace_workflow_config else [defaults]
     config: dict[str, Any] = {}
     for file in [*own, *map(Path, settings.configfiles)]:
-        config = _merged(config, read_config(file, _short(file)))
+        shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+        config = _merged(config, read_config(file, str(shown)))
     return _merged(config, {name: _word(value) for name, value in settings.config.items()})
 
 
@@ -89,8 +90,3 @@ def _check_word(word: str) -> None:
         block, _, key = name.partition(".")
         allowed = f"'{block}={{{key}: {value}}}' for a key of a block" if block and key else "a key of the config"
         raise UserError(f"--config: {show(name)} is not allowed as a name; allowed: {allowed}") from None
-
-
-def _short(file: Path) -> str:
-    """Relative to the working directory where it lies below it."""
-    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
