@@ -1,7 +1,5 @@
 """The strategy NAME: data parallelism by hand. The processes average their gradients after the backward pass."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

@@ -4,8 +4,6 @@ It runs as it is: `snakemake --profile profiles/local --configfile NAME.yaml`. R
 the other; `snakemake card --profile profiles/local --configfile NAME.yaml` says at once what is wrong.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

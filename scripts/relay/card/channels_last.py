@@ -1,7 +1,5 @@
 """A task's model with channels last, looked at: whether it can be computed so, with the same loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A task's data, looked at: a batch of a few samples, their shapes, and whether they are the same when read again."""
 
-from __future__ import annotations
-
 import copy
 import time
 from functools import partial

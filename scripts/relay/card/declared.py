@@ -1,7 +1,5 @@
 """What a task's class declares: its attributes and the signatures of its methods, checked before anything runs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

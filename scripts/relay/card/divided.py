@@ -2,8 +2,6 @@
 the dimension of each tensor that counts the samples.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

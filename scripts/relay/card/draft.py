@@ -1,7 +1,5 @@
 """A card in the making: what a look at a task has found so far."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

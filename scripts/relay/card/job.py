@@ -1,7 +1,5 @@
 """The job that looks at a task, where the login node lacks what the task needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from relay.launch.launcher import launch

@@ -1,7 +1,5 @@
 """A task's loss and metrics, looked at: what one step of the training computes."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import warnings

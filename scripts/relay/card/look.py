@@ -1,7 +1,5 @@
 """One look at a task: what it declares, its data, its model, its loss and its optimiser."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The driver looks, in a process of its own, because the planner imports no torch:
 which has the user's packages.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

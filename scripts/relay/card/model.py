@@ -1,7 +1,5 @@
 """A task's model, looked at: its parameters, what it calls, and whether it is the same when it is built again."""
 
-from __future__ import annotations
-
 import inspect
 import random
 import warnings

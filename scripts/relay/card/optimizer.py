@@ -1,7 +1,5 @@
 """A task's optimiser, looked at: what it holds, and whether a part of the parameters is updated as the whole is."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator, Sequence

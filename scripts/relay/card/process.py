@@ -1,7 +1,5 @@
 """A look at a task on a node: `python -m relay.launch.worker card.process WORK --help`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from relay.base import options

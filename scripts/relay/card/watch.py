@@ -1,7 +1,5 @@
 """What a model and its loss call: draws, dropout, BatchNorm by functions, operations, and cross entropy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

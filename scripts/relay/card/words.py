@@ -1,7 +1,5 @@
 """A task's card in words, which are in `workflow/report/card.j2`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 It is decided in `decision` and `choice`. The page, the terminal, `answer.json` and `recommendation.sbatch` show it.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The answer as files: `answer.json` for programs, and a batch script for each recommendation, with its run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

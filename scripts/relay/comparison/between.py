@@ -4,8 +4,6 @@ Settings are matched by what is declared of their training, whatever the place: 
 statistics are those of the comparison: the interval of the ratio of two speeds, and a margin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ out, failed, skipped or too short to be timed is no candidate, whatever its spee
 the whole training, starts and evaluations included; trainings of several kinds by the time to a goal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

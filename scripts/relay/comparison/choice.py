@@ -1,7 +1,5 @@
 """Which candidate is chosen, how the others compare with it, which learns more, and which cannot be recommended."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ of one setting's repeats is no spread between them. Neither is a node on which a
 only the first second of a training has. So no answer from such runs is certain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Their colours are CSS variables of the page, so that they follow its light or dark theme, and their text stays text.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import textwrap

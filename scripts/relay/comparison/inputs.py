@@ -1,7 +1,5 @@
 """The inputs of the comparison: the plan, and each run's specification, summary or fault, and verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

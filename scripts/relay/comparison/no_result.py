@@ -1,7 +1,5 @@
 """Why a run has no result, from what its jobs have left; and what its spot check has found."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ within it, differences of rounding move a training that is all right. Scripts ar
 print.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The page: one HTML file that contains everything it shows, so that it can be read without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """The report's pictures, a function each: a figure, or None where there is nothing to draw."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Beside its steps a run takes its starts (imports, compilation, loading) once for
 The latter two grow with the length of the training, and so do the starts of a chain's jobs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

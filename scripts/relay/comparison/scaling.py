@@ -5,8 +5,6 @@ nodes and devices. A single process fills the column of one device, because data
 just that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

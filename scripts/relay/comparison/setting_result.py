@@ -1,7 +1,5 @@
 """What was measured of a setting: its row, its name, its repeats, with which they are paired, and what it learnt."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

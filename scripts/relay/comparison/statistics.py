@@ -4,8 +4,6 @@ Speeds vary by factors, not by amounts, so that everything is computed with thei
 if it is larger than the spread between jobs (the interval) and large enough to matter (the margin).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

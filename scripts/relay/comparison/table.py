@@ -1,7 +1,5 @@
 """The two tables: one of all runs, and one of all settings, with repeats combined and compared with the fastest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison as a table for the terminal, as wide as COLUMNS says, or else 80 columns."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Page, terminal, Markdown and script say the same, because all ask here.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The exclusive right to work on a folder's results: one driver at a time."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """rich's console for the driver's terminal: lines stay whole, and nobody writes into what is being drawn."""
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any, Self, TextIO

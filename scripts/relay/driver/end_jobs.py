@@ -1,7 +1,5 @@
 """A signal that ends the driver ends its jobs, so that trainings save their state; a second one ends it at once."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -3,8 +3,6 @@
 Snakemake answers such mistakes with a traceback, or with its whole list of options.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -5,8 +5,6 @@ so that nothing is done twice (`orphans`). A signal that ends the driver ends it
 `guard`, so that all this holds however Snakemake was started.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping

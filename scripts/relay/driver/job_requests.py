@@ -1,7 +1,5 @@
 """What a call's jobs ask Slurm for, as resources of Snakemake's; and what is learnt of it while they run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs that a killed driver left behind: the next one waits for their end, so that nothing is done twice."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Seen in Snakemake 9.27.1. All else goes by Snakemake's own doors: the executor a
 `workflow/plugins`, and `onstart:`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

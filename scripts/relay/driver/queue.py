@@ -4,8 +4,6 @@ Slurm starts no preempted job again that was submitted with `--no-requeue`. A jo
 listed. Both are over here, so that Snakemake's retries take over.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Gates that refuse a setting, told as soon as their verdict is there, and whether anything is left to use."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the driver learns of a job that failed, for `relay.run_folder.try_again`; the one block when it is given up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

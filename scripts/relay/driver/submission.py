@@ -1,7 +1,5 @@
 """A job that sbatch has not taken, or not in its own words: Slurm has it all the same, takes it later, or never."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import time

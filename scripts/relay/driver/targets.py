@@ -1,7 +1,5 @@
 """The targets of a call: what cannot be made is named before Snakemake builds its graph of jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any

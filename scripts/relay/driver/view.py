@@ -1,7 +1,5 @@
 """What is told of jobs under way: on a terminal a view of the runs, and how much is done; elsewhere a line on each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 What you have to act on is said at once. What passes by itself is said at growing intervals.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import defaultdict

@@ -3,8 +3,6 @@
 The strategy trains first. Then one process repeats it without ever stopping, and compares.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path

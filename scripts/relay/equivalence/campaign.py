@@ -1,7 +1,5 @@
 """Every strategy through its gate, and a table of what the gates found: one command instead of many runs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What a training with evaluations and a checkpoint was, against its plain repetition: figures and problems."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

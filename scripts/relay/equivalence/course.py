@@ -3,8 +3,6 @@
 Rank 0 judges what all of them tell.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext

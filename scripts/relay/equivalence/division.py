@@ -4,8 +4,6 @@ Samples' ids show what reaches the loss. They do not show who computed it: each 
 one rank all of it. So the operations of each rank are counted, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

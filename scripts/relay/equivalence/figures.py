@@ -1,7 +1,5 @@
 """Differences between tensors, as one figure; they may lie on different devices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Started on every rank by the launcher: `python -m relay.launch.worker equivalence.gate WORK --help`.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from dataclasses import asdict

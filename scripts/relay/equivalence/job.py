@@ -3,8 +3,6 @@
 Where jobs wait for each other, the processes of one also judge further gates. Imports no torch: the driver asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path

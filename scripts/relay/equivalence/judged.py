@@ -5,8 +5,6 @@ is replayed has to train as one that is not. One that failed is trained once mor
 the two part; that costs nothing where all is well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress

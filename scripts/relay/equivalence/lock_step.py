@@ -3,8 +3,6 @@
 Floating-point sums in another order diverge chaotically. Where two plain trainings part, no strategy can be judged.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

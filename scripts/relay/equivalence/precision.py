@@ -3,8 +3,6 @@
 BatchNorm is frozen, dropout is off, and options are those of the run, lossy ones too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is told of a strategy that raised in its gate: it has computed nothing else, it cannot run the training."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ Trainings that no division of a batch leaves the same have none: what equality c
 Started by the launcher: `python -m relay.launch.worker equivalence.reference WORK --help`.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

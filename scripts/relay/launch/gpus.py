@@ -1,8 +1,6 @@
 """The GPUs of this machine that a run may use, as NVIDIA's driver counts them; whether the self-test's ranks may share
 the only one, and by which NCCL. Imports no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

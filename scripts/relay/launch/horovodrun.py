@@ -5,8 +5,6 @@ It would stop them at the first signal, and kill them after five seconds. So it 
 hears no signal, and the processes are told past it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Starts a run's processes and waits for them, on this machine or on all nodes of the current Slurm job."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -6,8 +6,6 @@
 document 004. `horovodrun` leaves it to Horovod's own program (`relay.launch.horovodrun`).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

@@ -6,8 +6,6 @@
 It starts in the driver's interpreter. `start` then replaces the process by the interpreter of the run's environment.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 python -m relay.launch.torchrun [arguments of torchrun] -m relay.launch.worker ROLE WORK [its arguments]
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

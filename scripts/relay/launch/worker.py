@@ -5,8 +5,6 @@ The role is the module below `relay` that the process runs: `training.trainer`, 
 of the stack is recorded as a fault, too.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import os

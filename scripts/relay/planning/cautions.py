@@ -1,7 +1,5 @@
 """The planner's warnings: settings whose results say little or cost much, and what the whole plan brings."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter as Sum
 from collections.abc import Iterator

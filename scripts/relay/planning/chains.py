@@ -1,7 +1,5 @@
 """What each time limit would mean for each setting: how many jobs, and what goodput; and the target `chain`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path

@@ -5,8 +5,6 @@ their runs. So a call writes down its plan and, on a cluster, the workflow, as t
 at a time works on a folder, and it waits for the jobs of an earlier one: there is one plan.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a plan is made from: where its runs go, what is compared, the task; and what makes two runs the same run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 It imports no torch, so that planning takes milliseconds. Jobs read it (`handed`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property

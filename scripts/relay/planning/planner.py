@@ -1,7 +1,5 @@
 """From the config to the plan: `make_plan` is the whole story; below it, how combinations of axes become settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a plan's settings are proven by: gates, references, spot checks, and the looks at nodes that come before."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What jobs ask Slurm for: memory and time as earlier runs have shown them; and when Slurm would start them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace

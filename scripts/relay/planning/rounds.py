@@ -9,8 +9,6 @@ faster one, so that nothing is given up for a strategy that trains something els
 show it, so that one that was disturbed drops nothing.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -5,8 +5,6 @@ shape, which the job itself has. A combination becomes a setting in this order: 
 values of the placeholders; with these the words of the command; and from the words the files that each run is given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path

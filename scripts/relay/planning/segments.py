@@ -1,7 +1,5 @@
 """A run's chain: the steps at which its jobs are planned to end; how many jobs a time limit means, and what goodput."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a combination of the config's axes to its setting, with all defaults filled in."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace

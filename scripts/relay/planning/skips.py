@@ -1,7 +1,5 @@
 """The reasons why a setting cannot run. All are known at planning time, without torch and without a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

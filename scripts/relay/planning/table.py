@@ -1,7 +1,5 @@
 """The plan as a table for the terminal: jobs, processors, and the hours that they may cost at most."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every known trap as a check: pure functions from the facts of a job to findings, each with its remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module

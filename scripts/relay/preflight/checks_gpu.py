@@ -1,7 +1,5 @@
 """Checks of GPUs, driver and torch's CUDA. Tested on facts written by hand: the GPUs that they ran on had no faults."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Checks of what the job was given: nodes, processes, CPUs, threads, memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 

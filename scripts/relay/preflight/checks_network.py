@@ -1,7 +1,5 @@
 """Checks of how the ranks find and reach each other, and how fast."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Checks of a node's disk, its filesystems, and the software there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """What only all ranks together can find out: bandwidth, what they see of each other's files, and their clocks."""
 
-from __future__ import annotations
-
 import fcntl
 import secrets
 import statistics

@@ -1,7 +1,5 @@
 """What torch tells of itself and of the GPUs that this process sees. Untested on GPUs: see docs/preflight.md."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from contextlib import suppress

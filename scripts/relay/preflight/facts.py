@@ -3,8 +3,6 @@
 What a rank finds alone is written before it joins the others, so that a rendezvous that fails can be explained.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a check finds, and the register of the checks: small functions from facts to findings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

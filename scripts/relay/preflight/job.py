@@ -1,7 +1,5 @@
 """The preflight's job, around the processes that collect the facts."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

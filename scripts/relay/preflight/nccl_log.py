@@ -1,7 +1,5 @@
 """What NCCL says of itself with NCCL_DEBUG=INFO: its version, its network, and by which way each channel goes."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

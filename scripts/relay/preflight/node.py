@@ -3,8 +3,6 @@
 OpenMP binds the process that loads it (`OMP_PROC_BIND`), so that the CPUs that Slurm gave are seen only before.
 """
 
-from __future__ import annotations
-
 import ctypes.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """One page of plain text: is my PyTorch on this cluster all right?"""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ They must be settled before torch is imported. When OpenMP is loaded, it may bin
 that, the affinity mask no longer shows which CPUs the process may use.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

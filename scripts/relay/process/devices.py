@@ -1,7 +1,5 @@
 """Which devices are GPUs, and what keeps their random generators. No other file compares a device's type."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """This process's random generators: how they start, and what is drawn apart from them. Their state: `chain`'s."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

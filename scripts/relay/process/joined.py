@@ -1,7 +1,5 @@
 """What every process of a run does around its work, whatever its role: join the others, and leave with them."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The machine that this process runs on: a check of what was granted, and the facts to record with the results."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -3,8 +3,6 @@
 Whoever can write to a store of torch's can make processes read pickles, and run code in them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 It lives in a folder of its own, which must be short: it holds sockets.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

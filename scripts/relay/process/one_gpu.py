@@ -3,8 +3,6 @@
 From NCCL 2.30 on a variable lets ranks share a GPU. MPS lets them compute at the same time; without it they take turns.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The system that this process runs on, as the kernel and its environment tell it. Needs no torch."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

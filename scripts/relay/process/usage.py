@@ -7,8 +7,6 @@ The kernel tells CPU time and memory in /proc. A job's Python needs no package f
 has torch and little else. Without Linux nothing is known.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -5,8 +5,6 @@ remains of it, cannot be taken for those of a later one. A rank that was killed 
 nothing: those of its node look for it themselves.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from contextlib import suppress

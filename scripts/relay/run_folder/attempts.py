@@ -7,8 +7,6 @@ by what was done. An attempt that was killed has no last line. Steps after the c
 went on were trained again: they do not count.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

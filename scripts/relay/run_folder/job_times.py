@@ -6,8 +6,6 @@ those that a kill took before they were recorded among them. `idle` is what is i
 the job. The wait in the queue is before all of this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import fsum

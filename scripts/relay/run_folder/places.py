@@ -1,7 +1,5 @@
 """Where a run's files lie below the results directory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What has been found against a run that others went on from: they inherit it, through any number of adoptions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

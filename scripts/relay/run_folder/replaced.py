@@ -4,8 +4,6 @@ It lies in `runs/replaced/{run}` and `checkpoints/replaced/{run}`: beside where 
 The checkpoints are moved first, and the run's folder with its result by one rename: killed anywhere, nothing is lost.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from relay.base import entry

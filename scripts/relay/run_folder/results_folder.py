@@ -4,8 +4,6 @@ Results of two layouts are never mixed. Nobody but the user puts something where
 folders, and looks at those above.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ lost or damaged is known again. Beside `run.json`, `start.json` declares a start
 training has begun.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace

@@ -5,8 +5,6 @@ other one has the looks of some seconds. A look is [time, CPU seconds, resident 
 of all programs on the node].
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

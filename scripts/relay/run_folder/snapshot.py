@@ -3,8 +3,6 @@
 And with the run: every segment of a chain runs the code that its first segment ran.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

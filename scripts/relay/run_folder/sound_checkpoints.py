@@ -1,7 +1,5 @@
 """Which of a run's checkpoints are sound: whole, as `relay.chain` tells it, and of this run. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """Ends a gate that comes no further: nobody waits for ever for what a strategy's processes wait for."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

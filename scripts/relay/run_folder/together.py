@@ -4,8 +4,6 @@ One that waits for a peer in a collective would not notice, on NCCL, before the 
 SIGTERM only asks for a save.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

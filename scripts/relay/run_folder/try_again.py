@@ -5,8 +5,6 @@ as after a lost node or a preemption: the driver sees none of its ends. And the 
 has one number of retries for whatever happens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """What verdicts say, as they are read from verdict.json: of a run's own batch, of all, and whether they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import compress

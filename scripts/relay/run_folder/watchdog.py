@@ -5,8 +5,6 @@ torch's has every rank write down its last collectives, and ends the process by 
 (https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). So it does where the GPU itself fails.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The Slurm job that this program runs in: a check of what was granted, the time of its end, and its steps."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

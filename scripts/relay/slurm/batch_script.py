@@ -1,7 +1,5 @@
 """A batch script that asks for a job and trains in it: what `sbatch` is given."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

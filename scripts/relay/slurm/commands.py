@@ -4,8 +4,6 @@ Every function raises UserError, with one line, where a command is missing or fa
 where Slurm's controller gives no answer in time. Standard library only, because jobs use this module as well.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What jobs of a shape ask a site for: nodes, tasks, CPUs, memory, GPUs; also as Snakemake's resources."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from typing import Any

@@ -1,7 +1,5 @@
 """The run's last evaluation, made again by one plain process from the state that the run saved after it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

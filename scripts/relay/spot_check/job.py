@@ -1,7 +1,5 @@
 """The job of a spot check: all finished runs of one setting, in one process that loads what they have saved."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The next steps of a run, computed from a state that it saved, in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property

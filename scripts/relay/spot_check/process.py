@@ -3,8 +3,6 @@
 Started by the launcher: `python -m relay.launch.worker spot_check.process WORK --help`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import traceback

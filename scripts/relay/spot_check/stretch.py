@@ -1,7 +1,5 @@
 """What a run recorded of a stretch of steps, held against the plain loop: figures, limits, and what is wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

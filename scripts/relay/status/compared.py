@@ -3,8 +3,6 @@
 The script that it recommends names the folder and the Python of its training: after a move it is made again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -7,8 +7,6 @@ nothing; one that is there and not finished is made anew.
 Each function returns '' for a finished file, or why it is not finished.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

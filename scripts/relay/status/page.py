@@ -1,7 +1,5 @@
 """The status as a page for the terminal: a line for each run, the proofs in a line, and the whole in another."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

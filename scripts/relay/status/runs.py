@@ -1,7 +1,5 @@
 """How each run of a plan stands: done, failed, running, queued, begun, trained, or still to do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

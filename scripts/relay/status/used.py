@@ -1,7 +1,5 @@
 """What a training uses of its nodes just now: in a line for each, what htop and nvidia-smi would show there."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the runs of a plan stand, looked at again and again: what is over is not read again, Slurm is asked seldom."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

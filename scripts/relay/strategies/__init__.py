@@ -3,8 +3,6 @@
 A strategy from another folder is copied here in the run's snapshot of the code, so that jobs look in one place only.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from importlib import import_module
 

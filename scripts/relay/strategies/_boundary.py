@@ -1,7 +1,5 @@
 """What passes from one stage to the next: tensors that can be sent, each of which brings a gradient back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any

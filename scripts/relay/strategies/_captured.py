@@ -6,8 +6,6 @@ done once, while it is captured: so a step is watched first, and the gate and th
 NCCL's watchdog sees no collective of a replay: that a step has ended is what the ranks wait for where they agree.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path

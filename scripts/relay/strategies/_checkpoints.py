@@ -1,7 +1,5 @@
 """How a strategy's checkpoint is written and read, by torch's distributed checkpoints, under the reference's names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path

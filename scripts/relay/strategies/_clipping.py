@@ -1,7 +1,5 @@
 """Clipping by the norm over all parameters, of which each process may have whole ones, shards, or a stage's alone."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 

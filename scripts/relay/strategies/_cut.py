@@ -1,7 +1,5 @@
 """Where a recorded model may be cut into stages, and the best cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import accumulate, pairwise
 from math import prod

@@ -3,8 +3,6 @@
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path

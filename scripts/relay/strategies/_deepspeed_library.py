@@ -1,7 +1,5 @@
 """DeepSpeed as the ZeRO strategies use it: imported for one kind of device, quietly; its Adams; float64."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

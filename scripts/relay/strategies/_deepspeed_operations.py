@@ -4,8 +4,6 @@ A cluster's own wheel may have none. DeepSpeed then compiles each when it is fir
 whose environment has another path.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -4,8 +4,6 @@ DeepSpeed lays the parameters in a row, and updates a flat piece of it on each r
 cut the row, in stage 3 they cut each parameter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby

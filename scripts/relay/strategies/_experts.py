@@ -13,8 +13,6 @@ DTensors. `run_experts` computes with what is on this process (`parameter.to_loc
 `counts` has. Each token's outputs must not depend on other tokens. `relay.tasks._gpt.MoE` is an example.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

@@ -4,8 +4,6 @@ The outputs of a first matrix, split by columns, need not be put together where 
 number stands between them and a second matrix, split by rows. That is seen while a copy of the model runs once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ code. Some clusters' wheels have it under the older name (document 000).
 """
 # ruff: noqa: F401  # names for the strategies
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 

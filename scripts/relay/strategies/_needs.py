@@ -6,8 +6,6 @@ may use nothing but its arguments. `group` is the number of processes that hold 
 number of pipeline stages.
 """
 
-from __future__ import annotations
-
 from relay.spec.run import Setting
 
 

@@ -1,7 +1,5 @@
 """Recording a model in training and in evaluation, for batches of any shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Which part of a global batch a process has."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

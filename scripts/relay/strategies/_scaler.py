@@ -1,7 +1,5 @@
 """The loss scaling of fp16 where gradients may be sharded."""
 
-from __future__ import annotations
-
 import torch
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 

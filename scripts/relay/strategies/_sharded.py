@@ -1,8 +1,6 @@
 """What FSDP lacks: averages over MPI, over gloo on older versions of torch, and of scalars; weights that stay where it
 puts them; replicas with any number of backward passes in a step; losses that read parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The base class of strategies that split the model: the cut, this process's stages, and the pass through them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ Of two consecutive matrices, the first is split by columns and the second by row
 exchange (Shoeybi et al. 2019, "Megatron-LM", section 3). Convolutions and norms stay whole on every rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

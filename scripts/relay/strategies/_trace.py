@@ -4,8 +4,6 @@ The record is a graph of calls. A module that is computed as a whole (a leaf) is
 torch's functions. Python's own control flow runs while it is recorded, so that it takes the branch of these shapes.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The contract of a strategy: it sets model, optimizer and replica, and overrides only what it does differently."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ As in Lepikhin et al. 2020, "GShard", but experts have no capacity. No token is 
 depend on how a batch is sliced.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Zhao et al. 2023, "PyTorch FSDP"; this is the second version, `fully_shard`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from functools import partial

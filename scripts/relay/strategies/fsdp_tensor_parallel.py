@@ -1,7 +1,5 @@
 """Matrices are split within groups of neighbouring ranks, and each part is sharded over the groups."""
 
-from __future__ import annotations
-
 import warnings
 
 from relay.strategies.base import Replica, Requirements

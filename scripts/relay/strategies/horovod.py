@@ -1,7 +1,5 @@
 """Horovod: hooks average each gradient in a thread of Horovod's own while the backward pass goes on (document 000)."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -3,8 +3,6 @@
 This is document 002's model parallelism, with a process for each device. Pipelines are compared with it.
 """
 
-from __future__ import annotations
-
 import torch
 
 from relay.strategies._stages import Staged

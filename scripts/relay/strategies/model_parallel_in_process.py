@@ -1,7 +1,5 @@
 """One process has a stage of the model on each of its GPUs, as in document 002. Micro-batches let them overlap."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ NVIDIA's Multi-Process Service (MPS) lets the replicas compute at the same time;
 the replicas share the cores.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Each process has one or two pipeline stages, and different processes compute different micro-batches at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature

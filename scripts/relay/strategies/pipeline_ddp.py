@@ -1,7 +1,5 @@
 """Several pipelines: each computes a slice of the batch, and the same stages of all pipelines average gradients."""
 
-from __future__ import annotations
-
 from relay.spec.run import Setting
 from relay.strategies._sharded import REPLICATES, replicated
 from relay.strategies._stage import Stage

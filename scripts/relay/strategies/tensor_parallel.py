@@ -1,7 +1,5 @@
 """Matrices are split over the ranks, and every rank computes the whole batch (named in document 004; Megatron-LM)."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DeepSpeed's ZeRO, stage 1: the optimizer's state is divided among the ranks."""
 
-from __future__ import annotations
-
 from relay.strategies._deepspeed import ZeRO
 from relay.strategies.base import Requirements
 

@@ -1,7 +1,5 @@
 """DeepSpeed's ZeRO, stage 3: parameters, gradients and the optimizer's state are divided among the ranks."""
 
-from __future__ import annotations
-
 from relay.strategies._deepspeed import ZeRO
 from relay.strategies.base import Requirements
 

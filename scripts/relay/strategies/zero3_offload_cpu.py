@@ -3,8 +3,6 @@
 Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from relay.process.devices import is_gpu

@@ -3,8 +3,6 @@
 Rajbhandari et al. 2021, "ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep Learning".
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

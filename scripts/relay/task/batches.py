@@ -3,8 +3,6 @@
 In outputs another dimension may: `Along` says which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A task bound to one training: what strategies, proofs and the loop see of it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext

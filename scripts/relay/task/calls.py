@@ -4,8 +4,6 @@ The copy needs no memory. A model that reads values, such as a sequence's length
 device, with the values given.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Three ways to read a split: the same samples in the same order, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

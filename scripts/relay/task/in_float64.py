@@ -6,8 +6,6 @@ made without a type, such as `torch.zeros(2, 8)` or the weights of classes, is f
 multiply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The learning rate of each step of a training: by the task's schedule, or by its own scheduler."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """From a task's file to an object of its class."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys

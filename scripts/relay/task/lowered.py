@@ -1,7 +1,5 @@
 """In which precision a task computes: that of its run, or a lower one to which its own code turns."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether a task's loss is a mean over samples: what every strategy that divides a batch relies on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Where in a user's file something stands, and mistakes told with that place."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

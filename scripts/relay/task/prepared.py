@@ -1,7 +1,5 @@
 """What a task's `prepare` makes: its name and version, from the code that makes it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

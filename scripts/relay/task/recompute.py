@@ -1,7 +1,5 @@
 """Activation checkpointing: what a block computes within is not kept, but computed again in the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache, partial

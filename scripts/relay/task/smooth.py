@@ -4,8 +4,6 @@ A rounding error can switch a unit of a ReLU on or off. The twin has no such uni
 as a model's own calls, and a traced graph calls torch's operations: all of them are seen here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

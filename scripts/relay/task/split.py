@@ -1,7 +1,5 @@
 """A task's samples: which ones a step takes, and how they are read, alike in every process."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,6 @@ Dropout draws other masks in other processes. BatchNorm's statistics, and whatev
 training on several replicas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ They are found by the model's structure: repeated blocks first, such as a Transf
 Where it has been seen how parameters are read (`Readings`), a unit has only those that are read while it is called.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ The checkpoint goes into the rolling directory of a run that is planned and has 
 in the chain from where it goes on. Needs no torch.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Which planned runs were trained, or go on, with other code of their strategy than today's file. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial

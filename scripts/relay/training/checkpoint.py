@@ -1,7 +1,5 @@
 """What a run's checkpoints hold, and from which one a segment goes on. `relay.chain` writes, seals and keeps them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path

@@ -3,8 +3,6 @@
 And the attempt that this job adds to it.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

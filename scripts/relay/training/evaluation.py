@@ -1,7 +1,5 @@
 """Loss and metrics on the test set, every sample counted once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol

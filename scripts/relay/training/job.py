@@ -4,8 +4,6 @@ The rolling directory (`results/checkpoints/{run}`) is unknown to Snakemake, whi
 fails. `chain.json` there says to which chain the checkpoints belong, which code it runs and which attempts it had.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace

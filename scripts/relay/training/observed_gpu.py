@@ -4,8 +4,6 @@ Communication is exposed where kernels of NCCL run, or data moves between GPUs, 
 reckoning is tested on made-up traces.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Those are steps of the run as all others, and compute the same: clocks are read,
 because a profiler may slow down a process for good once it has run; so nothing that is timed comes after it.
 """
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Iterator

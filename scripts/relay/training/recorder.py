@@ -1,7 +1,5 @@
 """Losses and times of an attempt, gathered in memory, written in bulk (`run_folder.attempts` says what lines mean)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

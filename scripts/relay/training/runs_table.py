@@ -1,7 +1,5 @@
 """The runs that are planned or trained, as a table for the terminal: which one has come how far?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

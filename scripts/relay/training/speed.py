@@ -1,7 +1,5 @@
 """What a step of a setting takes, measured by training a little: for jobs whose length is given in minutes."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trainer's side of spot checks: it keeps the run's state around a few of its steps, and what it saw of them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A finished run's summary: what its attempts recorded, put together. Needs no torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Step times in blocks: long enough to be measured, read without stopping the device."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

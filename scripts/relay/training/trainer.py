@@ -3,8 +3,6 @@
 Started on every rank by the launcher: `python -m relay.launch.worker training.trainer WORK --help`.
 """
 
-from __future__ import annotations
-
 import time
 from argparse import Namespace
 from collections.abc import Generator, Mapping

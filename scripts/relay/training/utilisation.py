@@ -4,8 +4,6 @@ Figures are of the time in which the attempts trained, evaluations and saves inc
 last one. Needs no torch.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing of it outlives the process that made it, however that ended: the kernel 
 first, and the first with the *thread* that made it; so start them from a thread that stays.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

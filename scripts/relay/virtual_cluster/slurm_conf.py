@@ -1,7 +1,5 @@
 """The configuration of a virtual cluster: what its nodes and partitions claim, as Slurm's files say it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

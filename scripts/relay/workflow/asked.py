@@ -4,8 +4,6 @@ It looks up the signature of such a function three to five times for each job. T
 35 µs, which was an eighth of a dry run of thousands of jobs. So here each function has its signature with it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The commands of rules that run beside the driver, in its own Python."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One call of Snakemake: what all its rules have to know of it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

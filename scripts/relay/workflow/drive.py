@@ -1,7 +1,5 @@
 """What the driver keeps to in a call: `driver.guard`, told of the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files that rules make, and what each rule's job waits for, which is nothing where its output is finished."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict

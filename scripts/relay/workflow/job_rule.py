@@ -9,8 +9,6 @@ gate's on a cluster, is made of them:
     beside     --beside GATE:REFERENCE …
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The rules of a call whose jobs run in a stack's environment: each with its command, and what it does in words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """A new call of Snakemake: its config is read, its site found, its plan made. A mistake is a line for each."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """The order of a call's jobs: their priorities, which run side by side, and which one process does together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any

@@ -3,8 +3,6 @@
 The driver imports this module, so that it does not import torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path

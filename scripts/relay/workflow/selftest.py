@@ -1,7 +1,5 @@
 """What a self-test does in jobs of its own, what these wait for, and its page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The plan of `snakemake selftest`: the config of its runs, and beside their gates those of further configs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """What a call shows at its end: the plan, how far it is, what was measured, the comparison, the self-test's page."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping

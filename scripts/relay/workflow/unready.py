@@ -1,7 +1,5 @@
 """What a call needs that is not here, one line for each thing: partitions, a GPU, data, what only the user knows."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
