@@ -121,10 +121,8 @@ def test_what_learns_nothing_is_no_result_where_others_with_its_seed_learn(tree:
     found = tree.answer()
     assert (best(found), found.certainty) == ("lives", "winner")
     ((category, reason),) = [(each.category, each.reason) for each in found.left_out]
-    assert (category, "it learns nothing: its training loss does not fall (2.30 at first, 2.31 at" in reason) == (
-        "failed",
-        True,
-    )
+    assert (category, "its training loss does not fall (2.30 at first, 2.31 at" in reason) == ("learns nothing", True)
+    assert not found.lost
     assert [row["setting"] for row in tree.rows() if row["standing"] == "fastest"] == ["lives"]
 
 
@@ -135,6 +133,24 @@ def test_where_no_loss_falls_all_are_compared(tree: Tree) -> None:
     assert best(tree.answer()) == "fast"
     falls = {"losses": {"steps": [1, 50, 100], "values": [2.2, 0.5, 0.4]}}  # of another model
     tree.setting("cpu", STEADY, task_options={"width": 9}, summary=falls)
+    assert {row["status"] for row in tree.rows()} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([(1, 2.3), (30, 2.29), (60, 2.28)], [(1, 2.3), (60, 2.27), (6000, 0.76)]),
+        ([(1, 2.3), (50, 0.30), (100, 0.30)], [(1, 2.3), (50, 0.2), (100, 0.2)]),
+        ([(1, 0.5), (50, 0.49), (100, 0.495)], [(1, 0.5), (50, 0.45), (100, 0.42)]),
+    ],
+    ids=["in fewer steps", "soon", "little"],
+)
+def test_what_learns_in_its_own_time_is_compared(
+    tree: Tree, one: list[tuple[int, float]], other: list[tuple[int, float]]
+) -> None:
+    for threads, curve in enumerate((one, other), 1):
+        losses = {"steps": [step for step, _ in curve], "values": [value for _, value in curve]}
+        tree.setting("cpu", STEADY, threads=threads, summary={"losses": losses})
     assert {row["status"] for row in tree.rows()} == {"done"}
 
 

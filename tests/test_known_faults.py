@@ -88,6 +88,7 @@ def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_pa
         ("srun: error: Unable to create step for job 20: Memory required by task is not available", 1, "has less than"),
         ("srun: error: Invalid MPI type 'nope', --mpi=list for acceptable types", 1, "SLURM_MPI_TYPE"),
         ("slurmstepd-c1: error: execve(): /no/such: No such file or directory", 1, "a disk of all nodes"),
+        ("slurmstepd-c1: error: execve(): /home/x/python: Stale file handle", 75, "a disk of that node"),
         # Word for word: https://github.com/aws/aws-parallelcluster/issues/4179
         (
             "srun: error: Task launch for StepId=20.0 failed on node c1: Socket timed out on send/recv operation",

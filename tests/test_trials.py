@@ -75,6 +75,15 @@ def test_a_limit_follows_rounding_as_long_as_faults_are_larger() -> None:
     assert gradient.limit_of("parameters") == gradient.limit
 
 
+@pytest.mark.parametrize(
+    ("samples", "replicas", "devices", "parts"),
+    [(16, 4, 8, 8), (20, 4, 8, 4), (6, 2, 4, 2), (100, 16, 16, 16), (8, 4, 1, 4), (12, 1, 1, 1), (36, 2, 8, 6)],
+)
+def test_a_batch_is_computed_in_equal_parts(samples: int, replicas: int, devices: int, parts: int) -> None:
+    """A replica may have more devices than its slice has samples, or a number that does not divide them."""
+    assert reference.equal_parts(samples, replicas, devices) == parts
+
+
 # How far a reference goes: rounding, measured on itself, bounds the steps; what is not finite is no verdict
 
 

@@ -111,7 +111,8 @@ def test_what_slurm_says_in_this_attempt_is_told(work: Path, log: Path) -> None:
     log.write_text("srun: error: Unable to create step: of an earlier attempt\n")
     faults.forget(work)
     with log.open("a") as stream:
-        stream.write("hello\nsrun: error: c1: task 0: Exited with exit code 1\nsrun: error: c1: task 0: Killed\n")
+        stream.write("srun: error: cannot change into x\nsrun: error: c1: task 0: Exited with exit code 1\n")
+        stream.write("srun: error: c1: task 0: Killed\nsrun: error: c1: task 1: Terminated\n")
     status, told = concluded(work, 1)
     assert status == ending.INTERRUPTED
     assert told.what.endswith("without a word (status 1): Slurm says: srun: error: c1: task 0: Killed")

@@ -14,10 +14,11 @@ REFUSED = {
     b"a: 1\nb:\n\tc: 2\n": "x: line 3, column 1: is no YAML: a tab stands here; indent with spaces",
     b"a: 1\n# caf\xe9\n": "x: line 2: is not UTF-8 text; save the file in the encoding UTF-8",
     b"a: b: c": "x: line 1, column 5: is no YAML: a colon is not allowed here; compare the indent with "
-    "the line above, and see whether its colon has a space after it",
+    "the line above, and see whether the colon there has a space after it",
     b"a:\n- 'b\n": "x: line 2, column 3: is no YAML: a quote is opened here, and not closed",
     b"a: [{b: 1}\n": "x: line 1, column 4: is no YAML: a bracket is opened here, and not closed",
-    b"a:\n  - b\n  c: 2\n": "x: line 3, column 3: is no YAML: this line's indent does not fit the lines above",
+    b"a:\n  - b\n  c: 2\n": "x: line 3, column 3: is no YAML: this does not belong here; look at "
+    "indent, quotes and brackets",
     b"a: !!python/object:os.system 1": "x: line 1, column 4: is no YAML: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/object:os.system'",
     b"a: 1\nb: &b {c: *b}\n": "x: line 2: an alias (*name) stands within what it names; write it out",

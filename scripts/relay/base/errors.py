@@ -27,7 +27,7 @@ class PeerFailed(RuntimeError):
 
 
 class Unavailable(UserError):
-    """Slurm gives no answer now: no fault of whoever asks, and worth a retry."""
+    """Slurm, or a network, gives no answer now: no fault of whoever asks, and worth a retry."""
 
 
 class NoNode(UserError):

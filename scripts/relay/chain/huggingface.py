@@ -100,7 +100,9 @@ class ChainCallback(TrainerCallback):
         if self._stopped:
             # With "best", the Trainer saves no step that it evaluates, but the best one. It stops at the next, then.
             unsaved = args.save_strategy == "best" and control.should_evaluate
-            if unsaved and not self._put_off and not control.should_training_stop:
+            if unsaved and control.should_training_stop:
+                self._stopped = None  # this was the last step: it ends by itself
+            elif unsaved and not self._put_off:
                 self._put_off = True
             else:
                 control.should_evaluate &= not unsaved

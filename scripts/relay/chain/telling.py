@@ -97,9 +97,11 @@ def stopped(step: int, reason: str, *, rank: int) -> Stopped:
 def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool = False) -> bool:
     """Tell `relay-chain` alone; whether it hears. `quiet`: the process ends with status 0.
 
-    `by_signal`: that is all that this process knows. It has agreed with no other one.
+    `by_signal`: that is all that this process knows. It has agreed with no other one, and leaves what others have told.
     """
     with suppress(KeyError, OSError):  # there is none, or it is on another node
+        if by_signal and read_note(Path(os.environ[NOTE])):
+            return True
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet, "by_signal": by_signal})
         return True
     return False

@@ -217,6 +217,8 @@ def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
     """
     rules, doubts = best.rules, []
     for each in measured:
+        if each is not best and each.cost >= best.cost and each.rate <= best.rate:  # it would not be chosen
+            continue
         hours = [each.hours.value, each.hours.low or each.hours.value, each.hours.high or each.hours.value]
         if not each.goal and not each.run.strategy.script:
             hours.append(best.hours.value / speed_up(each, best))

@@ -108,7 +108,7 @@ def unit_of(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def category(row: Mapping[str, Any]) -> str:
-    """The category of a row: 'done', 'dropped', 'struck out' (trained, but not equivalent), 'failed' or 'skipped'."""
+    """'struck out' for a row of what has trained, but is not equivalent; of others, their status."""
     if row["status"] == "done" and not (row["equivalent"] or row["unproven"]):
         return "struck out"
     return str(row["status"])

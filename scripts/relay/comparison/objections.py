@@ -133,6 +133,7 @@ CONFIDENCE = 0.999
 LAST_PART = 4  # the last quarter of a curve: a single printed loss is that of one batch
 FIRST_PART = 20  # the first twentieth
 APART = 0.1  # of the loss
+FAR = 0.3  # of the loss: noise does not make such a difference, nor does a training that learns little
 FALLEN = 0.02  # of the first loss: by less, it has not fallen
 LEAST_STEPS = 50  # of a training: in fewer, much learns nothing yet
 LOSS_SPREADS = 3.0  # of the repeats' own spread
@@ -234,45 +235,44 @@ def differing(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     return {setting: text for each in found for setting, text in each.items()}
 
 
-def _end(repeat: RunResult) -> float | None:
-    """The mean of the last losses of a run; None without any."""
-    values = repeat.summary.losses.values if repeat.summary else ()
+def _end(repeat: RunResult, last_step: float = math.inf) -> float | None:
+    """The mean of the last losses of a run, of those up to a step; None without any."""
+    losses = repeat.summary.losses if repeat.summary else None
+    values = (
+        [value for step, value in zip(losses.steps, losses.values, strict=True) if step <= last_step] if losses else []
+    )
     return fmean(values[-math.ceil(len(values) / LAST_PART) :]) if values else None
 
 
 def not_learning(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     """Why a setting, by id, is no result though it has finished: its loss does not fall, as that of others does.
 
-    `groups` has the repeats of proven settings. A repeat is held against those of its number, which have its seed.
-    Where no loss falls, as with random data, and in a few steps, nothing is found. Nobody knows the seeds of scripts.
+    `groups` has the repeats of settings that are done. A repeat is held against those of its number, which have its
+    seed, over the steps that it has taken. All of a setting's repeats have to be so. Where no loss falls, as with
+    random data, and in a few steps, nothing is found. Nobody knows the seeds of scripts.
     """
     tasks = [each for group in groups.values() for each in group if each.run.strategy.script is None]
-    repeats = [each for each in tasks if _end(each) is not None]
-    peers = grouped(repeats, lambda each: (comparable(flat(each.run)), each.run.repeat))
+    peers = grouped(tasks, lambda each: (comparable(flat(each.run)), each.run.repeat))
     reasons = {id(each): _does_not_fall(each, alike) for alike in peers.values() for each in alike}
-    found = {setting: by_repeat(group, lambda each: reasons.get(id(each), "")) for setting, group in groups.items()}
-    return {setting: "; ".join(its) for setting, its in found.items() if its}
+    found = {setting: [reasons.get(id(each)) for each in group] for setting, group in groups.items()}
+    return {setting: str(its[0]) for setting, its in found.items() if all(its)}
 
 
 def _does_not_fall(repeat: RunResult, alike: Sequence[RunResult]) -> str:
-    """`alike` have begun with the same weights. The highest of their first losses is nearest to that of these."""
-    summary, end = repeat.summary, _end(repeat)
-    assert summary is not None
+    """`alike` have begun with the same weights."""
+    losses = repeat.summary.losses if repeat.summary and not repeat.summary.adopted_from else None
+    if not losses or not losses.steps or losses.steps[0] > 1 or losses.steps[-1] < LEAST_STEPS:
+        return ""
+    begin = fmean(losses.values[: max(1, len(losses.values) // FIRST_PART)])
+    first, end = max(losses.values[0], begin), _end(repeat)
     assert end is not None
-    first, least = max(map(_begin, alike)), min(other for each in alike if (other := _end(each)) is not None)
-    short = summary.losses.steps[-1] < LEAST_STEPS or summary.adopted_from
-    if short or end < first - FALLEN * abs(first) or least > end - APART * abs(end):
+    least = min(other for each in alike if (other := _end(each, losses.steps[-1])) is not None)
+    if end < first - FALLEN * abs(first) or least > end - FAR * abs(end):
         return ""
     return (
-        f"it learns nothing: its training loss does not fall ({number(_begin(repeat))} at first, {number(end)} at the "
-        f"end, where that of another setting is {number(least)})"
+        f"its training loss does not fall ({number(begin)} at first, {number(end)} at the end, where that of another "
+        f"setting is {number(least)} after as many steps)"
     )
-
-
-def _begin(repeat: RunResult) -> float:
-    """The mean of the first losses of a run that has some."""
-    values = repeat.summary.losses.values if repeat.summary else ()
-    return fmean(values[: max(1, len(values) // FIRST_PART)])
 
 
 def _differing(ends: Mapping[str, Sequence[float]]) -> dict[str, str]:

@@ -152,7 +152,7 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
         return None
     lines = math.ceil(len(shown) / 2)
     titles = [drawing.title(setting.name + setting.mark) for setting, _ in shown]
-    above = 0.125 * max(text.count("\n") + 1 for text in titles)  # inches of the highest drawing.title
+    above = 0.125 * max(text.count("\n") + 1 for text in titles)  # inches of the highest title
     figure = drawing.figure_of(0.5 + (1.3 + above) * lines, left=0.8, top=0.1 + above)
     panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
     figure.subplots_adjust(wspace=0.08, hspace=0.17 + above)

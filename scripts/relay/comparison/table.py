@@ -19,7 +19,7 @@ from relay.spec.labels import comparable, flat, options_text, trained, training_
 from relay.spec.run import Setting
 
 TOLD_APART = 0.01  # of a relative speed, which is shown with two decimals
-_CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
+_CATEGORIES = ("done", "dropped", "struck out", "learns nothing", "failed", "skipped")
 
 
 def run_rows(inputs: Inputs) -> list[Row]:
@@ -34,7 +34,7 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     skipped = [_skipped(entry) for entry in inputs.skipped]
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
     for setting, why in not_learning(done).items():
-        rows[setting] |= {"status": "failed", "reason": "; ".join(filter(None, [why, rows[setting]["reason"]]))}
+        rows[setting] |= {"status": "learns nothing", "reason": "; ".join(filter(None, [why, rows[setting]["reason"]]))}
     _tell_apart(rows, groups, skipped)
     _compare(rows, groups, inputs.margin)
     scale(rows, groups)

@@ -201,13 +201,13 @@ def commands_of(config: Config) -> dict[str, Command]:
 
 def _check_keys(config: Config) -> None:
     """Raise UserError for a key of the config that would change nothing in a command."""
-    given = config.model_dump(include={*OF_TASKS}, exclude={"epochs"} if config.shrink else None, exclude_none=True)
+    given = {} if config.shrink else config.model_dump(include={*OF_TASKS}, exclude_none=True)
     given |= {"answer.epochs": epochs} if (epochs := config.answer.epochs) else {}
     for name, value in given.items():
         if name not in OF_TASKS or value != Config.model_fields[name].default:
             raise UserError(
                 f"config: {name}: {show(value)} is not allowed beside a command, which is measured as it stands; leave "
-                "it out, and write what the script needs into the command"
+                "it out, and give the command the options and the length that are meant"
             )
 
 

@@ -70,23 +70,10 @@ def _end(wrong: Iterator[str]) -> None:
         raise UserError("\n".join(lines))
 
 
-def slices(setting: Setting, needs: Requirements) -> int:
-    """Into how many parts the samples of a batch are divided; 1 where the strategy does not divide them.
-
-    One process with several devices gives each device a part. Otherwise each replica gets one.
-    """
-    if "samples" not in needs.divides:
-        return 1
-    shape = setting.shape
-    if needs.processes == "one":
-        return shape.devices
-    return max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
-
-
 def unit(setting: Setting, needs: Requirements) -> int:
     """The samples of which every global batch of the setting must be a multiple, so that it divides evenly.
 
     It divides into slices, and each slice into the parts that the strategy's options ask for.
     """
     options = setting.strategy.options
-    return slices(setting, needs) * math.lcm(*(options.get(name, 1) for name in needs.whole_batches))
+    return needs.slices(setting) * math.lcm(*(options.get(name, 1) for name in needs.whole_batches))

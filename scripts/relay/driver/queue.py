@@ -47,6 +47,7 @@ class Queue:
     news: News
     restarted: Collection[str]
     _unlisted: frozenset[str] = frozenset()
+    _strange: frozenset[str] = frozenset()
     doubles: set[str] = field(default_factory=set)
 
     def look(self, ids: Collection[str]) -> dict[str, str]:
@@ -62,7 +63,8 @@ class Queue:
             return {}
         self.news.answered()
         self._end_doubles(listed, ids)
-        self.news.waiting([job for job in listed if commands.waits(job.state) and job.id not in self.doubles])
+        doubles = self.doubles | self._strange
+        self.news.waiting([job for job in listed if commands.waits(job.state) and job.id not in doubles])
         states = {job.id: job.state for job in listed}
         unlisted = frozenset(id for id in ids if id.isdigit() and id not in states)
         for id in sorted(unlisted & self._unlisted):
@@ -80,12 +82,14 @@ class Queue:
         """Cancel, once, what does the same work as one of these jobs, as its comment tells, which is Snakemake's.
 
         Slurm may take a job so long after its answer was lost that another was submitted. A site may requeue a job
-        that is over here.
+        that is over here. What is seen at one look alone may have been submitted since `ids` were told. Tasks of arrays
+        share a comment.
         """
-        known = {job.comment for job in listed if job.id in ids}
-        for job in listed:
-            beside = job.id not in self.doubles.union(ids) and job.comment in known and job.comment.startswith("rule_")
-            if beside and not commands.ended(job.state):
+        known = {job.comment for job in listed if job.id in ids and job.comment.startswith("rule_")}
+        strange = [job for job in listed if job.id.isdigit() and job.id not in ids and job.comment in known]
+        before, self._strange = self._strange, frozenset(job.id for job in strange)
+        for job in strange:
+            if job.id in before - self.doubles and not commands.ended(job.state):
                 with suppress(UserError):  # it is tried again with the next look
                     commands.cancel([job.id], tries=1)
                     self.doubles.add(job.id)

@@ -137,16 +137,24 @@ def of_own_batch(trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
     """What `train` returns, of a trial at an own batch, which rank 0 trains: so all batch sizes share one reference.
 
     Collective. The other ranks only learn how many steps are compared, and at which learning rate. The batch is
-    computed in as many parts as the strategy has devices for it, so that it needs no more memory at once. Rounding is
-    measured in halves of a part, and as the strategy works through its slice.
+    computed in as many equal parts as the strategy has devices for it, so that it needs no more memory at once.
+    Rounding is measured in halves of a part, and as the strategy works through its slice.
     """
     run = data.run
-    parts = run.shape.devices if "samples" in run.strategy.divides else 1
-    pieces = declared_parts(run, strategies.load(run.strategy.name).requirements)
+    needs = strategies.load(run.strategy.name).requirements
+    devices = run.shape.devices if "samples" in run.strategy.divides else 1
+    parts = equal_parts(run.batch.global_batch_size, needs.slices(run), devices)
+    pieces = declared_parts(run, needs)
     trained = train(trial, data, parts, pieces) if ranks.rank == 0 else {}
     shared = (*FROM_REFERENCE, "ended", "footprint", "work")
     decided: dict[str, Any] = ranks.gather({name: value for name, value in trained.items() if name in shared})[0]
     return decided | trained
+
+
+def equal_parts(samples: int, replicas: int, devices: int) -> int:
+    """In how many parts a batch is computed: at most one for each device, as many for each replica, all equal."""
+    most = max(1, devices // replicas)
+    return replicas * max(each for each in range(1, most + 1) if samples // replicas % each == 0)
 
 
 # This machine's arithmetic

@@ -5,6 +5,7 @@ from collections import Counter as Sum
 from collections.abc import Iterator
 
 from relay.config.config import Config
+from relay.datasets.public import SOURCES
 from relay.environments import software
 from relay.planning.inputs import Here
 from relay.planning.plan import Plan, PlannedSetting
@@ -139,10 +140,19 @@ def _spread(shape: Shape, partition: Partition | None) -> Iterator[str]:
 
 
 def of_plan(plan: Plan) -> list[str]:
-    """A line for each limit of a user that all runs at once would exceed, for a short time limit, for the Python."""
-    if not (site := plan.site):
-        return []
-    return [*_more_than_at_once(plan, site), *_short_time_limit(plan, site), *_another_python(site)]
+    """A line for data that is not read, for each limit that all runs at once would exceed, and for what a site has."""
+    lines = list(_unread_data(plan))
+    if site := plan.site:
+        lines += [*_more_than_at_once(plan, site), *_short_time_limit(plan, site), *_another_python(site)]
+    return lines
+
+
+def _unread_data(plan: Plan) -> Iterator[str]:
+    own = [each.setting for each in plan.settings if not each.setting.strategy.script]
+    if own and not any(each.task.file or each.dataset.name in SOURCES for each in own):
+        for key in ("dataset_root", "dataset_mirror"):
+            if given := getattr(plan.config, key):
+                yield f"{key}: '{given}' is not read: task '{own[0].task.name}' makes its data"
 
 
 def _more_than_at_once(plan: Plan, site: Site) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from relay.config.comparisons import Combination
 from relay.config.config import Config
-from relay.config.strategies import StrategyFile, slices
+from relay.config.strategies import StrategyFile
 from relay.environments.built import has_header
 from relay.planning.inputs import Here
 from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, default_backend
@@ -189,7 +189,7 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
 
 def _batch_problems(combination: Combination, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
     batch, shape, dataset = setting.batch.global_batch_size, setting.shape, setting.dataset
-    parts = slices(setting, needs)
+    parts = needs.slices(setting)
     if combination.axes["global_batch_size"] is not None and combination.axes["batch_per_device"] is not None:
         per_device = combination.axes["batch_per_device"]
         yield f"global_batch_size {batch} contradicts batch_per_device {per_device}; give one"

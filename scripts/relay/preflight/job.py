@@ -85,9 +85,9 @@ def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[F
     for error in (fault.error for fault in recorded):
         if (row := look_up(error)) and row.kind not in (Kind.LOST_PEER, Kind.HANG):  # which may follow from another
             return [Finding(row.name, "stop", error, row.remedy)]
-    if fault := faults.collect(folder):
-        remedy = "" if fault.mistake else "the job's log has the traceback"  # a mistake's line has its own
-        return [Finding("error", "stop", fault.error, remedy)]
+    fault = faults.collect(folder)
+    if fault and not (fault.met_by == "srun" and fault.again()):
+        return [Finding("error", "stop", fault.error, fault.advice)]
     ranks = facts["ranks"]
     if not recorded or len(ranks) < world_size or any(rank.get("joined") for rank in ranks):
         return []

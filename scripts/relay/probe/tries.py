@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.ending import Ending
-from relay.base.errors import NoRoom, UserError
+from relay.base.errors import NoRoom, Told
 from relay.base.files import read_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
@@ -49,7 +49,7 @@ class Tries:
         self.refusal = ""
 
     def fits(self, size: int, run: Probe) -> bool:
-        """Whether the run, which has this size, fits. Raises TimeoutError, UserError for a fault, Interrupted."""
+        """Whether the run, which has this size, fits. Raises TimeoutError, Told for a fault, Interrupted."""
         if self.measured and time.monotonic() + self.longest_seconds > self.deadline:
             raise TimeoutError
         started = time.monotonic()
@@ -74,7 +74,7 @@ class Tries:
         if fault is None or fault.again():
             raise Interrupted(faults.outcome(fault, f"probe {self.run.id}", status))
         if fault.kind != NoRoom.__name__ and not fault.is_a(Kind.MEMORY):
-            raise UserError(fault.error)
+            raise Told(fault.error, fault.advice)
         faults.forget(self.work)
         self.refusal = fault.error
         return {"peak_memory_bytes": None, "budget_bytes": None, "samples_per_second": None}

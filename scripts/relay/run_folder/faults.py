@@ -214,8 +214,10 @@ def _show(first: Fault | None, left: list[Fault]) -> None:
 def outcome(fault: Fault | None, what: str, status: int, *, came_further: bool = False) -> Ending:
     """How a job ended whose processes left this fault, and no result, and ended with `status`. `what` names the job."""
     if fault is None:
-        slurms = next((f"Slurm says: {line}" for line in _slurms_lines()), "killed, a lost node, out of memory?")
-        return Ending(ending.INTERRUPTED, f"{what}: its processes ended without a word (status {status}): {slurms}")
+        lines = _slurms_lines()
+        ends = [line for line in lines if re.search("CANCELLED|Killed|oom", line)] or lines[-1:]
+        why = f"Slurm says: {ends[0]}" if ends else "killed, a lost node, out of memory?"
+        return Ending(ending.INTERRUPTED, f"{what}: its processes ended without a word (status {status}): {why}")
     if fault.kind == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault.error)
     all_alike = fault.mistake or fault.met_by == "srun"

@@ -63,14 +63,16 @@ def damage(
     Each of `shares` processes reads the files of its own share. `of_run` is the run that it has to be of, where that is
     not the folder in which it lies; `generation` the start of that run, where it is known.
     """
+    if problem := sealed.damage(place, share, shares):
+        return problem
     try:
         facts = manifest(place)
     except (OSError, ValueError, RecursionError) as error:
-        return sealed.damage(place) or f"{place / sealed.MANIFEST} cannot be read ({error})"
+        return f"{place / sealed.MANIFEST} cannot be read ({error})"
     if facts.get("run") not in (None, of_run or place.parent.name):
         return f"{place} holds a checkpoint of run {facts['run']}: it was copied there"
     chain = facts.get("chain")
     start = chain.get("generation") if isinstance(chain, dict) else None  # none where it was adopted
     if None not in (start, generation) and start != generation:
         return f"{place} holds a checkpoint of another start of the run: it was copied there"
-    return sealed.damage(place, share, shares)
+    return None

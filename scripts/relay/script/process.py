@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
                 status = child.wait()
             if outside:
                 outside.warn()
-            stop_note = read_stop(Path(environment[NOTE]), status, ordered=child.stopped_by is not None)
+            stop_note = read_stop(Path(environment[NOTE]), status, ordered=child.stopped_by is not None or child.late)
             child.conclude(stop_note, lambda how: why.failed(how, observed, script, folder))
 
 

@@ -275,7 +275,8 @@ def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
     if not isinstance(value, str) or "number" not in allowed:
         return ""
     if re.fullmatch(r"\d+(, *\d+)+", value):
-        return f" (this is text: write [{value}], without quotes)" if several else " (a number has a point, no comma)"
+        one = " (write one number)" if "whole" in allowed else " (a number has a point, no comma)"
+        return f" (this is text: write [{value}], without quotes)" if several else one
     try:
         number = _in_unit(value, next((str(step) for step in reversed(location) if isinstance(step, str)), ""))
     except ValueError:

@@ -145,6 +145,18 @@ class Requirements:
             return 1
         return world_size if self.group == "all" else int(options[self.group])
 
+    def slices(self, setting: Setting) -> int:
+        """Into how many parts the samples of a batch are divided; 1 where the strategy does not divide them.
+
+        One process with several devices gives each device a part. Otherwise each replica gets one.
+        """
+        if "samples" not in self.divides:
+            return 1
+        if self.processes == "one":
+            return setting.shape.devices
+        world_size = setting.shape.world_size
+        return max(1, world_size // self.group_size(world_size, {**self.options, **setting.strategy.options}))
+
     def allowed(self, option: str) -> tuple[str, ...] | None:
         """The values that an option may have; None where its type alone decides."""
         return tuple(SCHEDULES) if self.pipelined and option == "schedule" else self.choices.get(option)

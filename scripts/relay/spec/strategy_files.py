@@ -30,7 +30,7 @@ def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
         if not folder.is_dir():
             raise UserError(f"config: strategy_folders: '{folder}' is no folder; allowed: a folder's path")
         for path in sorted(folder.glob("[A-Za-z]*.py")):
-            if path.stem == "base":
+            if path.stem == "base" or (path.stem[0].isupper() and not path.stem.isidentifier()):
                 continue
             # A strategy's name is a target of the workflow, and a module.
             if not path.stem.isidentifier() or path.stem in rules():

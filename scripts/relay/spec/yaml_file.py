@@ -23,10 +23,10 @@ CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\
 PLAINER = {
     "'\\t'": "a tab stands here; indent with spaces",
     "mapping values are not allowed": "a colon is not allowed here; compare the indent with the line above, and see "
-    "whether its colon has a space after it",
+    "whether the colon there has a space after it",
     "quoted scalar found unexpected end": "a quote is opened here, and not closed",
     "<stream end>": "a bracket is opened here, and not closed",
-    "expected <block end>": "this line's indent does not fit the lines above",
+    "expected <block end>": "this does not belong here; look at indent, quotes and brackets",
 }
 MOST_DIGITS = 300  # of a whole number: longer ones are text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.ending import of_a_disk
-from relay.base.errors import UserError
+from relay.base.errors import Unavailable, UserError
 from relay.datasets.manifest import Manifest
 from relay.datasets.prepare import prepare
 from relay.spec.identity import fingerprint, plain_tree, source_digest
@@ -89,9 +89,10 @@ def _run_prepare(own: Task, task: TaskSpec, folder: Path) -> Any:
     try:
         own.prepare(folder)
     except Exception as error:
-        if isinstance(error, UserError) or of_a_disk(error):
+        if isinstance(error, UserError) or (isinstance(error, OSError) and of_a_disk(error)):
             raise
         file = Path(inspect.getfile(type(own)))
-        raise UserError(
+        kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) else UserError
+        raise kind(
             f"task {task.name}: prepare() failed, nothing is used of what it made: {in_one_line(error, file)}"
         ) from error

@@ -185,9 +185,10 @@ def quantiles(blocks: list[list[float]]) -> dict[str, Any]:
 
 
 def thinned(losses: list[tuple[int, float]]) -> Losses:
-    """At most KEPT_LOSSES points of the curve, the last one among them."""
-    stride = max(1, -(-len(losses) // KEPT_LOSSES))
+    """At most KEPT_LOSSES points of the curve, the first and the last one among them."""
+    stride = max(1, -(-len(losses) // (KEPT_LOSSES - 1)))
     kept = losses[::-1][::stride][::-1]
+    kept = [*(losses[:1] if kept[:1] != losses[:1] else []), *kept]
     return Losses([step for step, _ in kept], [value for _, value in kept])
 
 
