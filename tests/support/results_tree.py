@@ -16,6 +16,7 @@ from relay.base import entry
 from relay.base.files import read_json, write_json
 from relay.comparison import words
 from relay.comparison.answer import Answer
+from relay.comparison.choice import Compared
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.decision import answers
 from relay.comparison.inputs import Inputs, read_inputs
@@ -190,12 +191,25 @@ def rows(results: Path, name: str = "comparison.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def best(found: Answer) -> str:
+    """The recommended setting, by its name."""
+    assert found.best
+    return str(found.best.row["setting"])
+
+
+def of(found: Answer, setting: str) -> Compared:
+    """How this setting was compared with it."""
+    return next(each for each in found.others if each.other.row["setting"] == setting)
+
+
 def told(answer: Answer) -> str:
     """All that an answer says."""
     lines = [words.told(what, answer) for what in ("sentence", "certainty", "why_not_the_fastest")]
     return " ".join([*lines, *words.paragraphs("reasons", answer)])
 
 
+# As many samples an epoch, and as many epochs, as the others.
+LARGE = {"global_batch_size": 512, "steps_per_epoch": 3, "total_steps": 6}
 REFUSED = {
     "equivalent": False,
     "max_loss_difference": 0.25,
