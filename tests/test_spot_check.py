@@ -16,7 +16,7 @@ from own_tasks import spec
 from relay.run_folder.places import Places
 from relay.run_folder.spots import Spot, states_folder
 from relay.spec.tasks import TaskSpec
-from relay.spot_check import stretch
+from relay.spot_check import evaluated, stretch
 from relay.spot_check.stretch import Findings
 from relay.training.changed_code import edited_since
 from spot_checked import figures, kept, states, verdict
@@ -73,6 +73,12 @@ def trained(bench: Bench, count: int = 1) -> list[Chain]:
     first = bench.chain("results", **OF_SIX).train(forked=True)
     others = [first.planned(f"run-{number}", seed=number) for number in range(2, count + 1)]
     return [first, *(other.train(forked=True) for other in others)]
+
+
+def test_a_figure_that_is_no_number_in_both_is_the_same() -> None:
+    """As F1 of a class without samples, or a perplexity that overflows."""
+    assert [evaluated._off(*pair) for pair in ((math.nan, math.nan), (math.inf, math.inf), (2.0, 2.5))] == [0, 0, 0.2]
+    assert math.isnan(evaluated._off(math.nan, 1.0))
 
 
 def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() -> None:

@@ -104,6 +104,7 @@ KINKS: dict[str, tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]] = {
 FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {  # and where the kink is
     "abs": (torch.abs, 0.0),
     "clamp from below": (lambda x: torch.clamp(x, min=0.5), 0.5),
+    "abs by name": (lambda x: torch.abs(input=x), 0.0),
     "l1 loss": (lambda x: F.l1_loss(x, torch.zeros_like(x), reduction="none"), 0.0),
 }
 

@@ -13,9 +13,10 @@ import torch
 from gate_runs import FEW_STEPS, Gates, planned
 from relay.base.ending import INTERRUPTED
 from relay.datasets.manifest import digest
+from relay.equivalence import judged
 from relay.equivalence.course import Observed
 from relay.equivalence.division import divided
-from relay.equivalence.figures import apart, difference, distance, leaves_of, share
+from relay.equivalence.figures import apart, difference, distance, leaves_of, scaled, share
 from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
@@ -46,6 +47,32 @@ def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
     assert difference(torch.zeros(3), torch.zeros(4)) == math.inf
     assert math.isnan(difference(torch.tensor([0.0, math.nan, 5.0]), torch.zeros(3)))
     assert difference(torch.tensor([1.0, -2.0], dtype=torch.float32), torch.zeros(2, dtype=torch.float64)) == 2.0
+
+
+def test_infinities_that_are_the_same_are_no_difference_as_those_of_a_mask() -> None:
+    mask, other = torch.tensor([-math.inf, 7.0, -math.inf]), torch.tensor([-math.inf, 8.0, 0.0])
+    assert (difference(mask, mask), scaled(mask, mask), distance([(mask, mask)])) == (0.0, 0.0, 0.0)
+    assert scaled(mask[:2], other[:2]) == 1 / 8
+    assert difference(mask, other) == math.inf
+
+
+def test_the_imaginary_part_counts() -> None:
+    assert difference(torch.tensor([1 + 1j]), torch.tensor([1 + 5j])) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("off", "rounding", "equivalent"),
+    [(1e-12, 0.0, True), (1e-10, 0.0, False), (9e-11, 1e-11, True), (2e-9, 1e-11, False)],
+)
+def test_parameters_that_hardly_move_are_compared_with_how_far_they_move(
+    off: float, rounding: float, equivalent: bool
+) -> None:
+    """As in fine-tuning by AdamW at a rate of 1e-7, where a weight decay that is lost moves them by less than 1e-9."""
+    verdict, weights = Verdict("a-gate"), torch.rand(100, dtype=torch.float64)
+    trial = Trial(name="algorithm", precision="fp64", steps=20, limit=1e-9, compares=("parameters",))
+    reference = {"parameters": {"weight": weights}, "update": 1e-5, "rounding": {"parameters": rounding}}
+    judged._compare(verdict, trial, [], {"weight": weights + off}, reference)
+    assert verdict.as_dict()["equivalent"] is equivalent, verdict.parts
 
 
 def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_fit() -> None:

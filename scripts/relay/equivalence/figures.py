@@ -22,12 +22,17 @@ def scaled(mine: torch.Tensor, reference: torch.Tensor) -> float:
 
     For losses, outputs and statistics: a loss of 10,000 rounds coarsely. Parameters that large have diverged.
     """
-    return difference(mine, reference) / max(1.0, size(reference))
+    return difference(mine, reference) / max(1.0, size(_finite(reference)))
 
 
 def size(tensor: torch.Tensor) -> float:
     """The largest absolute value; 0 without any."""
     return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Its finite values: a mask's infinities are no scale."""
+    return tensor[tensor.isfinite()]
 
 
 def most(values: Iterable[float]) -> float:
@@ -65,9 +70,8 @@ def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
     A complex number is two real ones. They are copies: a model may give a parameter, such as a temperature that its
     loss needs, and training would go on changing it.
     """
-    leaves = [leaf.detach().cpu().clone() for leaf in batches.of_samples(outputs, along)]
-    real = [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]
-    return [leaf for leaf in real if leaf.is_floating_point()]
+    leaves = (_real(leaf.detach().cpu().clone()) for leaf in batches.of_samples(outputs, along))
+    return [leaf for leaf in leaves if leaf.is_floating_point()]
 
 
 def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
@@ -93,4 +97,10 @@ def share(part: float, whole: float) -> float:
 
 
 def _apart(mine: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    return mine.double() - reference.to(mine.device).double()
+    """The differences; none between infinities that are the same, as of a mask."""
+    one, other = (_real(each).double() for each in (mine, reference.to(mine.device)))
+    return (one - other).masked_fill(one == other, 0.0)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -30,6 +30,7 @@ from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 
 OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions may be, in float64
+RELATIVE_LIMIT, RELATIVE_MARGIN = 1e-6, 10  # and how far parameters may be; a right strategy is at 1e-10 or less
 REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
 
 
@@ -110,12 +111,21 @@ def _compare(
         verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
     elif "parameters" in trial.compares and (limit := trial.limit_of("parameters")) is not None:
         pairs = [(whole[name], tensor) for name, tensor in reference["parameters"].items()]
-        if trial.relative:
-            what, figure = "parameter difference", distance(pairs) / reference["update"]
-        else:
-            what, figure = "largest parameter difference", largest(pairs)
+        what, figure = "largest parameter difference", largest(pairs)
+        relative, smallest = share(distance(pairs), reference["update"]), _relative_limit(pairs, reference)
+        # Where parameters hardly move, as in fine-tuning, a fault moves them by less than the limit.
+        if trial.relative or (limit == EXACT and figure <= limit and relative > smallest):
+            limit = limit if trial.relative else smallest
+            what, figure = "parameter difference, relative to how far training moves them,", relative
         what = f"{what} after {trial.steps} steps, {trial.what}"
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
+
+
+def _relative_limit(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], reference: dict[str, Any]) -> float:
+    """How far parameters may be in float64, relative to how far training moves them; infinite where it does not."""
+    numbers = sum(tensor.numel() for _, tensor in pairs)
+    rounding = reference["rounding"].get("parameters", 0.0) * math.sqrt(numbers)
+    return max(RELATIVE_LIMIT, RELATIVE_MARGIN * rounding / reference["update"]) if reference["update"] else math.inf
 
 
 def _evaluated(

@@ -64,6 +64,7 @@ class State:
         held = {
             f"{kind} of {names[id(parameter)]}": torch.as_tensor(value).detach().clone()
             for parameter, state in plain.optimizer.state.items()
+            if id(parameter) in names  # an optimizer of one's own may keep more there
             for kind, value in state.items()
             if isinstance(value, (torch.Tensor, int, float))
         }

@@ -39,7 +39,8 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, replica
     for divisor in SLOWDOWNS:  # the first at which the plain training is finite
         task = data.task(replace(AS_TRAINED, name="own precision", precision=precision, slowdown=slowdown * divisor))
         expected = _plainly(data, task, replicas) if ranks.rank == 0 else []
-        finite = ranks.gather(all(bool(leaf.isfinite().all()) for leaf in expected))[0]
+        wrong = (leaf.isnan() | leaf.isposinf() for leaf in expected)  # a mask's values are -inf
+        finite = not ranks.gather(any(bool(each.any()) for each in wrong))[0]
         if finite:
             break
     first, second = (Course(data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))

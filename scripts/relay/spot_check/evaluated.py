@@ -1,5 +1,6 @@
 """The run's last evaluation, made again by one plain process from the state that the run saved after it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -62,6 +63,9 @@ def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Fi
 
 
 def _off(recorded: float, plain: float) -> float:
+    """The relative difference; none between two that are NaN, as F1 of a class without samples, or infinite alike."""
+    if recorded == plain or (math.isnan(recorded) and math.isnan(plain)):
+        return 0.0
     return abs(recorded - plain) / max(1.0, abs(plain))
 
 

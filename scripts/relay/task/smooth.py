@@ -25,7 +25,10 @@ class Smooth(FunctionMode):
         """What the smooth function gives, if there is one; whole and complex numbers are left alone."""
         given = args[0] if args else kwargs.get("input")
         is_real = isinstance(given, torch.Tensor) and given.is_floating_point()
-        return (TWINS.get(func, func) if is_real else func)(*args, **kwargs)
+        if not is_real or func not in TWINS:
+            return func(*args, **kwargs)
+        named = dict(kwargs)
+        return TWINS[func](*(args or [named.pop("input")]), **named)
 
 
 def all_experts(model: nn.Module) -> None:
