@@ -81,10 +81,10 @@ def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> N
     assert "more than the 20 minutes" in found.time_why
 
 
-def script(job: Job, jobs: int = 1) -> str:
+def script(job: Job, jobs: int = 1, output: str = "/tmp/x-%j.log") -> str:
     made = BatchScript(
         name="relay-x", job=job, jobs=jobs, command=["python", "train.py", "--run", "a b"], folder=Path("/tmp"),
-        output=Path("/tmp/x-%j.log"), comments=["Why."],
+        output=Path(output), comments=["Why."],
     )  # fmt: skip
     return made.render()
 
@@ -101,6 +101,7 @@ def test_the_block_asks_for_everything_that_the_job_declares() -> None:
         *("--time=1-01:30:00", "--output=/tmp/x-%j.log"),
     ]
     assert script(job).splitlines()[-1] == "exec python train.py --run 'a b'"
+    assert '#SBATCH --output="/50%%jobs x/y-%j.log"\n' in script(job, output="/50%jobs x/y-%j.log")
     loads = script(replace(job, environment={"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"]}))
     assert "\nmodule purge; module load python/3.11 cuda\n" in loads
 

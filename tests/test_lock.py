@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from living import until
+from refusals import refusal
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
 from relay.chain import files, sealed
 from relay.chain.files import all_described
 from relay.chain.sealed import MANIFEST, damage, publish, remove_leftovers, seal
+from relay.driver.claim import LOCK, claim
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -86,6 +88,19 @@ def test_a_kill_while_the_only_checkpoint_is_replaced_leaves_one(
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
     assert (damage(place), (place / "part").read_text()) == (None, "step-3" if killed == "rename" else partial.name)
+
+
+def test_no_lock_and_no_look_at_a_disk_follows_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user may have laid it where the name is known: the file that it leads to would be emptied."""
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    (tmp_path / LOCK).parent.mkdir()
+    (tmp_path / LOCK).symlink_to(kept)
+    assert "cannot be written" in refusal(claim, tmp_path)
+    monkeypatch.setattr(files, "token_hex", lambda _: "known")
+    (tmp_path / f".room-{os.getpid()}-known").symlink_to(kept)
+    assert files.disk_refusal(tmp_path) is not None
+    assert kept.read_text() == "mine"
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

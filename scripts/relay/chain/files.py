@@ -53,9 +53,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def disk_refusal(folder: Path, size_bytes: int = 2**20) -> OSError | None:
     """What the folder's disk says to a file of this size; None where it takes it, and nothing is left of it then."""
-    path = folder / f".room-{os.getpid()}"
+    path = folder / f".room-{os.getpid()}-{token_hex(4)}"
     try:
-        with path.open("wb") as stream:
+        with path.open("xb") as stream:  # not through a link that another user has laid there
             stream.write(bytes(size_bytes))
             stream.flush()
             os.fsync(stream.fileno())

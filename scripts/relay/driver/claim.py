@@ -19,6 +19,7 @@ from relay.base.lock import locked
 from relay.chain.files import NO_LOCKS
 
 LOCK = Path(".snakemake/relay-driver.lock")
+MOMENT_SECONDS = 1.0
 
 
 def say(line: str) -> None:
@@ -55,12 +56,14 @@ def claim(folder: Path) -> Claim:
     path = folder / LOCK
     try:
         path.parent.mkdir(mode=0o755, exist_ok=True)
-        stream = path.open("a+", encoding="utf-8", errors="replace")
+        # A link is not followed: the file that it leads to would be emptied.
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        stream = os.fdopen(descriptor, "a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; use a folder of your own") from None
     locked = True
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(stream)
     except BlockingIOError:
         raise _another(folder, stream) from None
     except OSError as error:
@@ -77,6 +80,18 @@ def claim(folder: Path) -> Claim:
     # After the end of Snakemake's threads: local rules write results until then.
     atexit.register(held.release)
     return held
+
+
+def _lock(stream: TextIO) -> None:
+    """Lock it. Raises OSError; BlockingIOError where another one still holds it after a moment, as no `status` does."""
+    deadline = time.monotonic() + MOMENT_SECONDS
+    while True:
+        try:
+            return fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(MOMENT_SECONDS / 10)
 
 
 def working(folder: Path) -> str:

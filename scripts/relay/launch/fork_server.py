@@ -103,8 +103,8 @@ def _connected() -> socket.socket | None:
     while time.monotonic() < deadline:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
+            connection.settimeout(max(0.1, deadline - time.monotonic()))
             connection.connect(name)
-            connection.settimeout(deadline - time.monotonic())
             return connection if _is_own(connection) else None
         connection.close()
         if server is None:

@@ -101,8 +101,9 @@ def _clock(minutes: int) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """A path in a directive, where Slurm understands double quotes around blanks."""
-    return f'"{path}"' if " " in str(path) else str(path)
+    """A path in a directive, where Slurm understands double quotes around blanks, and a % in a file's name."""
+    text = str(Path(*(part.replace("%", "%%") for part in path.parts[:-1]), path.name))
+    return f'"{text}"' if " " in text else text
 
 
 def _activation(job: Job) -> Iterator[str]:

@@ -109,8 +109,8 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    place = folder.resolve()
-    return [job for job in mine(tries=tries) if not ended(job.state) and Path(job.folder).resolve() == place]
+    place, unfinished = folder.resolve(), (job for job in mine(tries=tries) if not ended(job.state))
+    return [job for job in unfinished if job.folder and Path(job.folder).resolve() == place]
 
 
 def named(name: str) -> list[QueuedJob]:
