@@ -11,11 +11,14 @@ from torch import nn
 
 import debian_packages
 from refusals import refusal
+from relay.card.look import Data, look
+from relay.equivalence.reference import unprovable
+from relay.equivalence.trial_task import TrialData
 from relay.task.bound import BoundTask
 from relay.task.still import still
 from stacks import provide
-from test_any_model import written
-from trial_runs import judged
+from test_any_model import HEAD, written
+from trial_runs import CPU, gate_of, judged
 
 IMAGES = """
     def datasets(self, folder):
@@ -244,6 +247,40 @@ def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
     verdict = judged(written(tmp_path, FIXED), tmp_path, "zero3")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
+
+
+# Its forward pass takes gradients where it trains, as for forces; and a penalty that is no mean.
+FORCES = (
+    IMAGES
+    + """
+    def model(self):
+        class Forces(nn.Linear):
+            def forward(self, x):
+                energy = super().forward(x).square().sum(1)
+                if self.training:
+                    torch.autograd.grad(energy.sum(), self.weight, create_graph=True)
+                return torch.stack([energy, 2 * energy, -energy], 1)
+
+        return Forces(12, 3)
+"""
+)
+PENALISED = FORCES.replace(
+    "return F.cross_entropy(outputs, batch[1])",
+    "penalty = outputs.var() if torch.is_grad_enabled() else 0.0\n        "
+    "return F.cross_entropy(outputs, batch[1]) + penalty",
+)
+
+
+@pytest.mark.parametrize(("text", "is_mean"), [(FORCES, True), (PENALISED, False)], ids=["forces", "a penalty"])
+def test_a_loss_is_looked_at_with_gradients(text: str, is_mean: bool, tmp_path: Path) -> None:
+    file = tmp_path / "forces.py"
+    file.write_text(HEAD + text)
+    found = look("forces", str(file), {}, Data(datasets=tmp_path))
+    assert not any("cannot be seen" in each for each in found.warnings)
+    assert (found.task.card.mean_difference == 0) is is_mean
+    assert found.task.card.differentiates
+    why = unprovable(TrialData(gate_of(found.task, tmp_path / "data"), tmp_path / "data", CPU))
+    assert (why is None) is is_mean
 
 
 class Seen(ABC, nn.Module):  # as torch's FakeQuantize

@@ -53,6 +53,26 @@ RECURRENT = (
 )
 
 
+# A tensor for each sample, as many as the batch has.
+LISTED = (
+    HEAD
+    + """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 3), torch.arange(n) % 3) for n in (64, 21)]
+
+    def model(self):
+        class Listed(nn.Module):
+            def forward(self, x):
+                return list(x)
+
+        return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), Listed())
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(torch.stack(outputs), batch[1])
+"""
+)
+
+
 def test_what_a_model_gives_is_kept_while_training_changes_it() -> None:
     temperature = torch.nn.Parameter(torch.ones(()))
     (kept,) = leaves_of({"temperature": temperature}, {})
@@ -60,10 +80,10 @@ def test_what_a_model_gives_is_kept_while_training_changes_it() -> None:
     assert kept == 1
 
 
-def looked(folder: Path) -> Looked:
+def looked(folder: Path, text: str = RECURRENT) -> Looked:
     """What a look has seen of the task."""
     file = folder / "recurrent.py"
-    file.write_text(RECURRENT)
+    file.write_text(text)
     return look("recurrent", str(file), {}, Data(datasets=folder))
 
 
@@ -81,6 +101,20 @@ def test_a_right_strategy_is_proven(tmp_path: Path) -> None:
     assert verdict["equivalent"] is True
 
 
+def test_beside_a_tensor_for_each_sample_one_of_all_is_compared(tmp_path: Path) -> None:
+    text = LISTED.replace("return list(x)", "return x, list(x)").replace("torch.stack(outputs)", "outputs[0]")
+    assert looked(tmp_path, text).task.card.outputs_along == {"outputs": None, "outputs[0]": 0}
+
+
+def test_tensors_of_one_sample_each_are_not_compared(tmp_path: Path) -> None:
+    found = looked(tmp_path, LISTED)
+    assert found.task.card.outputs_along == found.task.card.training_outputs_along == {"outputs": None}
+    assert "outputs: no dimension counts the samples." in in_words(found)
+    verdict = judged(found.task, tmp_path, "ddp")
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+
+
 def evaluated(ranks: Ranks, its: TaskSpec, strategy: str, batch: int, options: dict[str, Any]) -> None:
     """Loss and metrics are those of the whole test set at once."""
     task = bound(its, folder=Path())
@@ -93,6 +127,7 @@ def evaluated(ranks: Ranks, its: TaskSpec, strategy: str, batch: int, options: d
     assert metrics == pytest.approx(task.final_metrics(task.metrics(outputs, whole)), rel=1e-12)
 
 
-def test_the_last_batch_may_be_short(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [RECURRENT, LISTED], ids=["a state", "a tensor for each sample"])
+def test_the_last_batch_may_be_short(text: str, tmp_path: Path) -> None:
     """21 samples in batches of 8: five in the last one."""
-    spawned(evaluated, 2, looked(tmp_path).task, "pipeline", 8, {"micro_batches": 4})
+    spawned(evaluated, 2, looked(tmp_path, text).task, "pipeline", 8, {"micro_batches": 4})

@@ -12,7 +12,7 @@ from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.lowered import computed_in
 from relay.task.smooth import Smooth
-from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, FrozenNorms, still
+from relay.task.still import BUFFERS_FROZEN, DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, FrozenNorms, still
 from sharded import SAMPLES, Given, bound
 
 N = 6
@@ -57,6 +57,70 @@ def test_each_sample_is_computed_by_itself(name: str) -> None:
     assert list(before) == names
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
     assert all(torch.equal(one, other) for one, other in zip(parameters, model.parameters(), strict=True))
+
+
+class Conditional(nn.BatchNorm1d):
+    """Its scale is that of a class, as in SNGAN."""
+
+    def forward(self, inputs: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(inputs) * (inputs[:, :1] if scale is None else scale)
+
+
+class Activated(nn.BatchNorm1d):
+    """With an activation, as in timm."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        normed = F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, self.training)
+        return F.relu(normed)
+
+
+class Keeping(nn.Module):
+    """Dropout by the probability of what is kept."""
+
+    dropout_keep_prob: float
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout_keep_prob = 0.5
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return F.dropout(inputs, 1 - self.dropout_keep_prob, self.training)
+
+
+class Conditioned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Conditional(8, affine=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.norm(inputs, inputs[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("model", "notes"),
+    [
+        (Conditioned(), {NORMS_FROZEN}),
+        (Activated(8), {NORMS_FROZEN, BUFFERS_FROZEN.format("num_batches_tracked")}),
+        (Keeping(), {DRAWS_FIXED}),
+    ],
+    ids=["conditional BatchNorm", "BatchNorm with an activation", "the probability to keep"],
+)
+def test_what_a_class_adds_to_a_layer_is_computed(model: nn.Module, notes: set[str]) -> None:
+    model, inputs = model.double(), torch.randn(N, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    done = still(model, lambda each: each(inputs))
+    assert set(done.notes) == notes
+    assert (done.functional_norms, done.draws) == (isinstance(model, Activated), isinstance(model, Keeping))
+    with Draws().fixed(), FrozenNorms():
+        whole, part = model(inputs), model(inputs[:2])
+    assert torch.equal(whole[:2], part)
+    if isinstance(model, Keeping):
+        assert torch.equal(whole == 0, (torch.arange(8) % 4 < 2).expand(N, 8))
+    else:
+        assert torch.allclose(whole, model.eval()(inputs), rtol=0, atol=1e-12)
+        normed = (inputs - inputs.mean(0)) / (inputs.var(0, correction=0) + 1e-5).sqrt()
+        assert torch.allclose(whole, normed.relu() if isinstance(model, Activated) else normed * inputs[:, :1])
 
 
 def test_what_functions_do_is_told_and_stilled_by_modes() -> None:

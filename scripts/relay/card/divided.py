@@ -2,8 +2,6 @@
 the dimension of each tensor that counts the samples.
 """
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -51,17 +49,20 @@ def _along(task: Computable, *, training: bool) -> Along:
     try:
         model = in_mode(copied(task.model), training)  # a state that it keeps fits the first batch alone
         with drawn_from(0), torch.set_grad_enabled(training):
-            placed = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
-        one, other = map(dict, placed)
+            outputs = [batches.placed(task.bound.outputs(model, each), OUTPUTS) for each in (task.batch, longer)]
+        one, other = ({place: part for place, part in each if isinstance(part, torch.Tensor)} for each in outputs)
         along = {place: _counting(part, other[place], samples) for place, part in one.items() if place in other}
     except Exception:  # the model keeps something of the batch before, or its outputs cannot be opened
         return {}
-    return {place: dimension for place, dimension in along.items() if dimension != 0}
+    if len(one) == len(other):
+        return {place: dimension for place, dimension in along.items() if dimension != 0}
+    # A tensor for each sample: another batch has other places. What stays is a tensor of all samples.
+    return {OUTPUTS: None} | {place: each for place, each in along.items() if each is not None and one[place].dim()}
 
 
-def _counting(part: Any, longer: Any, samples: int) -> int | None:
+def _counting(part: torch.Tensor, longer: torch.Tensor, samples: int) -> int | None:
     """The dimension that counts the samples, of which `longer` has one more; None where the shape stays as it is."""
-    if not (isinstance(part, torch.Tensor) and isinstance(longer, torch.Tensor) and part.dim() == longer.dim() > 0):
+    if not part.dim() == longer.dim() > 0:
         return 0
     grown = [place for place in range(part.dim()) if part.shape[place] != longer.shape[place]]
     # Samples may have several rows each. What grows otherwise may be padded to the longest sample.

@@ -254,7 +254,7 @@ def _read(task: Computable, bound: BoundTask) -> Callable[[int, int], Batch]:
     return read
 
 
-@torch.no_grad()
+@torch.enable_grad()
 def _mixes(bound: BoundTask, model: nn.Module, batch: Batch) -> bool:
     """Whether the model gives other outputs for a batch's first half than for the whole batch."""
     samples, half = batches.count(batch), max(1, batches.count(batch) // 2)

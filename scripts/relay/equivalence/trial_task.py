@@ -216,7 +216,7 @@ class TrialData:
     def _first_pass(self) -> tuple[bool, float]:
         """Of the first samples: whether something asks for float32; and the gradients' norm, where the task clips."""
         model, clips = batches.model_of_type(self._small.built(), torch.float64), self._small.own.clip_grad_norm
-        with drawn_from(0), InFloat64() as mode, torch.set_grad_enabled(clips is not None):
+        with drawn_from(0), InFloat64() as mode, torch.enable_grad():
             loss = self._small.loss(self._small.outputs(model, self.first), self.first)
             if clips is not None:
                 loss.backward()

@@ -44,7 +44,8 @@ class Card:
     Options: `no_options` are plain values of the class that are no options, because of their type.
 
     Outputs: `outputs_along` has, for each tensor whose samples the first dimension does not count, its place and the
-    dimension that counts them; None where none does. `training_outputs_along` is the same in training mode.
+    dimension that counts them; None where none does. The place `outputs` is any other one. `training_outputs_along` is
+    the same in training mode.
 
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
     such options; those of its first group of parameters. `grouped_by_place`: it treats a parameter otherwise where it

@@ -24,7 +24,7 @@ from torch.utils._pytree import (
 
 Batch = Any
 # The dimension that counts the samples, by the place of a tensor in outputs, such as `outputs[1]`; None where none
-# does. Of a tensor that is not named it is the first.
+# does. Of a tensor that is not named it is that of `outputs`, or the first.
 Along = Mapping[str, int | None]
 FIRST: Along = {}
 OUTPUTS = "outputs"
@@ -108,6 +108,8 @@ def joined(parts: list[Batch], samples: Sequence[int] | None = None, along: Alon
     `samples` are each part's number; None: as the first tensor that counts them tells. Where there is no such tensor,
     the parts weigh alike.
     """
+    if along == {OUTPUTS: None} and isinstance(parts[0], list):  # a tensor for each sample
+        return [each for part in parts for each in part]
     columns = list(zip(*(_parts(part) for part in parts), strict=True))
     counting, structure = _counting(parts[0], along), tree_flatten(parts[0])[1]
     if samples is None:
@@ -155,7 +157,7 @@ def _counting(outputs: Batch, along: Along) -> list[int | None]:
     """For each part of outputs, the dimension that counts the samples."""
     if not along:
         return [0] * len(_parts(outputs))
-    return [along.get(place, 0) for place, _ in _placed(outputs, OUTPUTS)]
+    return [along.get(place, along.get(OUTPUTS, 0)) for place, _ in _placed(outputs, OUTPUTS)]
 
 
 def _parts(batch: Batch) -> list[Any]:

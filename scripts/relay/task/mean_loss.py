@@ -35,7 +35,7 @@ class Dependent(UserError):
     """A batch's loss, or its gradients, depend on something else than its samples; in a sentence."""
 
 
-@torch.no_grad()
+@torch.enable_grad()  # without them, some models and losses fail, or compute another one than in training
 def mean_over_samples(
     task: BoundTask, model: nn.Module, batch: Batch, read: Callable[[int, int], Batch] | None = None
 ) -> float:
@@ -49,7 +49,7 @@ def mean_over_samples(
     """
 
     def loss_of(part: Batch) -> float:
-        return float(task.loss(task.outputs(model, part), part))
+        return float(task.loss(task.outputs(model, part), part).detach())
 
     read = read or (lambda start, end: batches.taken(batch, slice(start, end)))
     samples, whole = batches.count(batch), loss_of(batch)

@@ -64,20 +64,27 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
 
     A deep network so stays in a range in which it can be trained.
     """
+
+    def computed(whole: nn.Module) -> None:
+        """With gradients, as in training: some models take their own in a forward pass."""
+        with torch.enable_grad():
+            compute(whole)
+        for written in (each for each in whole.buffers() if each.grad_fn is not None):
+            written.detach_()
+
     stilled, draws, norms = Stilled(), Draws(), FrozenNorms()
     stilled.notes += [DROPOUT_OFF] if _without_dropout(model) else []
     frozen = [_frozen(norm) for norm in model.modules() if isinstance(norm, (_BatchNorm, _InstanceNorm))]
     for norm in (norms, *frozen):
         norm.measures = True
     with torch.no_grad(), draws.fixed(), norms:
-        compute(model)
-    for norm in (norms, *frozen):
-        norm.measures = False
-    with torch.no_grad(), draws.fixed(), norms:
-        stilled.buffers = _changed(model, compute)
+        computed(model)
+        for norm in (norms, *frozen):
+            norm.measures = False
+        stilled.buffers = _changed(model, computed)
         for module in {name.rpartition(".")[0] for name in stilled.buffers}:
             _hold(model.get_submodule(module))
-        stilled.moving = _changed(model, compute) if stilled.buffers else ()
+        stilled.moving = _changed(model, computed) if stilled.buffers else ()
         stilled.unsaved = tuple(name for name in stilled.buffers if name not in model.state_dict())
     stilled.draws, stilled.functional_norms, stilled.unknown = bool(draws.drawn), norms.seen, draws.unknown
     stilled.notes += [NORMS_FROZEN] if any(isinstance(norm, _BatchNorm) for norm in frozen) or norms.seen else []
@@ -88,10 +95,15 @@ def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
 
 
 def _without_dropout(model: nn.Module) -> bool:
-    """Switch off what modules show: their probabilities, also where dropout is a number of a larger module's."""
+    """Switch off what modules show: their probabilities, also where dropout is a number of a larger module's.
+
+    Probabilities to keep a unit are left: such dropout draws alike for every sample.
+    """
     changed = False
     for module in model.modules():
-        names = [name for name, value in vars(module).items() if isinstance(value, float) and 0 < value <= 1]
+        names = [
+            n for n, value in vars(module).items() if isinstance(value, float) and 0 < value <= 1 and "keep" not in n
+        ]
         for name in names:
             if "drop" in name or isinstance(module, nn.modules.dropout._DropoutNd):
                 setattr(module, name, 0.0)
@@ -99,27 +111,23 @@ def _without_dropout(model: nn.Module) -> bool:
     return changed
 
 
-class _Frozen:
+class _Frozen(_BatchNorm):
     """Mixed into a layer of BatchNorm: it uses its running statistics also in training, and never moves them.
 
-    A layer without any keeps those of one batch, outside of its buffers.
+    A layer without any keeps those of one batch, outside of its buffers. A class with a forward pass of its own, such
+    as with an activation, computes that: `super().forward` comes here, and `FrozenNorms` sees `F.batch_norm`.
     """
 
     measures: bool
     own: list[torch.Tensor]
-    eps: float
-    weight: torch.Tensor | None
-    bias: torch.Tensor | None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(N, C, ...) to the same shape."""
         if self.measures:
             for kept, measured in zip(self.own, _statistics(inputs), strict=True):
                 kept.copy_(measured)
-        running = [getattr(self, name, None) for name in ("running_mean", "running_var")]
-        mean, variance = (
-            each if each is not None else kept.to(inputs) for each, kept in zip(running, self.own, strict=True)
-        )
+        running = zip((self.running_mean, self.running_var), self.own, strict=True)
+        mean, variance = (kept.to(inputs) if each is None else each for each, kept in running)
         return F.batch_norm(inputs, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
 
 
@@ -129,7 +137,8 @@ def _frozen(norm: Any) -> Any:
     if isinstance(norm, _InstanceNorm):  # it normalises each sample by itself, but its statistics are the batch's
         norm.momentum = 0.0
         return norm
-    norm.__class__ = type(kind.__name__, (_Frozen, kind), {})
+    bases = (_Frozen, kind) if kind.forward is nn.SyncBatchNorm.forward else (kind, _Frozen)
+    norm.__class__ = type(kind.__name__, bases, {})
     running = (norm.running_mean, norm.running_var)
     norm.__dict__["own"] = [
         buffer if buffer is not None else torch.zeros(norm.num_features, dtype=torch.float64) for buffer in running
@@ -174,7 +183,7 @@ def _hold(module: nn.Module) -> None:
 def _statistics(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and variance of each channel."""
     dimensions = [d for d in range(inputs.dim()) if d != 1]
-    return inputs.mean(dimensions), inputs.var(dimensions, correction=0)
+    return inputs.detach().mean(dimensions), inputs.detach().var(dimensions, correction=0)
 
 
 class FrozenNorms(FunctionMode):

@@ -57,7 +57,8 @@ class Evaluation:
             real, whole = int((positions < self.count).sum()), len(positions)  # the copies come last
             if replica.reports and real:
                 parts = batches.leaves(outputs) if real < whole else []  # none of what torch cannot open
-                if parts and all(part.dim() for part in parts):
+                counts = self.task.along.get(batches.OUTPUTS, 0) is not None  # a dimension of the outputs
+                if counts and parts and all(part.dim() for part in parts):
                     outputs = batches.first(outputs, real, whole, self.task.along)
                     batch, whole = batches.taken(batch, slice(real)), real
                 totals.update({name: value * whole for name, value in self._measured(outputs, batch).items()})
