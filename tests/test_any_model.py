@@ -7,6 +7,7 @@ import pytest
 
 from own_tasks import spec
 from relay.card.look import Data, look
+from relay.equivalence.reference import unprovable
 from relay.equivalence.trial_task import KEPT, TrialData
 from trial_runs import CPU, gate_of, judged
 
@@ -109,6 +110,29 @@ OF_OUTPUTS = OF_OUTPUTS.replace(".requires_grad_()", "").replace(
     "outputs.detach()", "outputs.detach().requires_grad_()"
 )
 OF_OUTPUTS = OF_OUTPUTS.replace("self.net(x).logsumexp(1)", "x.logsumexp(1)")
+# Its forward pass takes gradients where it trains, as for forces; and a penalty that is no mean.
+FORCES = (
+    CALLED_AGAIN.partition("    def model")[0]
+    + """
+    def model(self):
+        class Forces(nn.Linear):
+            def forward(self, x):
+                energy = super().forward(x).square().sum(1)
+                if self.training:
+                    torch.autograd.grad(energy.sum(), self.weight, create_graph=True)
+                return torch.stack([energy, 2 * energy, -energy], 1)
+
+        return Forces(12, 3)
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+"""
+)
+PENALISED = FORCES.replace(
+    "return F.cross_entropy(outputs, batch[1])",
+    "penalty = outputs.var() if torch.is_grad_enabled() else 0.0\n        "
+    "return F.cross_entropy(outputs, batch[1]) + penalty",
+)
 # It autocasts only where it evaluates.
 EVALUATING = AUTOCASTING.replace("torch.bfloat16):", "torch.bfloat16, enabled=not self.training):")
 SEGMENTATION = """
@@ -161,6 +185,18 @@ def test_a_look_tells_whether_a_loss_takes_gradients_through_the_model(
     file.write_text(HEAD + text)
     card = look("again", str(file), {}, Data(datasets=tmp_path)).task.card
     assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", through)
+
+
+@pytest.mark.parametrize(("text", "is_mean"), [(FORCES, True), (PENALISED, False)], ids=["forces", "a penalty"])
+def test_a_loss_is_looked_at_with_gradients(text: str, is_mean: bool, tmp_path: Path) -> None:
+    file = tmp_path / "forces.py"
+    file.write_text(HEAD + text)
+    found = look("forces", str(file), {}, Data(datasets=tmp_path))
+    assert not any("cannot be seen" in each for each in found.warnings)
+    assert (found.task.card.mean_difference == 0) is is_mean
+    assert found.task.card.differentiates
+    why = unprovable(TrialData(gate_of(found.task, tmp_path / "data"), tmp_path / "data", CPU))
+    assert (why is None) is is_mean
 
 
 def test_a_wrong_training_is_found_where_the_model_autocasts(tmp_path: Path) -> None:

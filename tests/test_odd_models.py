@@ -11,14 +11,11 @@ from torch import nn
 
 import debian_packages
 from refusals import refusal
-from relay.card.look import Data, look
-from relay.equivalence.reference import unprovable
-from relay.equivalence.trial_task import TrialData
 from relay.task.bound import BoundTask
 from relay.task.still import still
 from stacks import provide
-from test_any_model import HEAD, written
-from trial_runs import CPU, gate_of, judged
+from test_any_model import written
+from trial_runs import judged
 
 IMAGES = """
     def datasets(self, folder):
@@ -166,6 +163,34 @@ FROZEN = (
         return Net()
 """
 )
+# A BatchNorm with an activation, as in timm, and one of a condition.
+NORMED = (
+    IMAGES
+    + """
+    def model(self):
+        class Activated(nn.BatchNorm1d):
+            def forward(self, x):
+                if self.training:
+                    self.num_batches_tracked.add_(1)
+                running = self.running_mean, self.running_var
+                return F.elu(F.batch_norm(x, *running, self.weight, self.bias, self.training, self.momentum))
+
+        class Conditional(nn.BatchNorm1d):
+            def forward(self, x, y):
+                return super().forward(x) * y
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.out = nn.Linear(12, 16), nn.Linear(16, 3)
+                self.first, self.second = Activated(16), Conditional(16, affine=False)
+
+            def forward(self, x):
+                return self.out(self.second(self.first(self.up(x)), x[:, :1].tanh()))
+
+        return Net()
+"""
+)
 # The product clips, at a norm that the first steps would not reach by themselves.
 CLIPPED = (
     IMAGES
@@ -200,6 +225,7 @@ BY_PROCESS = (
         pytest.param(BY_WORD, "ddp", {"equal_shapes": False}, id="outputs padded to the longest of their slice"),
         pytest.param(DROPPED, "pipeline", {}, id="padded texts with dropout, in a pipeline"),
         pytest.param(FROZEN, "pipeline", {}, id="a frozen backbone with BatchNorm, in a pipeline"),
+        pytest.param(NORMED, "ddp", {"buffers": ("first.num_batches_tracked",)}, id="BatchNorm of classes of its own"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
     ],
 )
@@ -247,40 +273,6 @@ def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
     verdict = judged(written(tmp_path, FIXED), tmp_path, "zero3")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
-
-
-# Its forward pass takes gradients where it trains, as for forces; and a penalty that is no mean.
-FORCES = (
-    IMAGES
-    + """
-    def model(self):
-        class Forces(nn.Linear):
-            def forward(self, x):
-                energy = super().forward(x).square().sum(1)
-                if self.training:
-                    torch.autograd.grad(energy.sum(), self.weight, create_graph=True)
-                return torch.stack([energy, 2 * energy, -energy], 1)
-
-        return Forces(12, 3)
-"""
-)
-PENALISED = FORCES.replace(
-    "return F.cross_entropy(outputs, batch[1])",
-    "penalty = outputs.var() if torch.is_grad_enabled() else 0.0\n        "
-    "return F.cross_entropy(outputs, batch[1]) + penalty",
-)
-
-
-@pytest.mark.parametrize(("text", "is_mean"), [(FORCES, True), (PENALISED, False)], ids=["forces", "a penalty"])
-def test_a_loss_is_looked_at_with_gradients(text: str, is_mean: bool, tmp_path: Path) -> None:
-    file = tmp_path / "forces.py"
-    file.write_text(HEAD + text)
-    found = look("forces", str(file), {}, Data(datasets=tmp_path))
-    assert not any("cannot be seen" in each for each in found.warnings)
-    assert (found.task.card.mean_difference == 0) is is_mean
-    assert found.task.card.differentiates
-    why = unprovable(TrialData(gate_of(found.task, tmp_path / "data"), tmp_path / "data", CPU))
-    assert (why is None) is is_mean
 
 
 class Seen(ABC, nn.Module):  # as torch's FakeQuantize
