@@ -1,5 +1,6 @@
 """`relay-chain sbatch` on a real Slurm: one job after the other, a limit, and never two at once."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,12 +84,13 @@ def test_a_fault_ends_the_chain(cluster: MiniSlurm, tmp_path: Path) -> None:
 def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(cluster: MiniSlurm, tmp_path: Path) -> None:
     waits = "touch began-${SLURM_RESTART_COUNT:-0}; until test -e go; do sleep 0.2; done"
     job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c '{waits}'")
-    first = number(relay_chain(cluster, tmp_path, "job.sh"))
+    first = number(relay_chain(cluster, tmp_path, "./job.sh", "--lr=1", "a b"))
     second = str(int(first) + 1)
     running(cluster, tmp_path, first)
     refused = relay_chain(cluster, tmp_path, "job.sh")
     assert refused.returncode == 1
     assert f"job.sh is a chain already: job {second} is queued or runs; cancel it first" in refused.stderr
+    record(tmp_path).unlink()  # the queue alone tells the next job
     cluster.run("scontrol", "requeue", first)
     running(cluster, tmp_path, first, starts=1)
     until(
@@ -102,12 +104,16 @@ def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(clust
     assert [job["JobState"] for job in jobs[1:]] == ["COMPLETED", "CANCELLED"]
 
 
+def record(folder: Path) -> Path:
+    return folder / f".job.sh.{os.getuid()}.chain"
+
+
 def running(cluster: MiniSlurm, folder: Path, job: str, starts: int = 0) -> None:
     """Wait until the job runs, after so many restarts, and has submitted the next one."""
 
     def seen() -> bool:
-        found, record = cluster.job(job), folder / ".job.sh.chain"
+        found, told = cluster.job(job), record(folder)
         runs = (found["JobState"], int(found["Restarts"])) == ("RUNNING", starts)
-        return runs and record.exists() and f'"after": "{job}"' in record.read_text()
+        return runs and told.exists() and f'"after": "{job}"' in told.read_text()
 
     until(seen, f"job {job} runs")

@@ -1,5 +1,6 @@
 """The command `relay-chain`: how it tells and ends what it runs, and what it makes of Slurm's answers and limits."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -38,13 +39,17 @@ def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_limit_is_read_as_slurm_reads_it() -> None:
     assert [seconds_of(limit) for limit in ("2:30", "1-2:3", 5.5)] == [150, 93780, 5.5]
+    assert {seconds_of(limit) for limit in ("0", "0-0:00", "UNLIMITED", "infinite")} == {None}
+    for limit in (0, "0.0", "none"):  # a number may be what is left of the time
+        with pytest.raises(ChainError, match=f"'?{limit}'? is not allowed; allowed: .* 0 or UNLIMITED for no limit"):
+            seconds_of(limit)
 
 
 def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert end_time() is None
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 1000))
     monkeypatch.setenv(END_TIME, str(time.time() + 500))
-    assert end_time("1-0") == pytest.approx(time.time() + 500, abs=5)
+    assert end_time("1-0") == end_time("0") == pytest.approx(time.time() + 500, abs=5)
     assert end_time(1) < time.time()  # type: ignore[operator]  # counted from the process's start
     monkeypatch.setenv("SLURM_JOB_END_TIME", "nan")
     assert in_environment() is None
@@ -66,8 +71,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     answers("sbatch", "echo 'Welcome! 3 jobs of yours run.'; echo '17;cluster'")
     answers("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     Path("job.sh").write_text("#!/bin/sh\n#SBATCH --time=1\nrelay-chain python train.py\n")
-    Path(".job.sh.chain").write_text('{"job": "7", "after": null}')
-    return Path(".job.sh.chain")
+    record = Path(f".job.sh.{os.getuid()}.chain")
+    record.write_text('{"job": "7", "after": null}')
+    return record
 
 
 Begin = Callable[..., Path]
@@ -79,7 +85,8 @@ def job(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
     answers("squeue", "")
 
     def begin(number: str = "9", record: Path = slurm.absolute()) -> Path:  # noqa: B008  # the fixture's own
-        monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(sbatch.Chain(["job.sh"], ".", str(record), 5))))
+        chain = sbatch.Chain(["job.sh", "a  b"], str(Path.cwd()), str(record), 5)
+        monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
         monkeypatch.setenv("SLURM_JOB_ID", number)
         return record
 
@@ -99,6 +106,49 @@ def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs
     answers("sbatch", "echo 'Welcome!'")
     with pytest.raises(ChainError, match="no job's number in what it printed: 'Welcome!'; look with squeue"):
         sbatch.main(["job.sh"])
+
+
+def test_the_log_that_an_option_names_is_no_script_once_it_is_there(slurm: Path) -> None:
+    Path("train.log").write_text("relay.chain: goes on from step 4\n")
+    answers("sbatch", "echo $* > asked; echo 17")
+    words = ["-o", "train.log", "job.sh"]
+    assert sbatch.main(words) == 0
+    assert read_json(slurm)["job"] == "17"
+    sbatch.Chain(words, ".", str(slurm), 5).submit("--dependency=afterany:9")
+    assert Path("asked").read_text() == "--parsable -o train.log --dependency=afterany:9 job.sh\n"
+    answers("squeue", "echo 17 17")
+    with pytest.raises(ChainError, match=r"job\.sh is a chain already: job 17 is queued"):
+        sbatch.main(words)
+    with pytest.raises(
+        ChainError, match=r"'train\.log' names no file that begins with '#!'; write: relay-chain sbatch"
+    ):
+        sbatch.main(words[1:2])
+
+
+def test_another_users_job_is_no_chain_of_this_one_and_an_earlier_versions_record_is_read(slurm: Path) -> None:
+    slurm = slurm.rename(".job.sh.chain")
+    answers("squeue", "echo 7 7")
+    with pytest.raises(ChainError, match="job 7 is queued"):
+        sbatch.main(["job.sh"])
+    answers("squeue", f"case $* in *'--user {os.getuid()} '*) ;; *) echo 7 7;; esac")
+    assert sbatch.main(["job.sh"]) == 0
+    assert read_json(slurm)["job"] == "7"  # it may be the other user's
+
+
+def test_a_lock_that_a_dead_node_has_left_delays_a_job_and_stops_none(
+    job: Begin, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record = job()
+    lock = record.with_name(f"{record.name}.lock")
+    monkeypatch.setattr(sbatch, "LOCK_SECONDS", 0.5)
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for delayed in (True, False):  # the next one finds it gone
+            job()
+            following = sbatch.follow()
+            assert following
+            assert following.job == "17;cluster"
+            assert (f"warning: {lock}: locked for 0 seconds" in capfd.readouterr().err) == delayed
 
 
 def test_the_users_defaults_and_options_change_neither_what_is_waited_for_nor_what_is_asked(
@@ -290,15 +340,17 @@ def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("queue", "submits", "new"), [("", True, "17"), ("18 afterany:9(unfulfilled)", False, "18")], ids=["none", "one"]
+    ("queue", "submits", "new"),
+    [("", True, "17"), ("\n18 afterany:9(unfulfilled) $PWD/./job.sh a  b", False, "18")],
+    ids=["none", "one"],
 )
 def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     job: Begin, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], queue: str, submits: bool, new: str
 ) -> None:
-    """Of a job that was submitted and whose number was lost, no second one is made."""
+    """Of a job that was submitted and whose number was lost, no second one is made; the user's own one is none."""
     record = job()
     answers("sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
-    answers("squeue", f"echo '{queue}'")
+    answers("squeue", f'echo "Welcome!\n16 afterany:9(unfulfilled) $PWD/eval.sh{queue}"')
     monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.5)
     mended = "printf '#!/bin/sh\\ntouch submitted; echo 17\\n' > sbatch"
     followed = f'for each in $(seq 600); do grep -q \'"after": "9"\' {record} && break; sleep 0.1; done'

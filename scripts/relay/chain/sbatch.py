@@ -12,20 +12,22 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from . import slurm
-from .files import write_json
+from .files import LOOK_SECONDS, write_json
 from .slurm import END_TIME
 from .telling import KILLED, NOTE, STOPPED, ChainError, say
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
 FRUITLESS_JOBS = 2  # in a row that have saved no step
+LOCK_SECONDS = 300.0  # longer than squeue and sbatch may take: who holds the record so long has died
 LAST = "it was the last job allowed"
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
 
@@ -61,13 +63,10 @@ def main(words: Sequence[str]) -> int:
     """Submit the first job of `[--jobs N] [options of sbatch] job.sh …`; 0. Raises ChainError."""
     most, words = _most(list(words))
     if (at := _script_at(words)) is None:
-        shown = f"'{' '.join(words)}' has no file that is there" if words else "no batch script is named"
+        shown = f"'{' '.join(words)}' names no file that begins with '#!'" if words else "no batch script is named"
         raise ChainError(f"sbatch: {shown}; write: relay-chain sbatch [--jobs N] job.sh")
     script, own = Path(words[at]), words[:at]  # what follows is the script's
-    try:
-        text = script.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ChainError(f"{script}: {error.strerror}") from None
+    text = script.read_text(encoding="utf-8", errors="replace")
     if "relay-chain" not in text and ".chain" not in text:
         raise ChainError(f"{script} does not call relay-chain: write it before the command that trains")
     if refused := _exports(own, text):
@@ -79,9 +78,10 @@ def main(words: Sequence[str]) -> int:
         raise ChainError(
             f"{array[1]}: each job of an array would submit an array; submit a chain for each, by its own script"
         )
-    record = script.resolve().with_name(f".{script.name}.chain")
+    earlier = script.resolve().with_name(f".{script.name}.chain")  # of versions that took all users for one
+    record = earlier.with_name(f".{script.name}.{os.getuid()}.chain")
     with _recorded(record) as state:
-        if (last := state.get("job")) and _is_there(last):
+        if (last := (state or _read(earlier)).get("job")) and _is_there(last):
             there = f"job {last} is queued or runs; cancel it first: {_cancelling(last)}"
             raise ChainError(f"{script} is a chain already: {there}")
         state |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
@@ -91,8 +91,21 @@ def main(words: Sequence[str]) -> int:
 
 
 def _script_at(words: Sequence[str], folder: str = "") -> int | None:
-    """The place of the first word that is a file, which is the script; None where none is."""
-    return next((place for place, word in enumerate(words) if Path(folder, word).is_file()), None)
+    """The place of the script, the first word that is a file which begins with `#!`; None where none is.
+
+    sbatch demands that of it; the log that an option names is there, too, once a job has run.
+    """
+    return next((place for place, word in enumerate(words) if _is_script(Path(folder, word))), None)
+
+
+def _is_script(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as stream:
+            return stream.read(2) == b"#!"
+    except OSError as error:
+        raise ChainError(f"{path}: {error.strerror}") from None
 
 
 def _exports(words: Sequence[str], script: str) -> str:
@@ -205,7 +218,7 @@ def _submitted(chain: Chain, own: str) -> str | None:
             return str(state["job"])
         if chain.left < 1:
             return None
-        job = _waiting_for(own) or chain.submit(f"--dependency=afterany:{own}")
+        job = _waiting_for(own, chain) or chain.submit(f"--dependency=afterany:{own}")
         state |= {"job": job, "after": own}
     say(f"job {job} comes after this one; to end the chain: {_cancelling(job)} {own}")
     return job
@@ -215,11 +228,16 @@ def _cancelling(job: str) -> str:
     return " ".join(["scancel", *slurm.words_for(job)])
 
 
-def _waiting_for(own: str) -> str | None:
-    """The user's job that waits for this one."""
-    lines = slurm.call("squeue", "--user", str(os.getuid()), "--noheader", "--format", "%A %E").splitlines()
-    waiting = (line.split()[0] for line in lines if re.search(rf"\bafterany:{own}\b", line))
-    return next(waiting, None)
+def _waiting_for(own: str, chain: Chain) -> str | None:
+    """The user's job that waits for this one with the chain's script and its arguments: others may wait for it, too."""
+
+    def command(words: Sequence[str]) -> list[str]:  # Slurm has a script with a slash as it was written
+        return os.path.normpath(Path(chain.folder, " ".join(words))).split()
+
+    script = command(chain.words[_script_at(chain.words, chain.folder) or 0 :])
+    printed = slurm.call("squeue", "--user", str(os.getuid()), "--noheader", "--format", "%A %E %o")
+    rows = (line.split() for line in printed.splitlines() if re.match(rf"\d+ \S*\bafterany:{own}\b", line))
+    return next((job for job, _, *words in rows if command(words) == script), None)
 
 
 @contextmanager
@@ -227,12 +245,9 @@ def _recorded(path: Path) -> Iterator[dict[str, Any]]:
     """What the record tells, for one process at a time; what is changed in it is written, where it can be."""
     with ExitStack() as stack:
         with suppress(OSError):  # a file system without locks, or one that nodes only read
-            fcntl.flock(stack.enter_context(path.with_name(f"{path.name}.lock").open("a")), fcntl.LOCK_EX)
-        state: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            state = json.loads(path.read_text(encoding="utf-8"))
-        before = dict(state)
-        yield state
+            _lock(lock := path.with_name(f"{path.name}.lock"), stack.enter_context(lock.open("a")))
+        before = _read(path)
+        yield (state := dict(before))
         try:
             if state != before:
                 write_json(path, state)
@@ -240,13 +255,34 @@ def _recorded(path: Path) -> Iterator[dict[str, Any]]:
             say(f"warning: {path}: {error.strerror}: another chain of this script would not be noticed")
 
 
-def _is_there(job: str) -> bool:
-    """Whether a job is queued or runs. Slurm forgets a job some minutes after its end, and says so as an error.
+def _lock(path: Path, stream: TextIO) -> None:
+    """Wait for the lock, but not for ever: some file systems keep that of a node which has died. Raises OSError."""
+    patience = time.monotonic() + LOCK_SECONDS
+    while True:
+        with suppress(BlockingIOError):
+            return fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.monotonic() > patience:
+            say(f"warning: {path}: locked for {LOCK_SECONDS:.0f} seconds, as by a node that has died; it is not heeded")
+            return path.unlink()
+        time.sleep(LOOK_SECONDS)
 
-    Raises ChainError where it says anything else: that is no answer, and a second chain would be one too many.
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a record tells; nothing where there is none."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
+
+
+def _is_there(job: str) -> bool:
+    """Whether a job of this user's is queued or runs.
+
+    Slurm forgets a job some minutes after its end, and says so as an error. Raises ChainError where it says anything
+    else: that is no answer, and a second chain would be one too many.
     """
     try:
-        printed = slurm.call("squeue", "--noheader", "--format", "%A %i", "--jobs", *slurm.words_for(job))
+        whose = ("--user", str(os.getuid()))  # another user of the same script may have written the record
+        printed = slurm.call("squeue", *whose, "--noheader", "--format", "%A %i", "--jobs", *slurm.words_for(job))
         return any(True for _ in slurm.fields_of(job, printed))
     except ChainError as error:
         if slurm.GONE.search(str(error)):

@@ -25,7 +25,7 @@ _CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")  # a job asks its own cluster,
 _NUMBER = re.compile(r"(?m)^(\d+(?:;\S+)?)\s*$")
 GONE = re.compile("invalid job id", re.I)  # what commands say of a job that Slurm has forgotten; all else is no answer
 END_TIME = "RELAY_CHAIN_END_TIME"  # Unix seconds; `relay-chain --time` sets it
-_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; 0 or UNLIMITED for no limit"
 _ANSWER_SECONDS = 30.0
 
 
@@ -79,14 +79,16 @@ def unix_seconds(text: str) -> float | None:
     return None
 
 
-def seconds_of(limit: float | str) -> float:
+def seconds_of(limit: float | str) -> float | None:
     """A time limit in seconds: a number of seconds, or a text as Slurm's `--time` takes it ("30" is minutes).
 
-    Raises ChainError for any other.
+    None for a text that is no limit to Slurm ("0", "UNLIMITED"). Raises ChainError for any other.
     """
     if isinstance(limit, str):
         if re.fullmatch(r"\d*\.\d+", limit.strip()):
             return seconds_of(60 * float(limit))
+        if limit.strip().upper() in ("UNLIMITED", "INFINITE", "-1"):
+            return None
         match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
         if not match:
             raise ChainError(f"time limit: '{limit}' is not allowed; allowed: {_FORMS}")
@@ -94,7 +96,7 @@ def seconds_of(limit: float | str) -> float:
         parts = [int(part) for part in given if part]
         # Slurm reads one or two numbers from the hours on after days, and from the minutes on without.
         hours, minutes, seconds = ([*parts, 0, 0] if days or len(parts) == 3 else [0, *parts, 0])[:3]
-        limit = float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+        return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds) or None
     if not limit > 0:
         raise ChainError(f"time limit: {limit} is not allowed; allowed: more than 0 seconds, or {_FORMS}")
     return float(limit)
@@ -106,8 +108,8 @@ def end_time(limit: float | str | None = None, environment: Mapping[str, str] = 
     `limit` is the script's own, counted from the start of its process; the `environment` may tell others. Raises
     ChainError for a wrong one.
     """
-    own = None if limit is None else (started() or time.time()) + seconds_of(limit)
-    ends = [in_environment(END_TIME, environment), own]
+    own = None if limit is None else seconds_of(limit)
+    ends = [in_environment(END_TIME, environment), own and (started() or time.time()) + own]
     ends.append(_slurm_end(needed=not any(ends)))
     return min((end for end in ends if end is not None), default=None)
 
