@@ -1,10 +1,15 @@
 """Lightning's and Hugging Face's Trainers as chains: stopped, killed, damaged, and bit for bit as uncut."""
 
+import importlib
 import json
 import os
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +17,10 @@ import torch
 import stacks
 from chain_results import assert_same
 from hooked import empty, link
+from relay.chain import ChainError, peers
 from relay.environments.overlay import site_packages
 
-pytest_plugins = ["huggingface"]
+pytest_plugins = ["chain_here", "huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,3 +112,74 @@ def test_gathered_gradients_other_validations_and_workers(lightning: Path, tmp_p
     status, told = trained(lightning, "lightning", cut, **options)
     assert status == 0, told
     assert_same(weights(cut), weights(uncut))
+
+
+# Without the Trainers' packages
+
+STAND_INS = {
+    "transformers": ("TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments"),
+    "lightning": (),
+    "lightning.pytorch": (),
+    "lightning.pytorch.callbacks": ("Checkpoint",),
+}
+GIVEN: Any = SimpleNamespace(output_dir="checkpoints", world_size=1)
+
+
+@pytest.fixture(params=["huggingface", "lightning"])
+def of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, in_a_script: None) -> Iterator[Any]:
+    """A Trainer's callback."""
+    for package, names in STAND_INS.items():
+        monkeypatch.setitem(sys.modules, package, SimpleNamespace(**dict.fromkeys(names, object)))
+    name = f"relay.chain.{request.param}"
+    sys.modules.pop(name, None)
+    yield importlib.import_module(name).ChainCallback
+    del sys.modules[name]
+
+
+def begun(callback: Any) -> tuple[Any, str | None]:
+    """A job's callback, and the checkpoint from which it goes on."""
+    chain = callback()
+    place = chain.newest(SimpleNamespace(args=GIVEN, world_size=1))
+    chain._lock.close()
+    return chain, place
+
+
+def written(step: int) -> Any:
+    """The state of a Trainer that has just written a checkpoint."""
+    place = Path(GIVEN.output_dir) / f"checkpoint-{step}"
+    place.mkdir()
+    (place / "model").write_text("weights")
+    return SimpleNamespace(global_step=step)
+
+
+@pytest.mark.parametrize("of", ["huggingface"], indirect=True)
+def test_a_kill_before_the_first_checkpoint_is_sealed_begins_anew(of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lightning's are written under another name."""
+    assert begun(of)[1] is None
+    written(3)
+    chain, place = begun(of)
+    assert (place, "warning: checkpoints/checkpoint-3 was" in capsys.readouterr().err) == (None, True)
+    assert sorted(path.name for path in Path("checkpoints").glob("*check*")) == ["unsealed-checkpoint-3"]
+    chain._seal(GIVEN, written(3))
+    assert begun(of)[1] == "checkpoints/checkpoint-3"
+    Path("checkpoints/checkpoint-3/manifest.json").unlink()  # there was one: the user has something to lose
+    with pytest.raises(ChainError, match="no checkpoint is sound"):
+        begun(of)
+
+
+def test_while_one_rank_reads_a_large_checkpoint_the_others_wait_long(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    def gather(every: list[Any], value: Any, group: str) -> None:
+        used.append(group)
+        every[:] = [value for _ in every]
+
+    groups: Any = ("control", "saving")
+    monkeypatch.setattr(peers.Peers, "meet", lambda: peers.Peers(0, 2, *groups))
+    monkeypatch.setattr(peers.dist, "all_gather_object", gather)
+    chain, _ = begun(of)
+    assert used[-2:] == ["saving"] * 2
+    if hasattr(chain, "on_save"):
+        used.clear()
+        chain.on_save(GIVEN, written(3), None)
+        assert set(used) == {"saving"}

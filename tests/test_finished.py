@@ -157,6 +157,8 @@ def test_what_is_aside_can_be_taken_back(places: Places) -> None:
     replaced.take_back(places)
     assert unfinished(places) == []
     assert (places.work / "step-8" / MANIFEST).is_file()
+    replaced.put_work_aside(places)  # of no start
+    new_start(places)
     assert "nothing of it is in" in refusal(replaced.take_back, places)
 
 
@@ -168,8 +170,10 @@ def test_a_result_that_is_aside_is_not_replaced_by_a_start_without_one(places: P
     assert (summary_of(replaced.aside(places).run), places.work.exists()) == ("first", False)
 
 
-@pytest.mark.parametrize("killed_at", [0, 1, 2])
-def test_a_kill_during_the_move_loses_nothing(places: Places, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
+@pytest.mark.parametrize(("killed_at", "undone"), [(0, False), (1, False), (1, True), (2, False), (2, True)])
+def test_a_kill_during_the_move_loses_nothing(
+    places: Places, monkeypatch: pytest.MonkeyPatch, killed_at: int, undone: bool
+) -> None:
     """Before the first folder is moved, between the two, and before what is to be trained is written again."""
     moves = iter(range(9))
     move = replaced._move
@@ -185,10 +189,10 @@ def test_a_kill_during_the_move_loses_nothing(places: Places, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         replaced.put_aside(places)
     monkeypatch.undo()
-    replaced.put_aside(places)
-    old = replaced.aside(places)
-    assert summary_of(old.run) == "first"
-    assert (old.work / "step-8" / MANIFEST).is_file()
+    (replaced.take_back if undone else replaced.put_aside)(places)
+    there = places if undone else replaced.aside(places)
+    assert summary_of(there.run) == "first"
+    assert (there.work / "step-8" / MANIFEST).is_file()
 
 
 def test_a_run_that_is_trained_just_now_is_not_put_aside(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,6 +286,7 @@ def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
     assert supervisor.stat_fields(int(Path("rank").read_text())) is None
 
 
+FULL = "import resource as r; from relay.chain.telling import stopped as s; r.setrlimit(r.RLIMIT_FSIZE, (0, 0))"
 SOON = "import relay.chain.signals as s; s.LAST_SECONDS = 0; training.margin_seconds = 0"
 
 
@@ -298,6 +299,7 @@ SOON = "import relay.chain.signals as s; s.LAST_SECONDS = 0; training.margin_sec
         ("os.kill(os.getpid(), 15); time.sleep(1); os.kill(os.getpid(), 9)", 1),
         (f"{SOON}; os.kill(os.getpid(), 15); time.sleep(60)", 1),
         (f"{SOON}; training.end_time = time.time() + 3; time.sleep(60)", 75),
+        (f'{FULL}; raise s(3, "", rank=0)', 137),
     ],
     ids=[
         "killed",
@@ -306,6 +308,7 @@ SOON = "import relay.chain.signals as s; s.LAST_SECONDS = 0; training.margin_sec
         "killed by torchrun, which told it to end",
         "waits for one that has failed",
         "waits at the job's end",
+        "has saved and stops, where no room is left to tell of it",
     ],
 )
 def test_a_rank_that_was_killed_is_told_from_one_that_has_failed(ends: str, status: int) -> None:

@@ -71,6 +71,5 @@ def locked(path: Path) -> bool:
 
 
 def _busy(work: Path, who: str) -> Busy:
-    return Busy(
-        f"{work}: another job already trains this run{f' ({who})' if who else ''}; wait for its end, or end that job"
-    )
+    remedy = f"wait for its end, or end that job; {files.if_dead(work)}"
+    return Busy(f"{work}: another job already trains this run{f' ({who})' if who else ''}; {remedy}")

@@ -136,6 +136,11 @@ def exclusive(folder: Path, seconds: float | None = None) -> tuple[TextIO, bool]
         stream.close()  # the file was removed between its opening and its locking: another one may hold the new file
 
 
+def if_dead(folder: Path) -> str:
+    """What to do where a holder's node has died for good: an NFS server may keep its lock until that node is back."""
+    return f"if its node is dead and stays so, delete {folder / LOCK}"
+
+
 def _keep_from_forks(held: weakref.ref[TextIO]) -> None:
     """A process that this one forks may outlive it, and must keep nobody out."""
     os.register_at_fork(after_in_child=lambda: (stream := held()) and stream.close())

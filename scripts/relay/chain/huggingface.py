@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,11 @@ from .sealed import Folder, newest_of
 from .signals import Interruption
 from .slurm import end_time
 from .supervisor import follow_torchrun
-from .telling import ChainError, reporter, stopped, tell, tell_in_one_line
+from .telling import ChainError, reporter, say, stopped, tell, tell_in_one_line
 
 follow_torchrun()
+
+ANEW = ".chain-begins"  # a file in `output_dir`, from the beginning at step 0 until a checkpoint is sealed
 
 
 class ChainCallback(TrainerCallback):
@@ -45,7 +49,6 @@ class ChainCallback(TrainerCallback):
         self._interruption = Interruption(saved=lambda: self._saved)
         self._saved = 0
         self._script = Path(sys.argv[0]).name
-        self._ranks: Peers | None = None
         self._lock: Any = None
         self._stopped: str | None = None
         self._put_off = False
@@ -57,17 +60,22 @@ class ChainCallback(TrainerCallback):
         Says what is passed over. Raises ChainError where none is sound, for one of another script or number of
         processes, and where another process trains in the folder.
         """
-        ranks = self._join()
+        ranks = self._patient
         folder = Folder(Path(trainer.args.output_dir))
         self._lock = ranks.by_first(folder.open)
         place = ranks.of_first(
-            lambda: newest_of(self._script, ranks.world_size, folder.places("checkpoint-"), "give another output_dir")
+            lambda: newest_of(self._script, ranks.world_size, _places(folder), "give another output_dir")
         )
         return str(place) if place else None
 
-    def _join(self) -> Peers:
-        self._ranks = self._ranks or Peers.meet()
-        return self._ranks
+    @cached_property
+    def _ranks(self) -> Peers:
+        return Peers.meet()
+
+    @property
+    def _patient(self) -> Peers:
+        """The same, where rank 0 alone reads a checkpoint, which may be large: the others wait long for it."""
+        return replace(self._ranks, control=self._ranks.saving)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -77,7 +85,7 @@ class ChainCallback(TrainerCallback):
             raise ChainError("save_total_limit=1: the older checkpoint has to stay until the newer is sealed; give 2")
         if args.save_only_model:
             raise ChainError("save_only_model=True: the next job would begin with a new optimizer; leave it out")
-        ranks = self._join()
+        ranks = self._ranks
         prepare(within(kwargs.get("train_dataloader")))
         self._interruption.watch()
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
@@ -120,9 +128,8 @@ class ChainCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Seal what the Trainer has written, once all ranks have written it. Collective."""
-        ranks = self._join()
-        ranks.gather(None)
-        ranks.by_first(lambda: self._seal(args, state))
+        self._patient.gather(None)
+        self._patient.by_first(lambda: self._seal(args, state))
         self._saved, self._interruption.saving = state.global_step, False
         self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
 
@@ -131,6 +138,7 @@ class ChainCallback(TrainerCallback):
         whose = {"script": self._script, "world_size": args.world_size}
         remove(place / sealed.MANIFEST)  # it may have saved this step before: after the step, and after the epoch
         sealed.seal(place, state.global_step, all_described(place), whose)
+        place.with_name(ANEW).unlink(missing_ok=True)
         tell("saved", state.global_step)
 
     def on_train_end(
@@ -138,5 +146,23 @@ class ChainCallback(TrainerCallback):
     ) -> None:
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
         if self._stopped:
-            raise stopped(self._saved, self._stopped, rank=self._join().rank)
+            raise stopped(self._saved, self._stopped, rank=self._ranks.rank)
         self._interruption.end()
+
+
+def _places(folder: Folder) -> list[Path]:
+    """Where the Trainer's checkpoints lie, the newest first.
+
+    The Trainer writes them under their own names. Where the first one's job was killed before it was sealed, no step
+    was saved: it is moved out of the Trainer's way, with a warning, and the training begins at step 0.
+    """
+    places, anew = folder.places("checkpoint-"), folder.path / ANEW
+    if anew.exists() and not any((place / sealed.MANIFEST).exists() for place in places):
+        while places:
+            unsealed = places[0].with_name(f"unsealed-{places[0].name}")  # not removed: a user may have put it there
+            remove(unsealed, surely=True)
+            say(f"warning: {places[0]} was not whole when its job ended, and is now {unsealed}; begins at step 0")
+            places.pop(0).rename(unsealed)
+    if not places:
+        anew.touch()
+    return places

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,8 @@ class ChainCallback(Checkpoint):
         self._lock = ranks.by_first(self.folder.open)
         self._saver = Saver(self.folder, self, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
-        self._resumed = ranks.of_first(
+        # Rank 0 reads a large checkpoint for long. The Saver's group waits as long, and nothing is saved meanwhile.
+        self._resumed = replace(ranks, control=ranks.saving).of_first(
             lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
         # Now: the Trainer calls nobody where no step is left.
@@ -194,7 +196,7 @@ class ChainCallback(Checkpoint):
 
     def prove(self, place: Path) -> None:
         """Have the Trainer read a checkpoint. Collective. Raises ChainError."""
-        ranks = self._agreement.ranks
+        ranks = replace(self._agreement.ranks, control=self._agreement.ranks.saving)  # for as long as in `newest`
         ranks.alike(lambda: _read(self._trainer, place / CHECKPOINT, ranks.rank))
 
     def failed(self, step: int, failure: SaveError) -> None:

@@ -11,11 +11,12 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from . import writers
-from .files import HeldError, described, exclusive, remove, sync, write_json
+from .files import HeldError, described, exclusive, if_dead, remove, sync, write_json
 from .telling import ChainError, say
 
 MANIFEST = "manifest.json"
@@ -25,6 +26,7 @@ PARTIAL = ".partial-"  # begins the names of what is not whole yet
 REPLACED = ".replaced-"  # and of what is about to be removed
 Damage = Callable[[Path], str | None]  # what is wrong with a checkpoint, in one line
 Tell = Callable[[str], None]
+_say_once = cache(say)  # `reached` opens a folder before `resume` does
 AWAY = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EREMOTEIO)  # what a shared disk says, also for a moment
 AWAY_SECONDS = 5.0
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
@@ -183,19 +185,22 @@ class Folder:
     def open(self) -> TextIO:
         """Make the folder, keep every other chain out of it, and remove what killed saves have left.
 
-        The lock ends with the process that holds the returned file. A file system without locks keeps nobody out.
-        Raises ChainError where another process holds the folder for a minute, or everybody may
-        write to it, and OSError.
+        The lock ends with the process that holds the returned file. A file system without locks keeps nobody out, and
+        a warning says so. Raises ChainError where another process holds the folder for a minute, or everybody may write
+        to it, and OSError.
         """
         writers.make_own(self.path)
         if problem := writers.unsafe(self.path, folder=True):
             raise ChainError(problem)
         writers.tell(self.path)
         try:
-            stream, _ = exclusive(self.path)
+            stream, locks = exclusive(self.path)
         except HeldError as held:
             who = str(held) or "another process"
-            raise ChainError(f"{self.path}: {who} trains in this folder; end it, or give another folder") from None
+            remedy = f"end it, or give another folder; {if_dead(self.path)}"
+            raise ChainError(f"{self.path}: {who} trains in this folder; {remedy}") from None
+        if not locks:
+            _say_once(f"warning: {self.path}: this file system has no locks: train in it once at a time")
         remove_leftovers(self.path)
         return stream
 

@@ -58,6 +58,7 @@ class Interruption:
     _before: dict[int, Any] = field(default_factory=dict, repr=False)
     _process: int = 0  # which watches; a fork of it has these handlers, too
     _last: threading.Thread | None = None
+    _offset: float = field(default_factory=lambda: time.time() - time.monotonic(), repr=False)
 
     def watch(self, *, last_resort: bool = True) -> None:
         """Install the handlers. Python allows that in the main thread alone; elsewhere signals stay as they are.
@@ -128,11 +129,15 @@ class Interruption:
         end = began + MOST_SECONDS
         last = began + max(LAST_SECONDS, self.margin_seconds)
         if self.end_time is not None:
-            end = began + self.end_time - time.time() - SPARE_SECONDS
+            end = began + self.end_time - self._now() - SPARE_SECONDS
             last = end if reason in [number.name for number in EARLY] or is_early() else last
         while not self.ended and (left := min(last, end) - (now := time.monotonic())) > 0:
             last = max(last, now + LAST_SECONDS) if self.saving else last
             time.sleep(min(left, _LOOK_SECONDS))
+
+    def _now(self) -> float:
+        """Unix seconds. A clock that is set back makes no stop late."""
+        return max(time.time(), time.monotonic() + self._offset)
 
     def leave_room(self, save_seconds: float, step_seconds: float) -> None:
         """Keep enough time free for two saves and one step. Both arguments are the longest so far."""
@@ -143,7 +148,7 @@ class Interruption:
         """Why this rank has to stop, or None."""
         if self.received:
             return self.received[0]
-        if self.end_time is not None and time.time() > self.end_time - self.margin_seconds:
+        if self.end_time is not None and self._now() > self.end_time - self.margin_seconds:
             return DEADLINE
         if self.launcher is not None and os.getppid() != self.launcher:
             return "the launcher is gone"

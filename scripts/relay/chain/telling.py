@@ -97,6 +97,7 @@ def stopped(step: int, reason: str, *, rank: int) -> Stopped:
 def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool = False) -> bool:
     """Tell `relay-chain` alone; whether it hears. `quiet`: the process ends with status 0.
 
+    Where no room is left for the note, this rank of torchrun's ends as a killed one: the chain goes on after both.
     `by_signal`: that is all that this process knows. It has agreed with no other one, and leaves what others have told.
     """
     with suppress(KeyError, OSError):  # there is none, or it is on another node
@@ -104,6 +105,7 @@ def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool =
             return True
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet, "by_signal": by_signal})
         return True
+    atexit.unregister(go)
     return False
 
 

@@ -91,14 +91,17 @@ def put_work_aside(places: Places) -> None:
 
 
 def take_back(places: Places) -> None:
-    """Give a run what is aside, in place of what was trained since. Raises UserError where nothing is, and Busy."""
+    """Give a run what is aside, in place of what was trained since. Raises UserError where nothing is, and Busy.
+
+    Where `put_aside` was killed between its two moves, the checkpoints alone are aside.
+    """
     old = aside(places)
-    if not old.run.exists():
+    if not old.run.exists() and (_holds(places.work) or not _holds(old.work)):
         raise UserError(f"run {places.run_id}: nothing of it is in {old.run}")
     with exclusive(places.work):
-        if _holds(old.work):
-            _move(old.work, places.work)
-        _move(old.run, places.run)
+        for folder, goal in ((old.work, places.work), (old.run, places.run)):
+            if _holds(folder):
+                _move(folder, goal)
 
 
 def forget(places: Places) -> None:
@@ -124,9 +127,9 @@ def _clear(places: Places) -> None:
             remove(path)
 
 
-def _holds(work: Path) -> bool:
-    """Whether anything but its lock lies in a folder of checkpoints."""
-    return work.is_dir() and any(path.name != "lock" for path in work.iterdir())
+def _holds(folder: Path) -> bool:
+    """Whether anything but its lock lies in a folder, as of checkpoints."""
+    return folder.is_dir() and any(path.name != "lock" for path in folder.iterdir())
 
 
 def _has_result(run: Path) -> bool:
