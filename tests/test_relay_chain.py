@@ -1,10 +1,10 @@
 """The command `relay-chain`: how it tells and ends what it runs, and what it makes of Slurm's answers and limits."""
 
-import fcntl
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +18,7 @@ from living import LONGEST_SECONDS, until
 from relay.base.files import read_json
 from relay.chain import ChainError, sbatch, supervisor
 from relay.chain import command as chain_command
+from relay.chain.files import exclusive
 from relay.chain.slurm import END_TIME, end_time, in_environment, seconds_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +97,7 @@ def job(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
 def test_a_greeting_is_no_part_of_a_jobs_number_nor_the_scripts_words_of_sbatchs(slurm: Path) -> None:
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm)["job"] == "17;cluster"
-    answers("squeue", "echo Welcome; case $* in *--clusters=cluster*) echo 17 17;; esac")
+    answers("squeue", "echo Welcome; case $* in *--clusters=cluster*) echo 17 17 $(id -u);; esac")
     with pytest.raises(ChainError, match="job 17;cluster is queued or runs; cancel it first: scancel 17 --clusters=c"):
         sbatch.main(["job.sh"])
     answers("squeue", "echo Welcome")
@@ -116,7 +117,7 @@ def test_the_log_that_an_option_names_is_no_script_once_it_is_there(slurm: Path)
     assert read_json(slurm)["job"] == "17"
     sbatch.Chain(words, ".", str(slurm), 5).submit("--dependency=afterany:9")
     assert Path("asked").read_text() == "--parsable -o train.log --dependency=afterany:9 job.sh\n"
-    answers("squeue", "echo 17 17")
+    answers("squeue", "echo 17 17 $(id -u)")
     with pytest.raises(ChainError, match=r"job\.sh is a chain already: job 17 is queued"):
         sbatch.main(words)
     with pytest.raises(
@@ -127,10 +128,10 @@ def test_the_log_that_an_option_names_is_no_script_once_it_is_there(slurm: Path)
 
 def test_another_users_job_is_no_chain_of_this_one_and_an_earlier_versions_record_is_read(slurm: Path) -> None:
     slurm = slurm.rename(".job.sh.chain")
-    answers("squeue", "echo 7 7")
+    answers("squeue", "echo 7 7 $(id -u)")
     with pytest.raises(ChainError, match="job 7 is queued"):
         sbatch.main(["job.sh"])
-    answers("squeue", f"case $* in *'--user {os.getuid()} '*) ;; *) echo 7 7;; esac")
+    answers("squeue", "echo 7 7 1$(id -u)")
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm)["job"] == "7"  # it may be the other user's
 
@@ -139,16 +140,17 @@ def test_a_lock_that_a_dead_node_has_left_delays_a_job_and_stops_none(
     job: Begin, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     record = job()
-    lock = record.with_name(f"{record.name}.lock")
+    lock = record.with_name(f"{record.name}.held")
     monkeypatch.setattr(sbatch, "LOCK_SECONDS", 0.5)
-    with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with exclusive(lock)[0]:
         for delayed in (True, False):  # the next one finds it gone
             job()
             following = sbatch.follow()
             assert following
             assert following.job == "17;cluster"
-            assert (f"warning: {lock}: locked for 0 seconds" in capfd.readouterr().err) == delayed
+            assert (
+                f"warning: {lock}: Slurm job 9 on {socket.gethostname()} holds it for" in capfd.readouterr().err
+            ) == delayed
 
 
 def test_the_users_defaults_and_options_change_neither_what_is_waited_for_nor_what_is_asked(

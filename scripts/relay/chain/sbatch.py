@@ -8,19 +8,17 @@ tells which jobs have saved no step: after two in a row, the next one is cancell
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from . import slurm
-from .files import LOOK_SECONDS, write_json
+from .files import HeldError, exclusive, remove, write_json
 from .slurm import END_TIME
 from .telling import KILLED, NOTE, STOPPED, ChainError, say
 
@@ -244,8 +242,15 @@ def _waiting_for(own: str, chain: Chain) -> str | None:
 def _recorded(path: Path) -> Iterator[dict[str, Any]]:
     """What the record tells, for one process at a time; what is changed in it is written, where it can be."""
     with ExitStack() as stack:
-        with suppress(OSError):  # a file system without locks, or one that nodes only read
-            _lock(lock := path.with_name(f"{path.name}.lock"), stack.enter_context(lock.open("a")))
+        held = path.with_name(f"{path.name}.held")
+        try:
+            stack.enter_context(exclusive(held, LOCK_SECONDS)[0])
+        except HeldError as error:  # some file systems keep the lock of a node that has died
+            holder = str(error) or "another process"
+            say(f"warning: {held}: {holder} holds it for {LOCK_SECONDS:.0f} seconds; it is taken for dead, and removed")
+            remove(held)
+        except OSError:  # one that nodes only read
+            pass
         before = _read(path)
         yield (state := dict(before))
         try:
@@ -253,18 +258,6 @@ def _recorded(path: Path) -> Iterator[dict[str, Any]]:
                 write_json(path, state)
         except OSError as error:  # the job is submitted, and the training goes on
             say(f"warning: {path}: {error.strerror}: another chain of this script would not be noticed")
-
-
-def _lock(path: Path, stream: TextIO) -> None:
-    """Wait for the lock, but not for ever: some file systems keep that of a node which has died. Raises OSError."""
-    patience = time.monotonic() + LOCK_SECONDS
-    while True:
-        with suppress(BlockingIOError):
-            return fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if time.monotonic() > patience:
-            say(f"warning: {path}: locked for {LOCK_SECONDS:.0f} seconds, as by a node that has died; it is not heeded")
-            return path.unlink()
-        time.sleep(LOOK_SECONDS)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -281,9 +274,8 @@ def _is_there(job: str) -> bool:
     else: that is no answer, and a second chain would be one too many.
     """
     try:
-        whose = ("--user", str(os.getuid()))  # another user of the same script may have written the record
-        printed = slurm.call("squeue", *whose, "--noheader", "--format", "%A %i", "--jobs", *slurm.words_for(job))
-        return any(True for _ in slurm.fields_of(job, printed))
+        printed = slurm.call("squeue", "--noheader", "--format", "%A %i %U", "--jobs", *slurm.words_for(job))
+        return str(os.getuid()) in slurm.fields_of(job, printed)  # another user may have submitted the same script
     except ChainError as error:
         if slurm.GONE.search(str(error)):
             return False
