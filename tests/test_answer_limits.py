@@ -57,8 +57,8 @@ def test_a_setting_near_a_limit_makes_the_answer_uncertain_on_either_side_of_it(
     ("limits", "wanted", "why"),
     [
         ({}, "two", "is recommended. "),
-        ({"deadline_hours": 1.0}, "one", "is recommended as the cheapest within 1 hours. "),
-        ({"deadline_hours": 11 / 3600}, "four", "is recommended as the cheapest within 0.00305556 hours. "),
+        ({"deadline_hours": 1.0}, "one", "is recommended as the cheapest within 1 h. "),
+        ({"deadline_hours": 11 / 3600}, "four", "is recommended as the cheapest within 0.00305556 h. "),
         ({"budget": 1.0}, "four", "is recommended as the fastest within 1 core-hours. "),
         ({"budget": 35 / 3600}, "two", "is recommended as the fastest within 0.00972222 core-hours. "),
         (

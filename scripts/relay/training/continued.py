@@ -71,7 +71,7 @@ def _new(places: Places, run: Run, generation: str, first: int, *, nothing_there
     if first > 0 or run_chain.begun(places.run) == generation:
         raise UserError(
             f"run {run.id}: the checkpoints in {places.work} do not belong to this chain, or are gone; "
-            f"put them back, or delete {places.run} to train it from the start"
+            f"put them back (relay train-again --undo {run.id}), or delete {places.run} to train it from the start"
         )
     adopted = _adopted(places) if nothing_there else None
     if adopted is None:
