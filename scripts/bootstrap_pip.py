@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relay.environments.pip import environment as pips_environment
-from relay.environments.pip import into, lacks
+from relay.environments.pip import into, isolated, lacks
 
 # Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
 SOURCE_ONLY = "connection-pool"
@@ -48,7 +47,7 @@ def run_pip(
     """
     command = [*pip, "--disable-pip-version-check", "--no-input", *arguments]
     # Older pips would build the old way, which needs a package that no lock has; newer ones ignore this.
-    environment = {**pips_environment(), "PIP_USE_PEP517": "1"}
+    environment = {**isolated(), "PIP_USE_PEP517": "1"}
     environment |= {} if configured else {"PIP_CONFIG_FILE": os.devnull}
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     together["close_fds"] = False

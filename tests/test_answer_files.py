@@ -81,6 +81,16 @@ def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> N
     assert "more than the 20 minutes" in found.time_why
 
 
+def test_the_evaluations_of_a_longer_training_are_spread_over_its_jobs(tree: Tree) -> None:
+    """An hour of steps, ten minutes of evaluations, a minute to start; 90 times as long, in jobs of ten hours."""
+    hour = {"train_seconds": 3600.0, "startup_seconds": 60.0, "loading_seconds": 0.0, "allocated_seconds": 4260.0}
+    (identity,) = tree.setting("cpu", [100.0], summary=hour | {"attempts": 1})
+    summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
+    found = request(run_of(tree, identity), [summary], Job(memory_mb=1000, minutes=600), times=90)
+    useful = 600 * 60 - 60 - 60 - 60 * 1.25
+    assert found.jobs == math.ceil(90 * (3600 + 600) * 1.25 / useful) == 14
+
+
 def script(job: Job, jobs: int = 1, output: str = "/tmp/x-%j.log") -> str:
     made = BatchScript(
         name="relay-x", job=job, jobs=jobs, command=["python", "train.py", "--run", "a b"], folder=Path("/tmp"),

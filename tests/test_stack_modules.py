@@ -37,7 +37,7 @@ def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
 
 def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
-    monkeypatch.setenv("LOADEDMODULES", "python/3.11")
+    monkeypatch.setenv("LOADEDMODULES", "python/3.11.5")  # as Lmod completes it
     assert "modules: 'cuda' is not loaded on node" in refusal(node.interpreter, asked, Path("/tmp"))
 
 

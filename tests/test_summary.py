@@ -16,6 +16,7 @@ from relay.run_folder.job_times import PARTS, spent
 from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.summary import Losses, Summary
 from relay.spec.run import Run, changed
+from relay.training import summary as summaries
 from relay.training.summary import summarise
 
 FACTS = {"host": "node1", "device_name": "a processor", "cpus": 4, "versions": {"torch": "2.13.0"}, "threads": 2}
@@ -220,3 +221,9 @@ def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Pat
     assert chains.read(tmp_path) == chain
     chains.note_end(tmp_path, "new", 1, 200.0)
     assert chains.read(tmp_path) == replace(chain, attempts=(replace(first, ended=200.0),))
+
+
+def test_ranks_that_have_cpus_of_their_own_share_none() -> None:
+    ranks = [{"host": "a", "threads": 2, "cpus": 2, "affinity": [2 * rank, 2 * rank + 1]} for rank in range(4)]
+    assert summaries._threads_and_cpus(ranks) == (8, 8)
+    assert summaries._threads_and_cpus([each | {"affinity": [0, 1]} for each in ranks]) == (8, 2)

@@ -90,3 +90,15 @@ def test_batches_that_workers_have_made_in_a_pause_are_not_timed(clock: Clock) -
     timed = [block for block in blocks if len(block.row()) == 4 and block.first >= 3]
     assert timed[0].first == 3
     assert sum(block.seconds for block in timed) == pytest.approx(0.02 * sum(b.last - b.first for b in timed))
+
+
+def test_a_pause_much_shorter_than_a_step_has_made_no_batch_ready(clock: Clock) -> None:
+    """As that in which records are written, every few seconds."""
+    stopwatch = Stopwatch([CPU], 0, warmup=1, ready=16)
+    for _ in range(40):
+        clock.wait(1.0)
+        stopwatch.tick()
+        with stopwatch.paused("saving"):
+            clock.wait(0.01)
+    rows = [block.row() for block in stopwatch.take()]
+    assert [len(row) for row in rows if row[0] >= 16] == [4] * 24

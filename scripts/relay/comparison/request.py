@@ -46,6 +46,13 @@ def _beside_steps(summary: Summary) -> float:
     return max(0.0, summary.allocated_seconds - (summary.train_seconds or 0.0))
 
 
+def _start_seconds(summary: Summary) -> float:
+    """Seconds that each job takes before its first step: all beside the steps, where its start is not known."""
+    beside = _beside_steps(summary)
+    start = (summary.startup_seconds or 0.0) + (summary.loading_seconds or 0.0)
+    return (min(start, beside) if start else beside) / summary.attempts
+
+
 def whole_seconds(run: Run, summary: Summary, times: float = 1) -> float:
     """The seconds of the whole training, if it is so many times as long as the run."""
     return times * training_seconds(run, summary) + outside_seconds(summary, times)
@@ -121,9 +128,12 @@ def _time(
     )
     jobs = 1
     if limit_minutes is not None and minutes > limit_minutes:
-        in_a_job = max(seconds / each.attempts for seconds, each in zip(outside, summaries, strict=True))
-        useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
-        jobs, minutes = max(2, math.ceil(trained * (1 + MARGIN) / useful)), limit_minutes
+        start = max(map(_start_seconds, summaries))
+        useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - start * (1 + MARGIN))
+        # Evaluations and saves are spread over the jobs, each of which has its own start.
+        starts = [_start_seconds(each) * (times * each.attempts if each.attempts > 1 else 1) for each in summaries]
+        between = max(0.0, *(seconds - own for seconds, own in zip(outside, starts, strict=True)))
+        jobs, minutes = max(2, math.ceil((trained + between) * (1 + MARGIN) / useful)), limit_minutes
         why += f": more than the {limit_minutes} minutes of a job (runtime_minutes)"
     elif minutes < (least := min(least_minutes, limit_minutes or least_minutes)):
         minutes, why = least, f"{why}; the cluster wants at least {least} minutes"

@@ -94,7 +94,7 @@ def _build(pin: Pin, recipe: Recipe, python: Path, variables: dict[str, str], bu
     (folder / "tmp").mkdir()
     (folder / "source.txt").write_text(pin.lines(), encoding="utf-8")
     # The headers and libraries of the environment that it is built for, whatever Python's variables say.
-    environment = {key: value for key, value in pip.environment().items() if not key.startswith("PYTHON")}
+    environment = pip.isolated()
     environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     environment |= {"TMPDIR": str(folder / "tmp")}  # where compilers and pip leave files when they are ended
     environment |= {"MAX_JOBS": kept.cpus(), "MAKEFLAGS": f"-j{kept.cpus()}", **variables}

@@ -82,7 +82,8 @@ def _check_modules(environment: Mapping[str, Any]) -> None:
     wanted = [*environment.get("modules", []), *environment.get("stack_modules", [])]
     loaded = [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name]
     for name in wanted:
-        if not any(f"{module}/".startswith(f"{name}/") for module in loaded):
+        # Lmod completes a name: python/3.11 becomes python/3.11.5.
+        if not any(module == name or module.startswith((f"{name}/", f"{name}.")) for module in loaded):
             where = f"not loaded {HERE} (loaded: {', '.join(loaded) or 'none'})"
             remedy = "read what `module load` printed above, and name the module as `bash -c 'module list'` does there"
             raise UserError(f"modules: {name!r} is {where}; {remedy}")

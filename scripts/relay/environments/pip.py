@@ -59,6 +59,11 @@ def environment() -> dict[str, str]:
     return others | {name: value for name, value in os.environ.items() if WHERE_FROM.fullmatch(name)} | DECIDED
 
 
+def isolated() -> dict[str, str]:
+    """The same where no package of PYTHONPATH may count: pip would call it installed, and leave it out."""
+    return {name: value for name, value in environment().items() if not name.startswith("PYTHON")}
+
+
 def into(environment: Path) -> list[str]:
     """Options of `install` for a virtual environment's folder, whatever a file of pip's configuration says.
 
@@ -121,7 +126,7 @@ def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
     """
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     said: list[str] = []
-    together |= {"env": environment(), "pass_fds": locks}
+    together |= {"env": isolated(), "pass_fds": locks}
     with subprocess.Popen([*program(python), *words, "--progress-bar=off"], **together) as running:
         try:
             for line in running.stdout or ():

@@ -96,13 +96,13 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
     cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
     memory_mb, memory_why = memory(done[0].run, summaries, cap)
+    least = max(LEAST_MINUTES, plan.site.min_minutes or 0) if plan.site else LEAST_MINUTES
     if planned.setting.strategy.script:
-        minutes, time_why = _of_command(planned, summaries, declared)
+        minutes, time_why = _of_command(planned, summaries, declared, least)
         return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
     times = job_times.slowest([each for run in done for each in run.times])
     trained = steps * (times.seconds_per_step + times.between_seconds_per_step)
     seconds = (times.startup_seconds + trained + times.saving_seconds) * (1 + MARGIN) + START_SECONDS
-    least = max(LEAST_MINUTES, (plan.site.min_minutes if plan.site else None) or 0)
     minutes = min(declared.minutes, max(least, math.ceil(seconds / 60)))
     time_why = (
         f"{times.startup_seconds:.0f} s to start, {trained:.0f} s for {steps} steps and {times.saving_seconds:.0f} s "
@@ -112,13 +112,13 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
 
 
-def _of_command(planned: PlannedSetting, summaries: list[Summary], declared: Job) -> tuple[int, str]:
+def _of_command(planned: PlannedSetting, summaries: list[Summary], declared: Job, least: int) -> tuple[int, str]:
     """The minutes of a command's job, and why. One that goes on as a chain uses the time that it has."""
     script = planned.setting.strategy.script
     if script and script.chained:
         return declared.minutes, "its jobs end in time by themselves"
     longest = max(job.seconds for each in summaries for job in each.jobs)
-    minutes = max(LEAST_MINUTES, math.ceil((longest * (1 + MARGIN) + START_SECONDS) / 60))
+    minutes = max(least, math.ceil((longest * (1 + MARGIN) + START_SECONDS) / 60))
     why = f"{longest:.0f} s in the longest job, {100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
     return min(declared.minutes, minutes), why
 

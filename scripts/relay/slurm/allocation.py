@@ -86,11 +86,11 @@ def _megabytes(text: str) -> int | None:
 
 
 def _gpus(text: str) -> int | None:
-    """The number of GPUs in a text such as gres:gpu:a100:4, gres/gpu:4 or gpu:2; 0 where it names no GPU."""
+    """The number of GPUs in a text such as gres:gpu:a100:4, gres/gpu=4 or gpu:2; 0 where it names no GPU."""
     gpus = [part.split("(")[0] for part in text.split(",") if "gpu" in part]
     if not gpus:
         return 0
-    last = gpus[0].split(":")[-1]
+    last = re.split("[:=]", gpus[0])[-1]
     return int(last) if last.isdigit() else 1
 
 

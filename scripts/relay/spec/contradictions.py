@@ -56,7 +56,7 @@ def _of_partitions(site: Site) -> Iterator[str]:
 def _of_torch(site: Site) -> Iterator[str]:
     e = site.environment
     gpus = [p.generation for p in site.partitions if p.device == "cuda"]
-    if e.torch == "auto" and gpus and cuda.chosen(gpus, site.nvidia_driver) is None:
+    if e.source == "wheels" and e.torch == "auto" and gpus and cuda.chosen(gpus, site.nvidia_driver) is None:
         present = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {site.nvidia_driver}"
         yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({present}); name one"
     downloaded = e.source == "wheels"

@@ -198,9 +198,10 @@ def _device_names(by_attempt: Sequence[Sequence[Mapping[str, Any]]]) -> list[str
 
 
 def _threads_and_cpus(ranks: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """The threads of all ranks on the first node, and the CPUs that they had there."""
+    """The threads of all ranks on the first node, and the CPUs that they had there, each its own or all the same."""
     on_node = [rank for rank in ranks if rank["host"] == ranks[0]["host"]]
-    return sum(rank["threads"] for rank in on_node), on_node[0]["cpus"]
+    together = set[int]().union(*(rank.get("affinity") or () for rank in on_node))
+    return sum(rank["threads"] for rank in on_node), len(together) or on_node[0]["cpus"]
 
 
 def _why_not_timed(run: Run, attempts: Attempts) -> str:

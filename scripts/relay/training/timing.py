@@ -1,5 +1,6 @@
 """Step times in blocks: long enough to be measured, read without stopping the device."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import torch
 
 from relay.process.devices import is_gpu, synchronise
 
+SHORT_PAUSE = 0.1  # of a step
 LEAST_BLOCK_SECONDS = 0.01  # a shorter block would measure the clock and the scheduler's jitter
 
 Item = TypeVar("Item")
@@ -45,13 +47,15 @@ class Stopwatch:
         self.devices, self.device, self.step, self.waited = devices, devices[0], step, 0.0
         self._warm, self._ready = step + warmup, ready
         self._paused: dict[str, float] = {}
+        self._step_seconds = 0.0  # in the last block
         self._closed: list[tuple[Block, torch.cuda.Event | None, torch.cuda.Event | None]] = []
         self.resume()
 
-    def resume(self) -> None:
-        """Start timing here (again)."""
+    def resume(self, paused_seconds: float = math.inf) -> None:
+        """Start timing here (again). In a pause much shorter than a step, no batch was made ready."""
         self._first, self._waited_before = self.step, self.waited
-        self._steady = self.step + self._ready
+        if paused_seconds > SHORT_PAUSE * self._step_seconds:
+            self._steady = self.step + self._ready
         self._event, self._started = self._mark(), time.perf_counter()
 
     def _mark(self) -> torch.cuda.Event | None:
@@ -73,6 +77,7 @@ class Stopwatch:
         ready = self._first < self._steady
         block = Block(self._first, self.step, now - self._started, self.waited - self._waited_before, ready)
         self._closed.append((block, self._event, event))
+        self._step_seconds = block.seconds / (block.last - block.first)
         self._first, self._waited_before, self._event, self._started = self.step, self.waited, event, now
 
     def pause(self) -> None:
@@ -91,8 +96,9 @@ class Stopwatch:
         yield
         for device in self.devices:  # what was queued within belongs to the pause
             synchronise(device)
-        self._paused[activity] = self._paused.get(activity, 0.0) + time.perf_counter() - began
-        self.resume()
+        seconds = time.perf_counter() - began
+        self._paused[activity] = self._paused.get(activity, 0.0) + seconds
+        self.resume(seconds)
 
     def take_paused(self) -> dict[str, float]:
         """The seconds of the pauses that ended since the last call, by what was done in them."""
