@@ -16,7 +16,6 @@ from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_sp
 from relay.comparison.request import Request, request
 from relay.comparison.setting_result import Doubt, Goal
 from relay.comparison.statistics import band
-from relay.spec.job import Job
 from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
@@ -35,8 +34,8 @@ class Answer:
     model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
     winner: better than every other beyond doubt. likely: the same, but for the `doubts`, which no repeats show. tie:
     `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats_to_tell` of
-    each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what
-    the measured jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch
+    each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `least_minutes`
+    is the shortest job that the cluster wants. `site_flags`: flags of sbatch
     that all jobs of the site have.
     """
 
@@ -47,7 +46,6 @@ class Answer:
     certainty: Certainty
     goal: Goal | None = None
     best: Candidate | None = None
-    job: Job | None = None
     least_minutes: int = 0
     site_flags: Sequence[str] = ()
     script: str = SCRIPT
@@ -102,7 +100,7 @@ class Answer:
         """What to ask for to train so many times as long as the runs; None where nothing can be recommended."""
         if self.best is None:
             return None
-        return request(self.best.run, self.best.summaries, self.job, self.least_minutes, times)
+        return request(self.best.run, self.best.summaries, self.best.longest_job, self.least_minutes, times)
 
     @property
     def tied(self) -> list[Compared]:
@@ -258,6 +256,9 @@ def _same_end(compared: Compared, best: Candidate, margin: float) -> float | Non
     if alike or not start or not other_start or (start < other_start) is (epoch < other_epoch):
         return None
     epochs = (other_start - start) / (epoch - other_epoch)
+    longest = 60 * best.longest_job.minutes if best.longest_job else math.inf
+    if start + epoch * max(epochs, best.epochs) > longest:
+        return None
     return epochs if (epochs > best.epochs) is (start < other_start) else None
 
 

@@ -53,7 +53,7 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
     if answer.rules.epochs:
         steps = round(best.epochs * run.length.steps_per_epoch)
         run = changed(run, id=f"{run.id}-{best.epochs:g}-epochs", epochs=best.epochs, total_steps=max(1, steps))
-    job = replace(answer.job, memory_mb=request.memory_mb, minutes=request.minutes) if answer.job else None
+    job = best.longest_job and replace(best.longest_job, memory_mb=request.memory_mb, minutes=request.minutes)
     results = results.resolve()
     plain = Job(
         nodes=request.nodes,

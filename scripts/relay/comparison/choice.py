@@ -1,7 +1,7 @@
 """Which candidate is chosen, how the others compare with it, which learns more, and which cannot be recommended."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,12 +10,22 @@ from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible, number
 from relay.comparison.setting_result import Doubt, SettingResult, paired
-from relay.comparison.statistics import Estimate, Rounds, band, first_by_pairs, ratio, repeats_to_tell, standing
+from relay.comparison.statistics import (
+    MOST_LOG,
+    Estimate,
+    Rounds,
+    band,
+    first_by_pairs,
+    ratio,
+    repeats_to_tell,
+    standing,
+)
 from relay.spec import strategy_files
 from relay.spec.run import Run
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
 LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
+SAMPLES = 1000  # of a test set whose size is not known
 POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
 
 
@@ -200,6 +210,8 @@ def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
 def beyond(each: Candidate) -> str:
     """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
     rules = each.rules
+    if each.goal and all(each.row[name] is None for name in ("test_accuracy", "test_loss")):
+        return f"it was never evaluated, so that nobody knows when it reaches {each.goal}"
     if each.goal and len(each.rates) < len(each.repeats):
         return f"not all of its repeats reach {each.goal}"
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
@@ -231,35 +243,51 @@ def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
     return doubts
 
 
-def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> list[Doubt]:
-    """The setting that has learnt most, where `best` has learnt less by more than chance; none where it has not.
+def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Iterator[Doubt]:
+    """Which settings were never evaluated, though others were; and which has learnt most, if more than `best`.
 
     By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
-    own. Where neither has repeats, by more than `POINTS` of the samples, or a tenth of the loss.
+    own. More has to be more than chance. Where neither has repeats: more than `POINTS` of the samples, or a tenth of
+    the loss.
     """
     by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
-    lost = {id(each): _lost(each, by_accuracy=by_accuracy) for each in [best, *settings]}
+    lost = _lost(settings, "test_accuracy" if by_accuracy else "test_loss")
     evaluated = [each for each in settings if lost[id(each)]]
-    if not lost[id(best)] or not evaluated:
-        return []
+    if evaluated and len(evaluated) < len(settings):
+        yield Doubt("not evaluated", {"names": [each.name for each in settings if not lost[id(each)]]})
+    if not lost[id(best)]:
+        return
     most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
     if most is best:
-        return []
+        return
     relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
     if relative.low is None and by_accuracy:
         less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
     else:
         less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
-    return [Doubt("learns more", {"name": most.name, "row": most.row})] if less else []
+    if less:
+        yield Doubt("learns more", {"name": most.name, "row": most.row})
 
 
-def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:
-    """By repeat, the share of the test samples that are wrong, or the test loss. None is 0, which has no ratio."""
-    column = "test_accuracy" if by_accuracy else "test_loss"
-    values = {each.run.repeat: getattr(each.summary, column) for each in setting.repeats if each.summary}
-    return {
-        repeat: max(1 - value if by_accuracy else value, 1e-6) for repeat, value in values.items() if value is not None
+def _lost(settings: Sequence[SettingResult], column: str) -> dict[int, Rounds]:
+    """For each setting, by repeat, the share of the test samples that are wrong, or the test loss; all above 0.
+
+    Where no sample is wrong, half a sample is, because 0 has no ratio. Losses below 0 are logarithms of probabilities:
+    these are compared.
+    """
+    values = {
+        id(each): {x.run.repeat: getattr(x.summary, column) for x in each.repeats if x.summary} for each in settings
     }
+    values = {key: {n: value for n, value in its.items() if value is not None} for key, its in values.items()}
+    least = 0.5 / (settings[0].run.dataset.test_count or SAMPLES)
+    below_0 = any(value <= 0 for its in values.values() for value in its.values())
+
+    def positive(value: float) -> float:
+        if column == "test_accuracy":
+            return max(1 - value, least)
+        return math.exp(max(-MOST_LOG, min(value, MOST_LOG))) if below_0 else value
+
+    return {key: {n: positive(value) for n, value in its.items()} for key, its in values.items()}
 
 
 def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:

@@ -5,8 +5,11 @@ of one setting's repeats is no spread between them. Neither is a node on which a
 only the first second of a training has. So no answer from such runs is certain.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from relay.base.clock import other_day
 from relay.base.grouped import grouped
@@ -17,11 +20,11 @@ from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
 from relay.comparison.setting_result import Doubt, SettingResult, setting_results, stated_goal
 from relay.comparison.statistics import LEAST_REPEATS, geometric_mean, oddest
-from relay.spec.job import Job
 from relay.spec.labels import training_of
 
 STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
 LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
+UNEVEN = 1.9  # times the variance that a place of its own for each repeat would bring; all on one: 2 or more
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
 
 
@@ -84,7 +87,6 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         best=best,
         certainty="likely" if by_intervals == "winner" and doubts else by_intervals,
         doubts=doubts,
-        job=_longest(best, inputs.rules.get("most_minutes") or 0),
         least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
@@ -102,15 +104,6 @@ def _certainty(others: Sequence[choice.Compared]) -> Certainty:
     if "tie" in relations:
         return "tie"
     return "winner"
-
-
-def _longest(best: Candidate, most_minutes: int) -> Job | None:
-    """What the jobs of a setting asked for, with the most memory of them, and the longest time that one may ask for."""
-    jobs = [repeat.job for repeat in best.repeats if repeat.job]
-    if not jobs:
-        return None
-    memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
-    return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
 
 
 def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[Doubt]:
@@ -158,7 +151,7 @@ def few_repeats(pairs: Iterable[tuple[Candidate, Candidate]]) -> list[Doubt]:
 
 
 def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
-    """In which places and when two settings were measured that have neither in common.
+    """Where and when two settings were measured otherwise, so that this may be what makes them differ.
 
     Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
     """
@@ -167,32 +160,57 @@ def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
     return [each for each in found if each]
 
 
-def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:
-    names = [{each.device_name for each in setting.summaries if each.device_name} for setting in (one, other)]
-    if not all(names) or names[0] == names[1]:
+def unevenly(one: Sequence[str], other: Sequence[str]) -> str | None:
+    """The place at which two settings were measured most unevenly; None where their repeats tell what places change.
+
+    A place is in the settings' difference with the difference of its shares of their repeats. If each repeat had a
+    place of its own, the repeats would tell the variance that this makes. It is compared with that.
+    """
+    counts = Counter(one), Counter(other)
+    apart = {place: counts[0][place] / len(one) - counts[1][place] / len(other) for place in sorted({*one, *other})}
+    if math.fsum(share**2 for share in apart.values()) <= UNEVEN * (1 / len(one) + 1 / len(other)):
         return None
-    first, second = (sorted(each) for each in names)
-    return Doubt("hardware", {"one": one.name, "its": first, "other": other.name, "others": second})
+    return max(apart, key=lambda place: abs(apart[place]))
+
+
+def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:
+    names = [[each.device_name for each in setting.summaries if each.device_name] for setting in (one, other)]
+    mostly = {*names[0]} == {*names[1]}
+    if not all(names) or (mostly and not unevenly(*names)):
+        return None
+    first, second = ([_usual(each)] if mostly else sorted({*each}) for each in names)
+    return Doubt("hardware", {"one": one.name, "its": first, "other": other.name, "others": second, "mostly": mostly})
+
+
+def _usual(values: Sequence[str]) -> str:
+    return Counter(values).most_common(1)[0][0]
 
 
 def _nodes(one: SettingResult, other: SettingResult) -> Doubt | None:
-    """All repeats of one setting on a node, and fewer than half of the other's there."""
-    for setting, beside in ((one, other), (other, one)):
-        its, others = ([frozenset(each.hosts) for each in some.summaries] for some in (setting, beside))
-        for node in sorted(frozenset.intersection(*its)) if its and others else ():
-            if 2 * (there := sum(node in hosts for hosts in others)) < len(others):
-                return Doubt("node", {"one": setting.name, "node": node, "there": there, "other": beside.name})
-    return None
+    hosts = [[host for each in setting.summaries for host in each.hosts] for setting in (one, other)]
+    if not all(hosts) or (node := unevenly(*hosts)) is None:
+        return None
+    there = [(sum(node in each.hosts for each in its.summaries), len(its.summaries), its.name) for its in (one, other)]
+    (most, repeats, name), (least, _, beside) = sorted(there, key=lambda each: -each[0] / each[1])
+    facts = {"one": name, "most": most, "repeats": repeats, "node": node, "least": least, "other": beside}
+    return Doubt("node", facts)
 
 
 def _days(one: SettingResult, other: SettingResult) -> Doubt | None:
-    starts = [[each.started_at for each in setting.summaries if each.started_at] for setting in (one, other)]
-    if not all(starts):
+    """By the days that both have; where they have none, by all. A day is named by its first start."""
+    starts = [sorted(each.started_at for each in setting.summaries if each.started_at) for setting in (one, other)]
+    day_of: dict[str, str] = {}
+    for before, start in pairwise(["", *sorted(starts[0] + starts[1])]):
+        day_of[start] = day_of[before] if before and not other_day(before, start) else start
+    days = [[day_of[start] for start in its] for its in starts]
+    common = {*days[0]} & {*days[1]}
+    shared = [[day for day in its if day in common] for its in days]
+    if not all(days) or (common and not unevenly(*shared)):
         return None
-    (early, first), (late, second) = sorted(zip(starts, (one.name, other.name), strict=True), key=lambda x: min(x[0]))
-    if max(early) > min(late) or not other_day(max(early), min(late)):
-        return None
-    return Doubt("day", {"one": first, "day": max(early)[:10], "other": second, "later": min(late)[:10]})
+    usual = [_usual(its) for its in shared] if common else [its[0] for its in days]
+    (day, first), (later, second) = sorted(zip(usual, (one.name, other.name), strict=True))
+    facts = {"one": first, "day": day[:10], "other": second, "later": later[:10], "mostly": bool(common)}
+    return Doubt("day", facts)
 
 
 def hardly_timed(settings: Sequence[SettingResult]) -> list[Doubt]:
