@@ -191,8 +191,6 @@ def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means
     assert list(row) == ["new", "old"]  # the fastest first
     assert (row["new"]["standing"], row["old"]["standing"]) == ("fastest", "slower")
     assert row["old"]["relative_speed"] == pytest.approx(50 / 60)
-    assert "the mean speeds of all repeats give 1.18" in row["old"]["warning"]
-    assert row["new"]["warning"] is None
 
 
 def test_efficiency_is_that_of_the_pairs_too(tree: Tree) -> None:
@@ -201,8 +199,6 @@ def test_efficiency_is_that_of_the_pairs_too(tree: Tree) -> None:
     tree.setting("ddp", [150.0, 300.0, 150.0], name="two", devices_per_node=2)
     (row,) = [row for row in tree.rows() if row["setting"] == "two"]
     assert row["scaling_efficiency"] == pytest.approx(0.75)
-    assert "its scaling efficiency is that of the repeats that were measured beside" in row["warning"]
-    assert "the mean speeds of all repeats give 0.94" in row["warning"]
     scaled = scaling_rows(tree.rows())
     assert [each["speed_up"] for each in scaled] == pytest.approx([1.0, 1.5])
     assert [each["speed"] for each in scaled] == pytest.approx([100.0, 150.0])

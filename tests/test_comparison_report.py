@@ -10,10 +10,9 @@ from pyarrow import parquet
 from relay.comparison import terminal, words
 from relay.comparison.columns import COMPARISON, Column, read_csv, write_csv
 from relay.comparison.page import evidence
-from relay.comparison.scaling import grids
 from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
-from results_tree import REFUSED, Tree, told
+from results_tree import Tree, told
 
 pytest_plugins = ["results_tree"]
 
@@ -66,36 +65,6 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert full.html.count("<pre ") == full.html.count("data-copy=") > 1, "each block has its button"
     assert "&lt;img src=x&gt;" in full.html
     assert "hook=&lt;b&gt;$x_1$" in full.html
-
-
-# The table of speed per device by batch and number of devices, as computing centres publish it
-
-
-def measured(tree: Tree, strategy: str, nodes: int, devices: int, batch: int, speed: float, **more: object) -> None:
-    tree.setting(
-        strategy, [speed, speed], name=f"{strategy}-{nodes}-{devices}-{batch}", nodes=nodes, devices_per_node=devices,
-        device="cuda", global_batch_size=batch * nodes * devices, **more,
-    )  # fmt: skip
-
-
-def test_what_is_struck_out_or_computes_otherwise_is_in_no_cell(tree: Tree) -> None:
-    for batch in (32, 64):
-        measured(tree, "ddp", 1, 2, batch, 400.0)
-        measured(tree, "ddp", 1, 4, batch, 900.0, verdict=REFUSED)
-    measured(tree, "single_gpu", 1, 1, 32, 500.0, precision="bf16")
-    assert grids(tree.rows()) == []
-
-
-def test_a_grid_has_sizes_to_compare_and_a_strategys_own_single_process(tree: Tree) -> None:
-    """One global batch on several sizes is a diagonal."""
-    measured(tree, "ddp", 1, 1, 64, 110.0)
-    measured(tree, "single_gpu", 1, 1, 64, 100.0)
-    measured(tree, "ddp", 1, 2, 32, 180.0)
-    measured(tree, "ddp", 1, 4, 16, 300.0)
-    assert grids(tree.rows()) == []
-    measured(tree, "ddp", 1, 2, 64, 200.0)
-    (grid,) = grids(tree.rows())
-    assert grid.rows == [["16", "–", "–", "75.0"], ["32", "–", "90.0", "–"], ["64", "110", "100.0", "–"]]
 
 
 # The evidence on the page: what a reader needs to check a figure, from the records themselves

@@ -13,16 +13,15 @@ from typing import Any, Literal
 from relay.base.grouped import grouped
 from relay.comparison.candidates import Candidate, Rules, gpus
 from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_speed_up, speed_up
+from relay.comparison.doubts import DISTURBED, NEIGHBOURS, Doubt
 from relay.comparison.request import Request, request
-from relay.comparison.setting_result import Doubt, Goal
+from relay.comparison.setting_result import Goal
 from relay.comparison.statistics import band
 from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
-DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
 OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
-NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
 

@@ -1,7 +1,6 @@
-"""Which candidate is chosen, how the others compare with it, which learns more, and which cannot be recommended."""
+"""Which candidate is chosen, how the others compare with it, and which cannot be recommended."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,9 +8,8 @@ from typing import Literal
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible, number
-from relay.comparison.setting_result import Doubt, SettingResult, paired
+from relay.comparison.setting_result import SettingResult, paired
 from relay.comparison.statistics import (
-    MOST_LOG,
     Estimate,
     Rounds,
     band,
@@ -24,9 +22,6 @@ from relay.spec import strategy_files
 from relay.spec.run import Run
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
-LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
-SAMPLES = 1000  # of a test set whose size is not known
-POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
 
 
 @dataclass(frozen=True)
@@ -220,74 +215,6 @@ def beyond(each: Candidate) -> str:
     if rules.budget and each.charge(hours) > rules.budget:
         return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
     return ""
-
-
-def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
-    """Which settings may be on the other side of a limit: by their interval, or by the repeats beside the best one's.
-
-    A limit is one of real hours, so that a setting's own repeats decide. But they may have had a slow day.
-    """
-    rules, doubts = best.rules, []
-    for each in measured:
-        if each is not best and each.cost >= best.cost and each.rate <= best.rate:  # it would not be chosen
-            continue
-        hours = [each.hours.value, each.hours.low or each.hours.value, each.hours.high or each.hours.value]
-        if not each.goal and not each.run.strategy.script:
-            hours.append(best.hours.value / speed_up(each, best))
-        for limit, amounts, unit in (
-            (rules.deadline_hours, hours, "h"),
-            (rules.budget, [each.charge(one) for one in hours], rules.currency),
-        ):
-            if limit and min(amounts) <= limit < max(amounts):
-                doubts.append(Doubt("limit", {"name": each.name, "amounts": amounts, "limit": limit, "unit": unit}))
-    return doubts
-
-
-def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Iterator[Doubt]:
-    """Which settings were never evaluated, though others were; and which has learnt most, if more than `best`.
-
-    By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
-    own. More has to be more than chance. Where neither has repeats: more than `POINTS` of the samples, or a tenth of
-    the loss.
-    """
-    by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
-    lost = _lost(settings, "test_accuracy" if by_accuracy else "test_loss")
-    evaluated = [each for each in settings if lost[id(each)]]
-    if evaluated and len(evaluated) < len(settings):
-        yield Doubt("not evaluated", {"names": [each.name for each in settings if not lost[id(each)]]})
-    if not lost[id(best)]:
-        return
-    most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
-    if most is best:
-        return
-    relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
-    if relative.low is None and by_accuracy:
-        less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
-    else:
-        less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
-    if less:
-        yield Doubt("learns more", {"name": most.name, "row": most.row})
-
-
-def _lost(settings: Sequence[SettingResult], column: str) -> dict[int, Rounds]:
-    """For each setting, by repeat, the share of the test samples that are wrong, or the test loss; all above 0.
-
-    Where no sample is wrong, half a sample is, because 0 has no ratio. Losses below 0 are logarithms of probabilities:
-    these are compared.
-    """
-    values = {
-        id(each): {x.run.repeat: getattr(x.summary, column) for x in each.repeats if x.summary} for each in settings
-    }
-    values = {key: {n: value for n, value in its.items() if value is not None} for key, its in values.items()}
-    least = 0.5 / (settings[0].run.dataset.test_count or SAMPLES)
-    below_0 = any(value <= 0 for its in values.values() for value in its.values())
-
-    def positive(value: float) -> float:
-        if column == "test_accuracy":
-            return max(1 - value, least)
-        return math.exp(max(-MOST_LOG, min(value, MOST_LOG))) if below_0 else value
-
-    return {key: {n: positive(value) for n, value in its.items()} for key, its in values.items()}
 
 
 def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:

@@ -115,14 +115,6 @@ def named(axes: Axes, place: float, name: str) -> None:
     axes.annotate(cut(name), (0, place - 0.25), fontsize=NAME_SIZE, color=INK, **at)
 
 
-def key_below(figure: Figure) -> None:
-    """Write what each line of the picture stands for, at the lower edge."""
-    pairs = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    figure.legend(
-        [handle for handle, _ in pairs], [cut(label, NAME_CHARACTERS - 6) for _, label in pairs], loc="lower left"
-    )
-
-
 def in_rows(axes: Axes, count: float, *, first: float = -0.75) -> None:
     """Axes with a row for each setting, from the top: a horizontal scale alone."""
     axes.set_ylim(count - 0.5, first)
@@ -157,12 +149,11 @@ def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], 
     return figure
 
 
-def interval(axes: Axes, setting: SettingResult, place: float, *, upright: bool = False) -> None:
+def interval(axes: Axes, setting: SettingResult, place: float) -> None:
     """The speed's interval, which the end of the axis may cut."""
     low, high = (speed_in_unit(setting.row, part) for part in ("_low", "_high"))
     if low is not None:
-        ends = ([place, place], [low, high]) if upright else ([low, high], [place, place])
-        axes.plot(*ends, color=colour_of(setting), linewidth=1.2, marker="_" if upright else "|", markersize=6)
+        axes.plot([low, high], [place] * 2, color=colour_of(setting), linewidth=1.2, marker="|", markersize=6)
 
 
 def room_for(timed: Iterable[SettingResult]) -> float:

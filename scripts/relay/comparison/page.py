@@ -20,7 +20,7 @@ from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
 from relay.comparison.pictures import pictures
-from relay.comparison.scaling import grids, scaling_rows, shown
+from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.setting_result import SettingResult, by_setting, quality
 from relay.comparison.table import versions_text
 from relay.libtorch.record import in_cpp
@@ -59,7 +59,6 @@ def _section(
         "runs": runs,
         "warnings": list(grouped(words.warnings(runs), lambda each: (each.kind, each.advice)).values()),
         "scaling": [*map(shown, scaled)],
-        "grids": grids(rows),
         "gates": _gates(runs),
         "pictures": pictures(runs, scaled, answer, place, accuracy),
     }
@@ -219,18 +218,17 @@ def _transports(
 
     Where NCCL's log is silent, there are no networks and ways.
     """
-    strategies_by_transport: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
-    for each in runs:
-        shape = each.run.shape
-        if shape.world_size > 1:
-            of_nccl = looks[each.preflight] if shape.backend == "nccl" and each.preflight else []
-            said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
-            networks = sorted({str(nccl["network"]) for nccl in said if nccl.get("network")})
-            ways = sorted({str(way) for nccl in said for way in nccl.get("via") or {}})
-            transport = str(shape.backend), tuple(networks), tuple(ways)
-            strategies_by_transport.setdefault(transport, set()).add(each.run.strategy.name)
-    for (backend, on_networks, by_ways), strategies in sorted(strategies_by_transport.items()):
-        yield backend, [*on_networks], [*by_ways], sorted(strategies)
+
+    def transport(each: RunResult) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        of_nccl = looks[each.preflight] if each.run.shape.backend == "nccl" and each.preflight else []
+        said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
+        networks = {str(nccl["network"]) for nccl in said if nccl.get("network")}
+        ways = {str(way) for nccl in said for way in nccl.get("via") or {}}
+        return str(each.run.shape.backend), tuple(sorted(networks)), tuple(sorted(ways))
+
+    several = [each for each in runs if each.run.shape.world_size > 1]
+    for (backend, networks, ways), its in sorted(grouped(several, transport).items()):
+        yield backend, [*networks], [*ways], sorted({each.run.strategy.name for each in its})
 
 
 def _code(code: str, results: Path) -> Mapping[str, Any]:

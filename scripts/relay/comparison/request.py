@@ -99,16 +99,6 @@ class Request:
     memory_why: str
     time_why: str
 
-    @property
-    def cpus(self) -> int:
-        """The CPUs of all nodes."""
-        return self.nodes * self.tasks_per_node * self.cpus_per_task
-
-    @property
-    def gpus(self) -> int:
-        """The GPUs of all nodes."""
-        return self.nodes * self.gpus_per_node
-
 
 def request(
     run: Run, summaries: Sequence[Summary], job: Job | None, least_minutes: int = 0, times: float = 1
@@ -178,15 +168,13 @@ def memory(run: Run, summaries: Sequence[Summary], job: Job | None) -> tuple[int
 
 def _held(run: Run, summaries: Sequence[Summary], peak_mb: float) -> tuple[float, str]:
     """What the processes of a node hold in MiB, data workers included, and how it is known. `peak_mb`: of a process."""
-    processes, workers = run.shape.processes_per_node, run.feeding.data_workers
-    if run.strategy.script:  # which starts what it likes
-        node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
-        if node_mb > processes * peak_mb:
-            return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with all that the command starts"
+    processes, workers, script = run.shape.processes_per_node, run.feeding.data_workers, run.strategy.script
+    node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
+    # What is no more than the processes' own peak has missed even that.
+    if (script or workers) and node_mb > processes * peak_mb:
+        started = "all that the command starts" if script else "its data workers"
+        return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with {started}"
     alone = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
     if not workers:
         return processes * peak_mb, alone
-    node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
-    if node_mb > processes * peak_mb:  # else the looks at the node have missed even the processes' own peak
-        return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with its data workers"
     return processes * (1 + workers) * peak_mb, f"{alone} × {1 + workers} for its data workers, as much each at most"

@@ -71,17 +71,6 @@ class SettingResult:
         return "" if self.category == "done" else f" – {self.category}"
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """A reason why no answer from these runs is certain, whatever the intervals say.
-
-    Its kind has its words in `workflow/report/certainty.j2`, in which the `facts` stand.
-    """
-
-    kind: str
-    facts: Mapping[str, Any]
-
-
 def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:
     """What was measured of each of `comparison_rows(inputs)`, in their order."""
     groups = by_setting(inputs.runs)

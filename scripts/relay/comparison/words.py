@@ -20,9 +20,10 @@ from tabulate import tabulate
 from relay.base.entry import ROOT
 from relay.base.printable import printable
 from relay.comparison import columns, scaling
-from relay.comparison.answer import NEIGHBOURS, Answer
+from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, cores
 from relay.comparison.choice import speed_up
+from relay.comparison.doubts import NEIGHBOURS
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
 from relay.comparison.setting_result import SettingResult, quality, relative_speed
 from relay.comparison.statistics import LEAST_REPEATS, MOST_REPEATS, oddest
@@ -74,12 +75,10 @@ def markdown(template: str, **about: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def markdown_table(rows: Sequence[Any], headers: str | Sequence[str] = "keys") -> str:
-    """A table of rows that have their texts by heading, or in the order of the `headers`."""
-    shown = [
-        {name: cell(text) for name, text in row.items()} if isinstance(row, dict) else [*map(cell, row)] for row in rows
-    ]
-    return tabulate(shown, headers=headers, tablefmt="github", disable_numparse=True)
+def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table of rows that have their texts by heading."""
+    shown = [{name: cell(text) for name, text in row.items()} for row in rows]
+    return tabulate(shown, headers="keys", tablefmt="github", disable_numparse=True)
 
 
 def cell(text: str) -> str:
@@ -200,12 +199,11 @@ def _facts(each: SettingResult) -> dict[str, Any]:
 def _odd(each: SettingResult) -> Mapping[str, Any] | None:
     """The repeat that is farthest from the others, and how many times as fast it is."""
     timed = [repeat for repeat in each.repeats if repeat.speed]
-    odd = oddest(each.speeds) if timed else None
-    if odd is None:
+    if not timed or not (odd := oddest(each.speeds)):
         return None
-    repeat = timed[odd.place]
+    repeat = timed[odd[0]]
     hosts = repeat.summary.hosts if repeat.summary else ()
-    return {"repeat": repeat.run.repeat + 1, "ratio": odd.ratio, "hosts": hosts}
+    return {"repeat": repeat.run.repeat + 1, "ratio": odd[1], "hosts": hosts}
 
 
 def _crowded(each: SettingResult) -> Summary | None:
