@@ -2,12 +2,13 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet
 
-from relay.comparison import terminal, words
+from relay.comparison import drawing, terminal, words
 from relay.comparison.columns import COMPARISON, Column, read_csv, write_csv
 from relay.comparison.page import evidence
 from relay.config.config import Config, load
@@ -65,6 +66,24 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert full.html.count("<pre ") == full.html.count("data-copy=") > 1, "each block has its button"
     assert "&lt;img src=x&gt;" in full.html
     assert "hook=&lt;b&gt;$x_1$" in full.html
+
+
+def test_no_name_turns_a_page_or_breaks_a_table(tree: Tree) -> None:
+    name = "a\u202eb \\| c\nd"
+    tree.setting("cpu", [100.0, 101.0], options={"hook": name}, summary={"reason": name})
+    assert tree.compare() == 0
+    assert "\u202e" not in tree.html
+    row = next(line for line in (tree.root / "comparison.md").read_text().splitlines() if line.startswith("| cpu"))
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 13, "12 columns"
+    done = subprocess.run(["bash", "-n", tree.root / "recommendation.sbatch"], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_of_very_many_settings_the_first_are_drawn(tree: Tree) -> None:
+    for place in range(drawing.MOST_SETTINGS + 2):
+        tree.setting("cpu", [100.0 + place], warmup_steps=place)
+    assert tree.compare() == 0
+    assert f"Of 42 settings, the first {drawing.MOST_SETTINGS} of the table are drawn." in tree.html
 
 
 # The evidence on the page: what a reader needs to check a figure, from the records themselves

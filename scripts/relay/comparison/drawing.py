@@ -6,6 +6,7 @@ Their colours are CSS variables of the page, so that they follow its light or da
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ ON_PARTS = "#111111"
 LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
 NAME_SIZE = 7.5  # of the letters of names, in 1/72 inch
 NAME_CHARACTERS, PANEL_CHARACTERS = 96, 40  # so many of them fit into a picture, and into one of its two panels
+MOST_SETTINGS = 40  # in a picture, the first of the table: what is beyond is in the table
 MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
 ROOM = 1.5  # times the largest speed: so far an axis of speeds reaches, however far an interval does
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -62,7 +64,8 @@ _STYLE: dict[Any, Any] = {
 
 def drawn(picture: Callable[[], Figure | None], name: str) -> str | None:
     """A picture as an <svg> element; None where there is nothing to draw. `name` is unique on the page."""
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):  # with a fixed salt, the same numbers give the same file
+    # With a fixed salt, the same numbers give the same file. Its text stays text, so that no font has to have a letter.
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings(action="ignore"):
         figure = picture()
         return svg_of(figure, name) if figure else None
 

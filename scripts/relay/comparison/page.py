@@ -10,12 +10,13 @@ import yaml
 
 from relay.base.files import read_json_or, write_text
 from relay.base.grouped import grouped
+from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
 from relay.comparison.columns import standings_mean, unit_of
-from relay.comparison.drawing import repeats_drawn, standalone
+from relay.comparison.drawing import MOST_SETTINGS, repeats_drawn, standalone
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
@@ -66,23 +67,22 @@ def _section(
 
 def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
-    return (
-        words.environment()
-        .get_template("comparison.html.j2")
-        .render(
-            sections=contents,
-            in_cpp=in_cpp(results),
-            largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
-            evidence=evidence(inputs, results),
-            standings=standings_mean(inputs.margin),
-            least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
-            loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
-            repeats_drawn=repeats_drawn,
-            verdict_of=partial(verdict_of, results=results),
-            files_of=partial(files_of, results=results),
-            of_failed=partial(of_failed, results=results),
-        )
+    template = words.environment().get_template("comparison.html.j2")
+    html = template.render(
+        sections=contents,
+        in_cpp=in_cpp(results),
+        largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
+        evidence=evidence(inputs, results),
+        standings=standings_mean(inputs.margin),
+        least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
+        loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
+        repeats_drawn=repeats_drawn,
+        most_drawn=MOST_SETTINGS,
+        verdict_of=partial(verdict_of, results=results),
+        files_of=partial(files_of, results=results),
+        of_failed=partial(of_failed, results=results),
     )
+    return printable(html)  # a browser obeys what turns the direction of a text
 
 
 def write_pictures(folder: Path, contents: Sequence[Section]) -> None:

@@ -35,12 +35,14 @@ def pictures(
 ) -> dict[str, str]:
     """The SVG of every picture of an answer that has anything to show, by its name.
 
-    `scaled` are `scaling_rows`. `place` is the answer's among all. `target` is the accuracy that the config states.
+    The first `MOST_SETTINGS` of the settings are drawn. `scaled` are `scaling_rows`. `place` is the answer's among all.
+    `target` is the accuracy that the config states.
     """
+    accuracy, settings = stated_accuracy(settings, target), settings[: drawing.MOST_SETTINGS]
     figures = {
         "speed": partial(speed, settings, answer.unit),
         "scaling": partial(scaling, scaled),
-        "time": partial(time_to, settings, stated_accuracy(settings, target)),
+        "time": partial(time_to, settings, accuracy),
         "learnt": partial(learnt, settings),
         "step": partial(steps, settings),
     }

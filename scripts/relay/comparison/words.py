@@ -83,7 +83,8 @@ def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def cell(text: str) -> str:
     """A text that cannot end its cell or its line, and is neither HTML nor a link."""
-    return " ".join(printable(str(text)).split()).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
+    in_a_line = " ".join(printable(str(text)).split()).replace("\\", "\\\\")
+    return in_a_line.replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def coded(text: str) -> Markup:
