@@ -38,7 +38,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     all_answers = answers(inputs, rows)
     settings, scaled = setting_results(inputs, rows), scaling_rows(rows)
     sections = page.sections(inputs, settings, all_answers, results)
-    html = page.render(inputs, settings, sections, results)
+    html = page.render(inputs, sections, results)
     families = grouped(scaled, lambda row: (row["trained"], row["scaling"]))
     with errors_in_one_line(results, "cannot be written"):
         write_csv(results / "runs.csv", RUNS, run_rows(inputs))

@@ -7,7 +7,7 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from relay.base.printable import printable
-from relay.comparison.columns import speed_in_unit
 from relay.comparison.setting_result import SettingResult
 
 # Placeholder colours, which are replaced by CSS variables, so that the pictures follow the page's light or dark theme.
@@ -150,23 +149,6 @@ def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], 
     figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
     axes.set_xlabel(label)
     return figure
-
-
-def interval(axes: Axes, setting: SettingResult, place: float) -> None:
-    """The speed's interval, which the end of the axis may cut."""
-    low, high = (speed_in_unit(setting.row, part) for part in ("_low", "_high"))
-    if low is not None:
-        axes.plot([low, high], [place] * 2, color=colour_of(setting), linewidth=1.2, marker="|", markersize=6)
-
-
-def room_for(timed: Iterable[SettingResult]) -> float:
-    """The end of an axis of their speeds, on which each repeat has a dot."""
-    return ROOM * max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)
-
-
-def time_unit(longest: float) -> tuple[float, str]:
-    """The unit that suits a time of so many seconds: its size in seconds, and its name."""
-    return next((each for each in UNITS if longest >= 2 * each[0]), UNITS[-1])
 
 
 def repeats_drawn(settings: Sequence[SettingResult]) -> int:

@@ -1,7 +1,6 @@
 """The page: one HTML file that contains everything it shows, so that it can be read without a network."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from relay.comparison.pictures import pictures
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.setting_result import SettingResult, by_setting, quality
 from relay.comparison.table import versions_text
-from relay.libtorch.record import in_cpp
-from relay.probe.deepest import LargestModel, of_record
 from relay.run_folder.snapshot import COMMIT
 from relay.slurm.batch_script import BatchScript
 from relay.spec.run import OwnBatch, setting_fields
@@ -65,13 +62,11 @@ def _section(
     }
 
 
-def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
+def render(inputs: Inputs, contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
     template = words.environment().get_template("comparison.html.j2")
     html = template.render(
         sections=contents,
-        in_cpp=in_cpp(results),
-        largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
         evidence=evidence(inputs, results),
         standings=standings_mean(inputs.margin),
         least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
@@ -124,16 +119,6 @@ def _gates(results: Sequence[SettingResult]) -> list[dict[str, Any]]:
         for members in alike.values()
     ]
     return sorted(gates, key=lambda gate: not gate["struck_out"])
-
-
-def largest_models(results: Path, names: Mapping[str, str]) -> list[LargestModel]:
-    """What was found of the settings with these names, by id, in their order. What cannot be read is left out."""
-    read = []
-    for setting, name in names.items():
-        record = read_json_or(results / "largest_model" / f"{setting}.json", {})
-        with suppress(TypeError, AttributeError, KeyError):
-            read.append(of_record(record, name))
-    return read
 
 
 def verdict_of(setting: SettingResult, results: Path) -> str:

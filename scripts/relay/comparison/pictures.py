@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,14 +59,17 @@ def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
     speeds, results = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
     figure.subplots_adjust(wspace=0.1)
     for place, setting in enumerate(timed):
-        drawing.interval(speeds, setting, place)
+        ends = [speed_in_unit(setting.row, part) for part in ("_low", "_high")]
+        if None not in ends:
+            speeds.plot(ends, [place] * 2, color=drawing.colour_of(setting), linewidth=1.2, marker="|", markersize=6)
         _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
                 speed_in_unit(setting.row))  # fmt: skip
         found = [getattr(summary, measure.column) for summary in setting.summaries]
         repeats = [measure.factor * value for value in found if value is not None]
         _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
         drawing.named(speeds, place, setting.name + setting.mark)
-    speeds.set_xlim(0, drawing.room_for(timed))
+    fastest = max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)
+    speeds.set_xlim(0, drawing.ROOM * fastest)
     speeds.xaxis.set_major_formatter(drawing.FIGURES)
     speeds.set_xlabel(f"{unit} per second")
     results.set_xlabel(measure.label)
@@ -93,7 +95,8 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
     reached = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
     if not reached:
         return None
-    length, unit = drawing.time_unit(max(max(seconds) for _, seconds in reached))
+    longest = max(max(seconds) for _, seconds in reached)
+    length, unit = next((each for each in drawing.UNITS if longest >= 2 * each[0]), drawing.UNITS[-1])
     figure = drawing.figure_of(0.75 + 0.42 * len(reached))
     axes = figure.subplots()
     for place, (setting, seconds) in enumerate(reached):
@@ -113,8 +116,7 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
 def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     """The first metric, or the test loss, over epochs; where nothing was evaluated, the training loss.
 
-    There is a panel for each setting, with a line for each repeat. All panels share their axes. In grey behind is a
-    repeat of the same training in one process.
+    There is a panel for each setting, with a line for each repeat. All panels share their axes.
     """
     measure = quality(each.row for each in settings)
 
@@ -146,9 +148,6 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
     figure.subplots_adjust(wspace=0.08, hspace=0.17 + above)
     for (setting, curves), text, panel in zip(shown, titles, panels, strict=False):
-        other = behind(setting, [each for each, _ in shown])
-        for first in [its[0] for each, its in shown if each is other]:
-            panel.plot(*first, color=drawing.MUTED, linewidth=0.6, alpha=0.45)
         for curve in curves[: drawing.repeats_drawn(settings)]:
             panel.plot(*curve, color=drawing.colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
         panel.set_title(text, color=drawing.INK)
@@ -161,22 +160,6 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     figure.supxlabel(over, fontsize=9, color=drawing.MUTED, y=0.04 / figure.get_figheight(), va="bottom")
     figure.supylabel(label, fontsize=9, color=drawing.MUTED, x=0.01)
     return figure
-
-
-def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
-    """The setting whose curve lies behind this one's: the same training in one process, and in fp32.
-
-    Where none was measured, the first setting that trains the same, else the first of all; None where that is itself.
-    """
-
-    def trains(each: SettingResult) -> tuple[Any, ...]:
-        run = each.run
-        return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.length.epochs
-
-    alike = [each for each in settings if trains(each) == trains(setting)]
-    plain = [each for each in alike if each.run.shape.world_size == 1 and each.run.computation.precision == "fp32"]
-    nearest = (plain or alike or list(settings))[0]
-    return None if nearest is setting else nearest
 
 
 def steps(settings: Sequence[SettingResult]) -> Figure | None:

@@ -20,7 +20,6 @@ from tabulate import tabulate
 from relay.base.entry import ROOT
 from relay.base.printable import printable
 from relay.comparison import columns, scaling
-from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, cores
 from relay.comparison.choice import speed_up
 from relay.comparison.doubts import NEIGHBOURS
@@ -35,31 +34,21 @@ MOST = 0.5  # of the difference: a part that takes less of it is not the reason
 WORTH_TELLING = 0.1  # of a step's time
 TEMPLATES = ROOT / "workflow" / "report"
 EMPTY = "\0"  # an empty line of a command, which is a part of it
-# What can be told, and the template with the macro of this name that tells it: as a line, or as several paragraphs.
-LINES = {
-    "sentence": "words.j2",
-    "certainty": "certainty.j2",
-    "in_short": "certainty.j2",
-    "why_not_the_fastest": "words.j2",
-    "not_recommended": "words.j2",
-    "jobs": "words.j2",
-}
-PARAGRAPHS = {"doubts": "certainty.j2", "reasons": "words.j2", "not_measured": "words.j2"}
+MACROS = ("words.j2", "certainty.j2")  # the templates whose macros tell an answer
+# The macros that tell a line, and those that tell several paragraphs.
+LINES = ("sentence", "certainty", "in_short", "why_not_the_fastest", "not_recommended", "jobs")
+PARAGRAPHS = ("doubts", "reasons", "not_measured")
 
 
 def told(what: str, *about: Any) -> str:
     """One of `LINES` about an answer, and about what else its macro takes; '' where there is nothing to tell."""
-    return " ".join(_paragraphs(LINES[what], what, *about))
+    return " ".join(paragraphs(what, *about))
 
 
-def paragraphs(what: str, answer: Answer) -> list[str]:
-    """One of `PARAGRAPHS` about an answer."""
-    return _paragraphs(PARAGRAPHS[what], what, answer)
-
-
-def _paragraphs(template: str, macro: str, *about: Any) -> list[str]:
-    """What a macro of a template says, each paragraph in one line."""
-    text = getattr(environment().get_template(template).module, macro)(*about)
+def paragraphs(what: str, *about: Any) -> list[str]:
+    """What a macro says, each paragraph in one line."""
+    modules = [environment().get_template(template).module for template in MACROS]
+    text = next(getattr(module, what) for module in modules if hasattr(module, what))(*about)
     return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
 
 
