@@ -147,6 +147,7 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast", cpus_per_task=2, threads=2)
     tree.setting("cpu", [900.0, 901.0, 899.0], name="slow", cpus_per_task=2)
     tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2, verdict=REFUSED)
+    tree.rules = {"site_flags": ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]}
     assert tree.compare() == 0
     value = json.loads((tree.root / "answer.json").read_text())
     (told,) = value["answers"]
@@ -160,6 +161,7 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     assert [each["category"] for each in told["left_out"]] == ["struck out"]
     text = (tree.root / "recommendation.sbatch").read_text()
     assert set(told["sbatch"]) <= set(text.splitlines())
+    assert {f"#SBATCH {flag}" for flag in tree.rules["site_flags"]} <= set(told["sbatch"])
     assert "--cpus-per-task=2" in text
     assert "#     export OMP_NUM_THREADS=2\n#     python your_script.py\n" in text
     assert f"scripts/main.py export --run recommended-fast --results {tree.root.resolve()} --output model" in text
@@ -190,16 +192,3 @@ def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> 
     assert (done.returncode, "nothing to recommend" in done.stderr) == (1, True)
     (told,) = json.loads((tree.root / "answer.json").read_text())["answers"]
     assert (told["recommended"], told["sbatch"]) == (None, [])
-
-
-# The recommended script has what every job of the site has: its reservation, and its mail
-
-FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
-
-
-def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0, 999.0])
-    tree.rules = {"site_flags": FLAGS}
-    assert tree.compare() == 0
-    lines = (tree.root / "recommendation.sbatch").read_text().splitlines()
-    assert [line for line in lines if "reservation" in line or "mail" in line] == [f"#SBATCH {f}" for f in FLAGS]

@@ -18,15 +18,6 @@ from results_tree import Tree, told
 pytest_plugins = ["results_tree"]
 
 
-def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0])
-    tree.setting("cpu", [10.0, 10.1], task="lenet-synthetic")
-    rows = tree.rows()
-    assert [row["standing"] for row in rows] == ["fastest", "fastest"]
-    assert tree.compare() == 0
-    assert tree.html.count('class="headline"') == 2
-
-
 # Other options of a task are another model or other data: each has an answer of its own, and no speed is compared
 
 NARROW: dict[str, Any] = {"task_options": {"width": 4}, "metrics": ("dice",)}

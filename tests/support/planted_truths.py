@@ -253,12 +253,6 @@ TRUTHS = [
         said="learns less",
     ),
     Truth(
-        name="bf16 is twice as fast, and 1.8 points lower",
-        settings=[beside("bf16", 2, precision="bf16", least=0.048, learning=0.7),
-                  beside("fp32", 1, least=0.030, learning=0.7)],
-        said="learns less",
-    ),
-    Truth(
         name="batch 704 has twice the samples/s, and nothing was evaluated",
         settings=[beside("b704", 2, batch=704, summary=UNEVALUATED), beside("b64", 1, summary=UNEVALUATED)],
         said="other trainings: speed does not compare them",
@@ -268,16 +262,6 @@ TRUTHS = [
         settings=[replace(ONE, nodes=["n1"]), beside("other", 1.0, nodes=["n2"])],
         nodes=0.1,
         said="all repeats of",
-    ),
-    Truth(
-        name="the same, and the other setting was once on that node",
-        settings=[replace(ONE, nodes=["n1"]), beside("other", 1.0, nodes=["n2", "n1", "n2", "n2", "n2"])],
-        nodes=0.1,
-    ),
-    Truth(
-        name="all repeats of one on one node, of the other on several",
-        settings=[replace(ONE, nodes=["n1"]), beside("other", 1.0, nodes=["n2", "n3", "n4"])],
-        nodes=0.1,
     ),
     Truth(
         name="each setting on two nodes of its own, five times on each; nodes differ by 10 %",
@@ -292,19 +276,6 @@ TRUTHS = [
         repeats=10,
         days=0.1,
         said="was measured mostly on",
-    ),
-    Truth(
-        name="days of their own that alternate; they differ by 10 %",
-        settings=[replace(ONE, days=[0] * 4 + [2]), beside("other", 1.0, days=[1] * 4 + [3])],
-        days=0.1,
-        said="was measured on",
-    ),
-    Truth(
-        name="kinds of CPU that differ by 10 %, nine repeats of ten of each on one of its own",
-        settings=[replace(ONE, cpu=["AMD EPYC"] * 9 + ["Intel Xeon"], nodes=[f"a{n}" for n in range(10)]),
-                  beside("other", 0.9, cpu=["AMD EPYC"] + ["Intel Xeon"] * 9, nodes=[f"b{n}" for n in range(10)])],
-        repeats=10,
-        said="ran mostly on",
     ),
     Truth(
         name="the faster setting was never evaluated",
@@ -357,11 +328,6 @@ TRUTHS = [
         said="ran on AMD EPYC",
     ),
     Truth(
-        name="B's first repeats on an EPYC as A's, the others on a Xeon",
-        settings=[ONE, beside("other", 0.8, cpu=["AMD EPYC", "AMD EPYC", "AMD EPYC", "Intel Xeon", "Intel Xeon"])],
-        said="ran on AMD EPYC",
-    ),
-    Truth(
         name="one repeat of three is 3 times slower, by chance",
         settings=[beside("best", 1.2), ONE],
         right=["best"],
@@ -378,11 +344,6 @@ TRUTHS = [
     Truth(
         name="44 steps, one warms up over 50 steps",
         settings=[beside("slower", 1.0, steps=34), beside("warms-up", 0.8, steps=34)],
-        said="too short",
-    ),
-    Truth(
-        name="one step of 0.2 ms was timed",
-        settings=[beside("fast", 1.5, steps=1), replace(ONE, steps=1)],
         said="too short",
     ),
     Truth(

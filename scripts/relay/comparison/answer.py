@@ -21,7 +21,6 @@ from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
-OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
 
@@ -197,39 +196,34 @@ class Answer:
 
         Of several, that whose number of epochs is nearest to the one asked for. True stands for more.
         """
-        best, crossings = self.best, []
+        best = self.best
         assert best is not None
-        for each in self.others if self.over and not self.goal else ():
-            epochs = _same_end(each, best, self.rules.margin)
-            if epochs and epochs > 1:
-                crossings.append((abs(epochs - best.epochs), epochs, each.other))
+        others = self.others if self.over and not self.goal else ()
+        ends = [(_same_end(each, best, self.rules.margin) or 0.0, each.other) for each in others]
         for more in (True, False):
-            beyond = [each for each in crossings if (each[1] > best.epochs) is more]
+            beyond = [each for each in ends if each[0] > 1 and (each[0] > best.epochs) is more]
             if beyond:
-                _, epochs, other = min(beyond, key=lambda each: each[0])
+                epochs, other = min(beyond, key=lambda each: abs(each[0] - best.epochs))
                 yield other, more, epochs
 
     @property
     def undecided(self) -> Mapping[str, Any]:
         """What the measurements do not tell of an answer that is `unclear`, and what would tell.
 
-        `groups`: settings that cost the same and would begin to be better at the same speed, together. `far`: those
-        that look clearly too slow. `among`: the recommended one and all of them. `widest` is that of these whose
-        repeats are farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each
-        would tell, in so many `hours`; None where more would hardly help.
+        `groups`: settings that cost the same and would begin to be better at the same speed, together; what is nearest
+        to that comes first. `among`: the recommended one and all of them. `widest` is that of these whose repeats are
+        farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each would tell, in
+        so many `hours`; None where more would hardly help.
         """
         assert self.best is not None
-        far = [each for each in self.unclear if each.ratio.value * OUT_OF_QUESTION < self.turns_at(each)]
-        far = far if len(far) > 1 else []
-        near = [each for each in self.unclear if not any(each is other for other in far)]
+        nearest = sorted(self.unclear, key=lambda each: self.turns_at(each) / each.ratio.value)
         among = [self.best, *(each.other for each in self.unclear)]
         spreads = [max(each.speeds) / min(each.speeds) for each in among]
         spread = max(spreads)
         in_vain = any(each.kind in NEIGHBOURS for each in self.doubts) and spread >= FAR_APART
         repeats = 0 if in_vain else self.repeats_to_tell or 0
         return {
-            "groups": [*grouped(near, lambda each: (each.other.cost, self.turns_at(each))).values()],
-            "far": far,
+            "groups": [*grouped(nearest, lambda each: (each.other.cost, self.turns_at(each))).values()],
             "among": among,
             "widest": among[spreads.index(spread)],
             "spread": spread,

@@ -82,10 +82,6 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
 def _certainty(others: Sequence[choice.Compared]) -> Certainty:
     """As the intervals tell it."""
     relations = {each.relation for each in others}
-    if not others:
-        return "alone"
     if "unclear" in relations:
         return "unclear"
-    if "tie" in relations:
-        return "tie"
-    return "winner"
+    return "tie" if "tie" in relations else "winner" if others else "alone"

@@ -1,6 +1,6 @@
 """The page: one HTML file that contains everything it shows, so that it can be read without a network."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,10 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
     Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
     """
     summaries = [each.summary for each in inputs.runs if each.summary]
-    looks = {each.preflight: _look(results, each.preflight) for each in inputs.runs if each.preflight}
+    preflights = {each.preflight for each in inputs.runs} - {None}
+    facts = {each: read_json_or(results / "preflight" / str(each) / "facts.json", {}) for each in preflights}
+    looks = {each: its.get("ranks", []) for each, its in facts.items()}  # what a preflight found on its ranks
+    drivers = [(rank.get("driver") or {}).get("version") for ranks in looks.values() for rank in ranks]
     return {
         "runs": len(inputs.runs),
         "finished": len(summaries),
@@ -174,7 +177,7 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
         "versions": sorted({versions_text(summary.versions) for summary in summaries}),
         "variables": sorted({each.run.place.variables for each in inputs.runs} - {""}),
         "devices": sorted({summary.device_name for summary in summaries}),
-        "drivers": sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
+        "drivers": sorted({str(version) for version in drivers if version}),
         "transports": list(_transports(inputs.runs, looks)),
         "hosts": sorted({host for summary in summaries for host in summary.hosts}),
         "codes": [_code(code, results) for code in sorted({summary.code for summary in summaries})],
@@ -182,18 +185,6 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
         "config": yaml.safe_dump(dict(inputs.config), sort_keys=False, width=100) if inputs.config else "",
         "shrunk": bool(inputs.config.get("shrink")),
     }
-
-
-def _look(results: Path, preflight: str) -> list[Mapping[str, Any]]:
-    """What a preflight found on its ranks; nothing where there is no such file."""
-    return list(read_json_or(results / "preflight" / preflight / "facts.json", {}).get("ranks", []))
-
-
-def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The GPUs' drivers."""
-    for rank in ranks:
-        if version := (rank.get("driver") or {}).get("version"):
-            yield str(version)
 
 
 def _transports(
