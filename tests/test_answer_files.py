@@ -59,6 +59,7 @@ def test_memory_is_never_more_than_the_measured_jobs_had(tree: Tree) -> None:
     assert asked(tree, Job(memory_mb=900, minutes=60)).memory_mb == 900
     assert asked(tree, Job(memory_mb=9000, minutes=60), name="more").memory_mb == 1015
     assert asked(tree, Job(memory_mb=None, minutes=60), name="whole").memory_mb is None
+    assert asked(tree, Job(memory_mb=1, minutes=60, whole_node_gpus=4), name="node").gpus_per_node == 4
 
 
 def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None:

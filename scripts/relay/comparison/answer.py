@@ -33,8 +33,8 @@ class Answer:
     winner: better than every other beyond doubt. likely: the same, but for the `doubts`, which no repeats show. tie:
     `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats_to_tell` of
     each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `least_minutes`
-    is the shortest job that the cluster wants. `site_flags`: flags of sbatch
-    that all jobs of the site have.
+    is the shortest job that the cluster wants. `site_flags`: flags of sbatch that all jobs of the site have. `beyond`:
+    candidates that a limit leaves out.
     """
 
     task: str
@@ -50,6 +50,7 @@ class Answer:
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
     left_out: Sequence[LeftOut] = ()
+    beyond: Sequence[Candidate] = ()
     only_on_cpu: Sequence[str] = ()
     doubts: Sequence[Doubt] = ()
 

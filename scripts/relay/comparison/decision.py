@@ -37,8 +37,10 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not choice.beyond(each)]
-    over = [choice.LeftOut(each.name, "beyond a limit", why) for each in measured if (why := choice.beyond(each))]
+    why_beyond = {id(each): choice.beyond(each) for each in measured}
+    candidates = [each for each in measured if not why_beyond[id(each)]]
+    beyond = [each for each in measured if why_beyond[id(each)]]
+    over = [choice.LeftOut(each.name, "beyond a limit", why_beyond[id(each)]) for each in beyond]
     answer = Answer(
         task=row["task"],
         trained=row["trained"],
@@ -47,6 +49,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         goal=goal,
         certainty="none",
         left_out=[*choice.left_out(results), *over],
+        beyond=beyond,
         only_on_cpu=choice.only_on_cpu(results),
     )
     if not candidates:

@@ -43,13 +43,14 @@ class Doubt:
 def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
     """Which settings may be on the other side of a limit: by their interval, or by the repeats beside the best one's.
 
-    A limit is one of real hours, so that a setting's own repeats decide. But they may have had a slow day.
+    A limit is one of real hours, so that a setting's own repeats decide. But they may have had a slow day. A single
+    repeat may have been a disturbed one.
     """
     rules, doubts = best.rules, []
     for each in measured:
         if each is not best and each.cost >= best.cost and each.rate <= best.rate:  # it would not be chosen
             continue
-        hours = [each.hours.value, each.hours.low or each.hours.value, each.hours.high or each.hours.value]
+        hours = [each.hours.low or each.hours.value / DISTURBED, each.hours.high or each.hours.value * DISTURBED]
         if not each.goal and not each.run.strategy.script:
             hours.append(best.hours.value / choice.speed_up(each, best))
         for limit, amounts, unit in (

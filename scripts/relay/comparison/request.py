@@ -116,7 +116,7 @@ def request(
         nodes=shape.nodes,
         tasks_per_node=tasks,
         cpus_per_task=shape.cpus_per_node // tasks,
-        gpus_per_node=shape.gpus_per_node,
+        gpus_per_node=(job and job.whole_node_gpus) or shape.gpus_per_node,
         memory_mb=memory_mb,
         memory_why=memory_why,
         **_time(run, summaries, job.minutes if job else None, least_minutes, times),
