@@ -162,8 +162,8 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
     Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
     """
     summaries = [each.summary for each in inputs.runs if each.summary]
-    preflights = {each.preflight for each in inputs.runs} - {None}
-    facts = {each: read_json_or(results / "preflight" / str(each) / "facts.json", {}) for each in preflights}
+    preflights = {each.preflight for each in inputs.runs if each.preflight}
+    facts = {each: read_json_or(results / "preflight" / each / "facts.json", {}) for each in preflights}
     looks = {each: its.get("ranks", []) for each, its in facts.items()}  # what a preflight found on its ranks
     drivers = [(rank.get("driver") or {}).get("version") for ranks in looks.values() for rank in ranks]
     return {
