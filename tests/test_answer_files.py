@@ -19,16 +19,25 @@ from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
 
+STEPS = 44 * 64  # samples of a run
+
 
 def run_of(tree: Tree, identity: str) -> Run:
     return Run.read(tree.root / "runs" / identity / "run.json")
 
 
-def asked(tree: Tree, job: Job | None = None, *, least_minutes: int = 0, **changes: Any) -> Request:
-    (identity,) = tree.setting("cpu", [100.0], **changes)
+def asked(tree: Tree, job: Job | None = None, *, speed: float = 100.0, **changes: Any) -> Request:
+    longer = {name: changes.pop(name) for name in ("least_minutes", "times") if name in changes}
+    (identity,) = tree.setting("cpu", [speed], **changes)
     run = run_of(tree, identity)
     summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
-    return request(run, [summary], job, least_minutes)
+    return request(run, [summary], job, **longer)
+
+
+def lasting(steps: float, allocated: float, starts: float = 0.0, jobs: int = 1) -> dict[str, Any]:
+    """What a summary says of a run's seconds."""
+    parts = {"train_seconds": steps, "allocated_seconds": allocated, "startup_seconds": starts, "attempts": jobs}
+    return parts | {"loading_seconds": 0.0}
 
 
 def test_memory_is_the_measured_peak_with_a_stated_margin(tree: Tree) -> None:
@@ -50,13 +59,14 @@ def test_memory_is_never_more_than_the_measured_jobs_had(tree: Tree) -> None:
     assert asked(tree, Job(memory_mb=900, minutes=60)).memory_mb == 900
     assert asked(tree, Job(memory_mb=9000, minutes=60), name="more").memory_mb == 1015
     assert asked(tree, Job(memory_mb=None, minutes=60), name="whole").memory_mb is None
+    assert asked(tree, Job(memory_mb=1, minutes=60, whole_node_gpus=4), name="node").gpus_per_node == 4
 
 
 def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None:
-    """44 steps of 64 at 100 a second are 28.16 s, more than the 3 recorded; 7 s outside; a quarter, a minute more."""
+    """44 steps of 64 at 100 a second are 28.16 s; a quarter and a minute more."""
     found = asked(tree)
-    assert (found.minutes, found.jobs) == (2, 1)  # 44 + 60 s
-    slow = asked(tree, name="slow", summary={"train_seconds": 3000.0, "allocated_seconds": 3600.0})
+    assert (found.minutes, found.jobs) == (2, 1)
+    slow = asked(tree, speed=STEPS / 3000, name="slow", summary=lasting(3000.0, 3600.0))
     assert slow.minutes == (3600 * 1.25 + 60) / 60
     assert "3,000 s of training" in slow.time_why
     assert asked(tree, Job(memory_mb=1, minutes=90), name="least", least_minutes=60).minutes == 60
@@ -64,31 +74,33 @@ def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None
 
 def test_a_longer_training_evaluates_more_often_and_starts_as_often(tree: Tree) -> None:
     """Of 100 s beside the steps 40 are the start: ten times the epochs take 40 + 10 * 60 s beside 10 * 3,000 s."""
-    parts = {"train_seconds": 3000.0, "allocated_seconds": 3100.0, "attempts": 1}
-    parts |= {"startup_seconds": 30.0, "loading_seconds": 10.0}
-    (identity,) = tree.setting("cpu", [100.0], summary=parts)
-    summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
-    found = request(run_of(tree, identity), [summary], None, times=10)
+    found = asked(tree, speed=STEPS / 3000, times=10, summary=lasting(3000.0, 3100.0, 40.0))
     assert found.minutes == math.ceil((30_640 * 1.25 + 60) / 60)
     assert found.time_why.startswith("for 20 epochs, 30,000 s of training in the slowest repeat, 640 s for starts")
 
 
+def test_each_job_compiles_once(tree: Tree) -> None:
+    """The steps take 100 s by their speed, and took 160 s: the first one has compiled for 60 s."""
+    compiled = lasting(160.0, 200.0, 40.0)
+    found = asked(tree, speed=STEPS / 100, times=10, summary=compiled)
+    assert found.expected_seconds == pytest.approx(100 + 10 * 100)
+    chain = asked(tree, Job(memory_mb=1, minutes=10), speed=STEPS / 100, times=10, name="chain", summary=compiled)
+    assert chain.jobs == math.ceil(1000 * 1.25 / (600 - 60 - 60 - 100 * 1.25)) == 4
+    assert chain.expected_seconds == pytest.approx(3 * 100 + 10 * 100)  # without the margin, three jobs will do
+    again = asked(tree, speed=STEPS / 100, times=2, name="again", summary=lasting(220.0, 300.0, 80.0, jobs=2))
+    assert again.expected_seconds == pytest.approx(2 * 300)
+
+
 def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> None:
-    long = {"train_seconds": 3000.0, "allocated_seconds": 3020.0, "attempts": 2}
-    found = asked(tree, Job(memory_mb=1000, minutes=20), summary=long)
+    """Evaluations are spread over the jobs, each of which has its own start."""
+    long = lasting(3000.0, 3020.0, 20.0, jobs=2)
+    found = asked(tree, Job(memory_mb=1000, minutes=20), speed=STEPS / 3000, summary=long)
     useful = 20 * 60 - 60 - 60 - 10 * 1.25  # starts, saving, and what a job needs outside of its steps
     assert (found.minutes, found.jobs) == (20, -(-3000 * 1.25 // useful))
     assert "more than the 20 minutes" in found.time_why
-
-
-def test_the_evaluations_of_a_longer_training_are_spread_over_its_jobs(tree: Tree) -> None:
-    """An hour of steps, ten minutes of evaluations, a minute to start; 90 times as long, in jobs of ten hours."""
-    hour = {"train_seconds": 3600.0, "startup_seconds": 60.0, "loading_seconds": 0.0, "allocated_seconds": 4260.0}
-    (identity,) = tree.setting("cpu", [100.0], summary=hour | {"attempts": 1})
-    summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
-    found = request(run_of(tree, identity), [summary], Job(memory_mb=1000, minutes=600), times=90)
-    useful = 600 * 60 - 60 - 60 - 60 * 1.25
-    assert found.jobs == math.ceil(90 * (3600 + 600) * 1.25 / useful) == 14
+    hour = lasting(3600.0, 4260.0, 60.0)
+    longer = asked(tree, Job(memory_mb=1000, minutes=600), speed=STEPS / 3600, times=90, name="hour", summary=hour)
+    assert longer.jobs == math.ceil(90 * (3600 + 600) * 1.25 / (600 * 60 - 60 - 60 - 60 * 1.25)) == 14
 
 
 def script(job: Job, jobs: int = 1, output: str = "/tmp/x-%j.log") -> str:
@@ -136,6 +148,7 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast", cpus_per_task=2, threads=2)
     tree.setting("cpu", [900.0, 901.0, 899.0], name="slow", cpus_per_task=2)
     tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2, verdict=REFUSED)
+    tree.rules = {"site_flags": ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]}
     assert tree.compare() == 0
     value = json.loads((tree.root / "answer.json").read_text())
     (told,) = value["answers"]
@@ -149,6 +162,7 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     assert [each["category"] for each in told["left_out"]] == ["struck out"]
     text = (tree.root / "recommendation.sbatch").read_text()
     assert set(told["sbatch"]) <= set(text.splitlines())
+    assert {f"#SBATCH {flag}" for flag in tree.rules["site_flags"]} <= set(told["sbatch"])
     assert "--cpus-per-task=2" in text
     assert "#     export OMP_NUM_THREADS=2\n#     python your_script.py\n" in text
     assert f"scripts/main.py export --run recommended-fast --results {tree.root.resolve()} --output model" in text
@@ -179,16 +193,3 @@ def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> 
     assert (done.returncode, "nothing to recommend" in done.stderr) == (1, True)
     (told,) = json.loads((tree.root / "answer.json").read_text())["answers"]
     assert (told["recommended"], told["sbatch"]) == (None, [])
-
-
-# The recommended script has what every job of the site has: its reservation, and its mail
-
-FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
-
-
-def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0, 999.0])
-    tree.rules = {"site_flags": FLAGS}
-    assert tree.compare() == 0
-    lines = (tree.root / "recommendation.sbatch").read_text().splitlines()
-    assert [line for line in lines if "reservation" in line or "mail" in line] == [f"#SBATCH {f}" for f in FLAGS]

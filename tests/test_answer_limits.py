@@ -86,6 +86,18 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
         )
 
 
+def test_what_a_limit_leaves_out_was_measured(tree: Tree) -> None:
+    """One repeat may have been a disturbed one, so that the setting may keep to the limit."""
+    tree.setting("cpu", [100.0], name="one")
+    tree.setting("ddp", [170.0], name="two", devices_per_node=2)
+    tree.rules = {"deadline_hours": 27 / 3600}
+    said = told(tree.answer())
+    assert "cpu (1 proc, 1 thread, resident) is left out: it takes 0.00782 h, of 0.0075 h" in said
+    assert "is left out by a limit, and nothing else is left to compare it with" in said
+    assert "may take 0.00652 to 0.00939 h, of 0.0075" in said
+    assert "were measured" not in said
+
+
 def test_what_a_limit_asks_for_is_told_beside_what_it_left_out(tree: Tree) -> None:
     """Four cores are 1.67 times as fast as two, which would pay without a deadline."""
     for name, count, speed in (("one", 1, 100.0), ("two", 2, 162.0), ("four", 4, 270.0)):

@@ -2,29 +2,20 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet
 
-from relay.comparison import terminal, words
+from relay.comparison import drawing, terminal, words
 from relay.comparison.columns import COMPARISON, Column, read_csv, write_csv
 from relay.comparison.page import evidence
-from relay.comparison.scaling import grids
 from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
-from results_tree import REFUSED, Tree, told
+from results_tree import Tree, told
 
 pytest_plugins = ["results_tree"]
-
-
-def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0])
-    tree.setting("cpu", [10.0, 10.1], task="lenet-synthetic")
-    rows = tree.rows()
-    assert [row["standing"] for row in rows] == ["fastest", "fastest"]
-    assert tree.compare() == 0
-    assert tree.html.count('class="headline"') == 2
 
 
 # Other options of a task are another model or other data: each has an answer of its own, and no speed is compared
@@ -68,34 +59,22 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert "hook=&lt;b&gt;$x_1$" in full.html
 
 
-# The table of speed per device by batch and number of devices, as computing centres publish it
+def test_no_name_turns_a_page_or_breaks_a_table(tree: Tree) -> None:
+    name = "a\u202eb \\| c\nd"
+    tree.setting("cpu", [100.0, 101.0], options={"hook": name}, summary={"reason": name})
+    assert tree.compare() == 0
+    assert "\u202e" not in tree.html
+    row = next(line for line in (tree.root / "comparison.md").read_text().splitlines() if line.startswith("| cpu"))
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 13, "12 columns"
+    done = subprocess.run(["bash", "-n", tree.root / "recommendation.sbatch"], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
-def measured(tree: Tree, strategy: str, nodes: int, devices: int, batch: int, speed: float, **more: object) -> None:
-    tree.setting(
-        strategy, [speed, speed], name=f"{strategy}-{nodes}-{devices}-{batch}", nodes=nodes, devices_per_node=devices,
-        device="cuda", global_batch_size=batch * nodes * devices, **more,
-    )  # fmt: skip
-
-
-def test_what_is_struck_out_or_computes_otherwise_is_in_no_cell(tree: Tree) -> None:
-    for batch in (32, 64):
-        measured(tree, "ddp", 1, 2, batch, 400.0)
-        measured(tree, "ddp", 1, 4, batch, 900.0, verdict=REFUSED)
-    measured(tree, "single_gpu", 1, 1, 32, 500.0, precision="bf16")
-    assert grids(tree.rows()) == []
-
-
-def test_a_grid_has_sizes_to_compare_and_a_strategys_own_single_process(tree: Tree) -> None:
-    """One global batch on several sizes is a diagonal."""
-    measured(tree, "ddp", 1, 1, 64, 110.0)
-    measured(tree, "single_gpu", 1, 1, 64, 100.0)
-    measured(tree, "ddp", 1, 2, 32, 180.0)
-    measured(tree, "ddp", 1, 4, 16, 300.0)
-    assert grids(tree.rows()) == []
-    measured(tree, "ddp", 1, 2, 64, 200.0)
-    (grid,) = grids(tree.rows())
-    assert grid.rows == [["16", "–", "–", "75.0"], ["32", "–", "90.0", "–"], ["64", "110", "100.0", "–"]]
+def test_of_very_many_settings_the_first_are_drawn(tree: Tree) -> None:
+    for place in range(drawing.MOST_SETTINGS + 2):
+        tree.setting("cpu", [100.0 + place], warmup_steps=place)
+    assert tree.compare() == 0
+    assert f"Of 42 settings, the first {drawing.MOST_SETTINGS} of the table are drawn." in tree.html
 
 
 # The evidence on the page: what a reader needs to check a figure, from the records themselves

@@ -69,7 +69,7 @@ PLACES: list[tuple[dict[str, list[Any]], str]] = [
     ({"device_name": ["Intel Xeon"] * 3}, "{fast} ran on AMD EPYC, and {slow} on Intel Xeon"),
     (
         {"started_at": [f"2026-06-0{day}T03:04:05+00:00" for day in (1, 2, 3)]},
-        "{fast} was measured on 2026-01-03, and {slow} on 2026-06-01",
+        "{fast} was measured on 2026-01-01, and {slow} on 2026-06-01",
     ),
     ({"started_at": [f"2026-01-0{day}T05:00:00+00:00" for day in (2, 3, 4)]}, ""),  # two in common
 ]

@@ -47,8 +47,7 @@ def recommended(folder: Path, strategy: str, launcher: str) -> Recommendation:
     best = next(
         each for each in found.candidates if (each.run.strategy.name, each.run.shape.launcher) == (strategy, launcher)
     )
-    job = best.repeats[0].job
-    answer = replace(found, certainty="alone", best=best, job=job, others=(), runner_up=None)
+    answer = replace(found, certainty="alone", best=best, others=(), runner_up=None)
     made = recommendation(answer, folder / "results")
     prepare(made, answer, folder / "results")
     return made

@@ -26,7 +26,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison import answer_files, page
     from relay.comparison.decision import answers
     from relay.comparison.inputs import read_inputs
-    from relay.comparison.scaling import grids, scaling_rows
+    from relay.comparison.scaling import scaling_rows
     from relay.comparison.setting_result import setting_results
     from relay.comparison.table import comparison_rows, run_rows
     from relay.comparison.words import markdown
@@ -38,7 +38,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     all_answers = answers(inputs, rows)
     settings, scaled = setting_results(inputs, rows), scaling_rows(rows)
     sections = page.sections(inputs, settings, all_answers, results)
-    html = page.render(inputs, settings, sections, results)
+    html = page.render(inputs, sections, results)
     families = grouped(scaled, lambda row: (row["trained"], row["scaling"]))
     with errors_in_one_line(results, "cannot be written"):
         write_csv(results / "runs.csv", RUNS, run_rows(inputs))
@@ -46,7 +46,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
         write_parquet(results / "comparison.parquet", COMPARISON, rows)
         write_text(results / "comparison.md", markdown("comparison.md.j2", settings=settings, answers=all_answers))
         write_csv(results / "scaling.csv", SCALING, scaled)
-        write_text(results / "scaling.md", markdown("scaling.md.j2", families=families, grids=grids(rows)))
+        write_text(results / "scaling.md", markdown("scaling.md.j2", families=families))
         answer_files.write(all_answers, results, inputs.margin)
         page.write_pictures(results / "pictures", sections)
         write_text(results / "comparison.html", html)

@@ -13,17 +13,14 @@ from typing import Any, Literal
 from relay.base.grouped import grouped
 from relay.comparison.candidates import Candidate, Rules, gpus
 from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_speed_up, speed_up
+from relay.comparison.doubts import DISTURBED, NEIGHBOURS, Doubt
 from relay.comparison.request import Request, request
-from relay.comparison.setting_result import Doubt, Goal
+from relay.comparison.setting_result import Goal
 from relay.comparison.statistics import band
-from relay.spec.job import Job
 from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
-DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
-OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
-NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
 
@@ -35,9 +32,9 @@ class Answer:
     model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
     winner: better than every other beyond doubt. likely: the same, but for the `doubts`, which no repeats show. tie:
     `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats_to_tell` of
-    each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what
-    the measured jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch
-    that all jobs of the site have.
+    each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `least_minutes`
+    is the shortest job that the cluster wants. `site_flags`: flags of sbatch that all jobs of the site have. `beyond`:
+    candidates that a limit leaves out.
     """
 
     task: str
@@ -47,13 +44,13 @@ class Answer:
     certainty: Certainty
     goal: Goal | None = None
     best: Candidate | None = None
-    job: Job | None = None
     least_minutes: int = 0
     site_flags: Sequence[str] = ()
     script: str = SCRIPT
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
     left_out: Sequence[LeftOut] = ()
+    beyond: Sequence[Candidate] = ()
     only_on_cpu: Sequence[str] = ()
     doubts: Sequence[Doubt] = ()
 
@@ -102,7 +99,7 @@ class Answer:
         """What to ask for to train so many times as long as the runs; None where nothing can be recommended."""
         if self.best is None:
             return None
-        return request(self.best.run, self.best.summaries, self.job, self.least_minutes, times)
+        return request(self.best.run, self.best.summaries, self.best.longest_job, self.least_minutes, times)
 
     @property
     def tied(self) -> list[Compared]:
@@ -200,39 +197,34 @@ class Answer:
 
         Of several, that whose number of epochs is nearest to the one asked for. True stands for more.
         """
-        best, crossings = self.best, []
+        best = self.best
         assert best is not None
-        for each in self.others if self.over and not self.goal else ():
-            epochs = _same_end(each, best, self.rules.margin)
-            if epochs and epochs > 1:
-                crossings.append((abs(epochs - best.epochs), epochs, each.other))
+        others = self.others if self.over and not self.goal else ()
+        ends = [(_same_end(each, best, self.rules.margin) or 0.0, each.other) for each in others]
         for more in (True, False):
-            beyond = [each for each in crossings if (each[1] > best.epochs) is more]
+            beyond = [each for each in ends if each[0] > 1 and (each[0] > best.epochs) is more]
             if beyond:
-                _, epochs, other = min(beyond, key=lambda each: each[0])
+                epochs, other = min(beyond, key=lambda each: abs(each[0] - best.epochs))
                 yield other, more, epochs
 
     @property
     def undecided(self) -> Mapping[str, Any]:
         """What the measurements do not tell of an answer that is `unclear`, and what would tell.
 
-        `groups`: settings that cost the same and would begin to be better at the same speed, together. `far`: those
-        that look clearly too slow. `among`: the recommended one and all of them. `widest` is that of these whose
-        repeats are farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each
-        would tell, in so many `hours`; None where more would hardly help.
+        `groups`: settings that cost the same and would begin to be better at the same speed, together; what is nearest
+        to that comes first. `among`: the recommended one and all of them. `widest` is that of these whose repeats are
+        farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each would tell, in
+        so many `hours`; None where more would hardly help.
         """
         assert self.best is not None
-        far = [each for each in self.unclear if each.ratio.value * OUT_OF_QUESTION < self.turns_at(each)]
-        far = far if len(far) > 1 else []
-        near = [each for each in self.unclear if not any(each is other for other in far)]
+        nearest = sorted(self.unclear, key=lambda each: self.turns_at(each) / each.ratio.value)
         among = [self.best, *(each.other for each in self.unclear)]
         spreads = [max(each.speeds) / min(each.speeds) for each in among]
         spread = max(spreads)
         in_vain = any(each.kind in NEIGHBOURS for each in self.doubts) and spread >= FAR_APART
         repeats = 0 if in_vain else self.repeats_to_tell or 0
         return {
-            "groups": [*grouped(near, lambda each: (each.other.cost, self.turns_at(each))).values()],
-            "far": far,
+            "groups": [*grouped(nearest, lambda each: (each.other.cost, self.turns_at(each))).values()],
             "among": among,
             "widest": among[spreads.index(spread)],
             "spread": spread,
@@ -258,6 +250,9 @@ def _same_end(compared: Compared, best: Candidate, margin: float) -> float | Non
     if alike or not start or not other_start or (start < other_start) is (epoch < other_epoch):
         return None
     epochs = (other_start - start) / (epoch - other_epoch)
+    longest = 60 * best.longest_job.minutes if best.longest_job else math.inf
+    if start + epoch * max(epochs, best.epochs) > longest:
+        return None
     return epochs if (epochs > best.epochs) is (start < other_start) else None
 
 

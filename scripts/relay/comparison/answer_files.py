@@ -53,16 +53,9 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
     if answer.rules.epochs:
         steps = round(best.epochs * run.length.steps_per_epoch)
         run = changed(run, id=f"{run.id}-{best.epochs:g}-epochs", epochs=best.epochs, total_steps=max(1, steps))
-    job = replace(answer.job, memory_mb=request.memory_mb, minutes=request.minutes) if answer.job else None
+    job = best.longest_job and replace(best.longest_job, memory_mb=request.memory_mb, minutes=request.minutes)
     results = results.resolve()
-    plain = Job(
-        nodes=request.nodes,
-        tasks_per_node=request.tasks_per_node,
-        cpus_per_task=request.cpus_per_task,
-        gpus_per_node=request.gpus_per_node,
-        memory_mb=request.memory_mb,
-        minutes=request.minutes,
-    )
+    plain = Job(**{name: value for name, value in asdict(request).items() if name in Job.__dataclass_fields__})
     options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results}
     script = BatchScript(
         name=f"relay-{answer.task}",

@@ -6,15 +6,16 @@ the whole training, starts and evaluations included; trainings of several kinds 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from relay.comparison.inputs import RunResult
-from relay.comparison.request import once_seconds, outside_seconds, whole_seconds
+from relay.comparison.request import course
 from relay.comparison.setting_result import Goal, SettingResult, seconds_to
 from relay.comparison.statistics import Estimate, geometric_mean
+from relay.spec.job import Job
 from relay.spec.price import Charging, Price, charging
 from relay.spec.run import Run
 
@@ -28,7 +29,7 @@ class Rules(Charging):
 
     The answer is for a training of so many `epochs` (None: as the comparison's). With `deadline_hours` the cheapest is
     asked for that ends within them; with `budget`, in the price's currency or else in core-hours, no more is spent, and
-    the fastest is asked for where there is no deadline.
+    the fastest is asked for where there is no deadline. `most_minutes`: the longest job that may be asked for.
     """
 
     margin: float
@@ -36,6 +37,7 @@ class Rules(Charging):
     epochs: float | None = None
     deadline_hours: float | None = None
     budget: float | None = None
+    most_minutes: int | None = None
 
     @property
     def efficiency(self) -> float:
@@ -51,7 +53,7 @@ def rules_of(margin: float, planned: Mapping[str, Any], compared: Iterable[Mappi
         least_efficiency=planned.get("least_efficiency", 0.7),
         cores_per_gpu=charges.cores_per_gpu,
         price=charges.price,
-        **{name: planned.get(name) for name in ("epochs", "deadline_hours", "budget")},
+        **{name: planned.get(name) for name in ("epochs", "deadline_hours", "budget", "most_minutes")},
     )
 
 
@@ -68,6 +70,16 @@ class Candidate(SettingResult):
         return self.rules.cores(charged(self))
 
     @cached_property
+    def longest_job(self) -> Job | None:
+        """What its jobs asked for, with the most memory of them, and the longest time that one may ask for."""
+        jobs = [repeat.job for repeat in self.repeats if repeat.job]
+        if not jobs:
+            return None
+        memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
+        minutes = max(self.rules.most_minutes or 0, *(job.minutes for job in jobs))
+        return replace(jobs[0], memory_mb=memory_mb, minutes=minutes)
+
+    @cached_property
     def rates(self) -> dict[int, float]:
         """By repeat, how many times a second it does what it is measured by. Of a script, what it counts."""
         if self.run.strategy.script:
@@ -81,7 +93,8 @@ class Candidate(SettingResult):
         summary = repeat.summary
         if self.run.strategy.script:
             return summary.allocated_seconds - (summary.startup_seconds or 0.0)
-        return whole_seconds(repeat.run, summary, self.epochs / repeat.run.length.epochs)
+        minutes = self.longest_job.minutes if self.longest_job else None
+        return course(repeat.run, summary).seconds(self.epochs / repeat.run.length.epochs, minutes)
 
     @property
     def epochs(self) -> float:
@@ -122,12 +135,12 @@ class Candidate(SettingResult):
     @property
     def start_seconds(self) -> float:
         """Seconds that a training takes once, however long it is: the repeats' mean."""
-        return fmean(once_seconds(summary) for summary in self.summaries)
+        return fmean(course(self.run, summary).once for summary in self.summaries)
 
     @property
     def beside_steps_seconds(self) -> float:
         """The most seconds that a repeat took beside its steps."""
-        return max(outside_seconds(summary) for summary in self.summaries)
+        return max(its.whole - its.steps for its in (course(self.run, summary) for summary in self.summaries))
 
     @property
     def on_gpus(self) -> bool:

@@ -1,6 +1,5 @@
-"""Which candidate is chosen, how the others compare with it, which learns more, and which cannot be recommended."""
+"""Which candidate is chosen, how the others compare with it, and which cannot be recommended."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,20 @@ from typing import Literal
 from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible, number
-from relay.comparison.setting_result import Doubt, SettingResult, paired
-from relay.comparison.statistics import Estimate, Rounds, band, first_by_pairs, ratio, repeats_to_tell, standing
+from relay.comparison.setting_result import SettingResult, paired
+from relay.comparison.statistics import (
+    Estimate,
+    Rounds,
+    band,
+    first_by_pairs,
+    ratio,
+    repeats_to_tell,
+    standing,
+)
 from relay.spec import strategy_files
 from relay.spec.run import Run
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
-LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
-POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,8 @@ def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
 def beyond(each: Candidate) -> str:
     """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
     rules = each.rules
+    if each.goal and all(each.row[name] is None for name in ("test_accuracy", "test_loss")):
+        return f"it was never evaluated, so that nobody knows when it reaches {each.goal}"
     if each.goal and len(each.rates) < len(each.repeats):
         return f"not all of its repeats reach {each.goal}"
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
@@ -208,58 +215,6 @@ def beyond(each: Candidate) -> str:
     if rules.budget and each.charge(hours) > rules.budget:
         return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
     return ""
-
-
-def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
-    """Which settings may be on the other side of a limit: by their interval, or by the repeats beside the best one's.
-
-    A limit is one of real hours, so that a setting's own repeats decide. But they may have had a slow day.
-    """
-    rules, doubts = best.rules, []
-    for each in measured:
-        if each is not best and each.cost >= best.cost and each.rate <= best.rate:  # it would not be chosen
-            continue
-        hours = [each.hours.value, each.hours.low or each.hours.value, each.hours.high or each.hours.value]
-        if not each.goal and not each.run.strategy.script:
-            hours.append(best.hours.value / speed_up(each, best))
-        for limit, amounts, unit in (
-            (rules.deadline_hours, hours, "h"),
-            (rules.budget, [each.charge(one) for one in hours], rules.currency),
-        ):
-            if limit and min(amounts) <= limit < max(amounts):
-                doubts.append(Doubt("limit", {"name": each.name, "amounts": amounts, "limit": limit, "unit": unit}))
-    return doubts
-
-
-def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> list[Doubt]:
-    """The setting that has learnt most, where `best` has learnt less by more than chance; none where it has not.
-
-    By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
-    own. Where neither has repeats, by more than `POINTS` of the samples, or a tenth of the loss.
-    """
-    by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
-    lost = {id(each): _lost(each, by_accuracy=by_accuracy) for each in [best, *settings]}
-    evaluated = [each for each in settings if lost[id(each)]]
-    if not lost[id(best)] or not evaluated:
-        return []
-    most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
-    if most is best:
-        return []
-    relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
-    if relative.low is None and by_accuracy:
-        less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
-    else:
-        less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
-    return [Doubt("learns more", {"name": most.name, "row": most.row})] if less else []
-
-
-def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:
-    """By repeat, the share of the test samples that are wrong, or the test loss. None is 0, which has no ratio."""
-    column = "test_accuracy" if by_accuracy else "test_loss"
-    values = {each.run.repeat: getattr(each.summary, column) for each in setting.repeats if each.summary}
-    return {
-        repeat: max(1 - value if by_accuracy else value, 1e-6) for repeat, value in values.items() if value is not None
-    }
 
 
 def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:

@@ -1,28 +1,16 @@
-"""How the answer is decided, and what makes it uncertain that repeats cannot show.
+"""How the answer is decided."""
 
-Others that computed beside the runs, other places and times, and too short a time. A neighbour that computes during all
-of one setting's repeats is no spread between them. Neither is a node on which all of them ran, nor the day, nor what
-only the first second of a training has. So no answer from such runs is certain.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from relay.base.clock import other_day
 from relay.base.grouped import grouped
-from relay.comparison import choice
-from relay.comparison.answer import DISTURBED, Answer, Certainty
+from relay.comparison import choice, doubts
+from relay.comparison.answer import Answer, Certainty
 from relay.comparison.candidates import Candidate, charged, rules_of
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
-from relay.comparison.setting_result import Doubt, SettingResult, setting_results, stated_goal
-from relay.comparison.statistics import LEAST_REPEATS, geometric_mean, oddest
-from relay.spec.job import Job
+from relay.comparison.setting_result import SettingResult, setting_results, stated_goal
 from relay.spec.labels import training_of
-
-STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
-LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
-OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
 
 
 def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
@@ -49,8 +37,10 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not choice.beyond(each)]
-    over = [choice.LeftOut(each.name, "beyond a limit", why) for each in measured if (why := choice.beyond(each))]
+    why_beyond = {id(each): choice.beyond(each) for each in measured}
+    candidates = [each for each in measured if not why_beyond[id(each)]]
+    beyond = [each for each in measured if why_beyond[id(each)]]
+    over = [choice.LeftOut(each.name, "beyond a limit", why_beyond[id(each)]) for each in beyond]
     answer = Answer(
         task=row["task"],
         trained=row["trained"],
@@ -59,6 +49,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         goal=goal,
         certainty="none",
         left_out=[*choice.left_out(results), *over],
+        beyond=beyond,
         only_on_cpu=choice.only_on_cpu(results),
     )
     if not candidates:
@@ -69,22 +60,21 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     next_best = choice.chosen(rest) if rest else None
     by_intervals = _certainty(others)
     pairs = [(beside, each.other) for each in others for beside in (best, each.against)]
-    doubts = [
-        *([Doubt("another training", {})] if several and not goal else []),
-        *([] if goal and target_accuracy else choice.learns_more(best, candidates)),
-        *neighbours(candidates),
-        *places(pairs),
-        *few_repeats(pairs),
-        *choice.near_limits(best, measured),
-        *_decisive(best, candidates),
-        *hardly_timed(candidates),
+    reasons = [
+        *([doubts.Doubt("another training", {})] if several and not goal else []),
+        *([] if goal and target_accuracy else doubts.learns_more(best, candidates)),
+        *doubts.neighbours(candidates),
+        *doubts.places(pairs),
+        *doubts.few_repeats(pairs),
+        *doubts.near_limits(best, measured),
+        *doubts.decisive(best, candidates),
+        *doubts.hardly_timed(candidates),
     ]
     return replace(
         answer,
         best=best,
-        certainty="likely" if by_intervals == "winner" and doubts else by_intervals,
-        doubts=doubts,
-        job=_longest(best, inputs.rules.get("most_minutes") or 0),
+        certainty="likely" if by_intervals == "winner" and reasons else by_intervals,
+        doubts=reasons,
         least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
@@ -95,125 +85,6 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
 def _certainty(others: Sequence[choice.Compared]) -> Certainty:
     """As the intervals tell it."""
     relations = {each.relation for each in others}
-    if not others:
-        return "alone"
     if "unclear" in relations:
         return "unclear"
-    if "tie" in relations:
-        return "tie"
-    return "winner"
-
-
-def _longest(best: Candidate, most_minutes: int) -> Job | None:
-    """What the jobs of a setting asked for, with the most memory of them, and the longest time that one may ask for."""
-    jobs = [repeat.job for repeat in best.repeats if repeat.job]
-    if not jobs:
-        return None
-    memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
-    return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
-
-
-def _decisive(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[Doubt]:
-    """A repeat far from its setting's others, and what would be recommended without it, where that is another one."""
-    for each in candidates:
-        odd = oddest(list(each.rates.values()))
-        if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
-            repeat = [repeat for repeat in each.repeats if repeat.run.repeat in each.rates][odd.place]
-            without = replace(each, repeats=[other for other in each.repeats if other is not repeat])
-            instead = choice.chosen([without if other is each else other for other in candidates])
-            if instead.run.setting_id != best.run.setting_id:
-                yield Doubt("one repeat", {"name": each.name, "run": repeat.run, "instead": instead.name})
-                return
-
-
-def neighbours(settings: Sequence[SettingResult]) -> Iterator[Doubt]:
-    """What else may have computed beside the runs, as their records tell it."""
-    summaries = [(each, summary) for each in settings for summary in each.summaries]
-    if any(summary.virtual for _, summary in summaries):
-        yield Doubt("virtual", {})
-    if any(summary.shares_nodes for _, summary in summaries):
-        yield Doubt("shared nodes", {})
-    if quotas := [summary.cpu_quota for _, summary in summaries if summary.cpu_quota]:
-        yield Doubt("quota", {"cpus": min(quotas)})
-    used = [
-        (summary.other_cpus, summary.hosts)
-        for each, summary in summaries
-        if summary.other_cpus and summary.other_cpus > OTHERS * each.run.shape.cpus_per_node
-    ]
-    if used:
-        cpus, hosts = max(used)
-        several = len({host for _, summary in summaries for host in summary.hosts}) > 1
-        yield Doubt("other programs", {"cpus": cpus, "hosts": hosts if several else []})
-
-
-def few_repeats(pairs: Iterable[tuple[Candidate, Candidate]]) -> list[Doubt]:
-    """The settings that are compared by two common repeats, whose one difference may be small by chance."""
-    few = [pair for pair in pairs if 1 < choice.common_repeats(*pair) < LEAST_REPEATS]
-    if not few:
-        return []
-    short = [[each for each in pair if len(each.rates) < LEAST_REPEATS] or pair for pair in few]
-    names = list(dict.fromkeys(each.name for pair in short for each in pair))
-    wanted = max(choice.repeats_for(LEAST_REPEATS, *pair) for pair in few)
-    return [Doubt("few repeats", {"names": names, "wanted": wanted})]
-
-
-def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
-    """In which places and when two settings were measured that have neither in common.
-
-    Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
-    """
-    alike = [(a, b) for a, b in pairs if a.run.shape.device == b.run.shape.device]
-    found = (next(filter(None, (apart(*pair) for pair in alike)), None) for apart in (_hardware, _nodes, _days))
-    return [each for each in found if each]
-
-
-def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:
-    names = [{each.device_name for each in setting.summaries if each.device_name} for setting in (one, other)]
-    if not all(names) or names[0] == names[1]:
-        return None
-    first, second = (sorted(each) for each in names)
-    return Doubt("hardware", {"one": one.name, "its": first, "other": other.name, "others": second})
-
-
-def _nodes(one: SettingResult, other: SettingResult) -> Doubt | None:
-    """All repeats of one setting on a node, and fewer than half of the other's there."""
-    for setting, beside in ((one, other), (other, one)):
-        its, others = ([frozenset(each.hosts) for each in some.summaries] for some in (setting, beside))
-        for node in sorted(frozenset.intersection(*its)) if its and others else ():
-            if 2 * (there := sum(node in hosts for hosts in others)) < len(others):
-                return Doubt("node", {"one": setting.name, "node": node, "there": there, "other": beside.name})
-    return None
-
-
-def _days(one: SettingResult, other: SettingResult) -> Doubt | None:
-    starts = [[each.started_at for each in setting.summaries if each.started_at] for setting in (one, other)]
-    if not all(starts):
-        return None
-    (early, first), (late, second) = sorted(zip(starts, (one.name, other.name), strict=True), key=lambda x: min(x[0]))
-    if max(early) > min(late) or not other_day(max(early), min(late)):
-        return None
-    return Doubt("day", {"one": first, "day": max(early)[:10], "other": second, "later": min(late)[:10]})
-
-
-def hardly_timed(settings: Sequence[SettingResult]) -> list[Doubt]:
-    """Which setting's repeat was timed for the shortest time, if that is too short; else which has no steady state.
-
-    That is one which was faster or slower in the second half of its timed steps, in the mean of its repeats. Commands
-    of the user's are left out of the former: what they count are not always steps.
-    """
-    times = [
-        (steps * each.run.batch.global_batch_size / repeat.speed, steps, each.name)
-        for each in settings
-        if each.run.strategy.script is None
-        for repeat in each.repeats
-        if repeat.summary and repeat.speed and (steps := repeat.summary.measured_steps) is not None
-    ]
-    short = [(time, steps, name) for time, steps, name in times if steps < LEAST_STEPS or time < LEAST_SECONDS]
-    if short:
-        seconds, steps, name = min(short)
-        return [Doubt("too short", {"name": name, "seconds": seconds, "steps": steps})]
-    for each in settings:
-        ratios = [half_ratio for summary in each.summaries if (half_ratio := summary.second_half_ratio)]
-        if ratios and not 1 / STEADY < (ratio := geometric_mean(ratios).value) < STEADY:
-            return [Doubt("unsteady", {"name": each.name, "ratio": ratio})]
-    return []
+    return "tie" if "tie" in relations else "winner" if others else "alone"

@@ -6,7 +6,8 @@ Their colours are CSS variables of the page, so that they follow its light or da
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -15,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from relay.base.printable import printable
-from relay.comparison.columns import speed_in_unit
 from relay.comparison.setting_result import SettingResult
 
 # Placeholder colours, which are replaced by CSS variables, so that the pictures follow the page's light or dark theme.
@@ -30,6 +30,7 @@ ON_PARTS = "#111111"
 LEAST_LABEL = 0.08  # of the width: a part that is narrower has no label
 NAME_SIZE = 7.5  # of the letters of names, in 1/72 inch
 NAME_CHARACTERS, PANEL_CHARACTERS = 96, 40  # so many of them fit into a picture, and into one of its two panels
+MOST_SETTINGS = 40  # in a picture, the first of the table: what is beyond is in the table
 MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
 ROOM = 1.5  # times the largest speed: so far an axis of speeds reaches, however far an interval does
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -62,7 +63,8 @@ _STYLE: dict[Any, Any] = {
 
 def drawn(picture: Callable[[], Figure | None], name: str) -> str | None:
     """A picture as an <svg> element; None where there is nothing to draw. `name` is unique on the page."""
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):  # with a fixed salt, the same numbers give the same file
+    # With a fixed salt, the same numbers give the same file. Its text stays text, so that no font has to have a letter.
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings(action="ignore"):
         figure = picture()
         return svg_of(figure, name) if figure else None
 
@@ -115,14 +117,6 @@ def named(axes: Axes, place: float, name: str) -> None:
     axes.annotate(cut(name), (0, place - 0.25), fontsize=NAME_SIZE, color=INK, **at)
 
 
-def key_below(figure: Figure) -> None:
-    """Write what each line of the picture stands for, at the lower edge."""
-    pairs = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    figure.legend(
-        [handle for handle, _ in pairs], [cut(label, NAME_CHARACTERS - 6) for _, label in pairs], loc="lower left"
-    )
-
-
 def in_rows(axes: Axes, count: float, *, first: float = -0.75) -> None:
     """Axes with a row for each setting, from the top: a horizontal scale alone."""
     axes.set_ylim(count - 0.5, first)
@@ -155,24 +149,6 @@ def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], 
     figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
     axes.set_xlabel(label)
     return figure
-
-
-def interval(axes: Axes, setting: SettingResult, place: float, *, upright: bool = False) -> None:
-    """The speed's interval, which the end of the axis may cut."""
-    low, high = (speed_in_unit(setting.row, part) for part in ("_low", "_high"))
-    if low is not None:
-        ends = ([place, place], [low, high]) if upright else ([low, high], [place, place])
-        axes.plot(*ends, color=colour_of(setting), linewidth=1.2, marker="_" if upright else "|", markersize=6)
-
-
-def room_for(timed: Iterable[SettingResult]) -> float:
-    """The end of an axis of their speeds, on which each repeat has a dot."""
-    return ROOM * max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)
-
-
-def time_unit(longest: float) -> tuple[float, str]:
-    """The unit that suits a time of so many seconds: its size in seconds, and its name."""
-    return next((each for each in UNITS if longest >= 2 * each[0]), UNITS[-1])
 
 
 def repeats_drawn(settings: Sequence[SettingResult]) -> int:

@@ -216,16 +216,11 @@ def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[Sum
     if partial and not path.is_file():
         return None, fault(run, results, unproven)
     try:
-        return _read_summary(path, run.id), ""
+        return Summary.of(_read(path, {"run": (str,)}, run=run.id)), ""
     except UserError as error:
-        if not partial:
-            raise
-        return None, str(error)
-
-
-def _read_summary(path: Path, run: str) -> Summary:
-    content = _read(path, {"run": (str,)}, run=run)
-    try:
-        return Summary.of(content)
-    except (TypeError, KeyError, ValueError) as fault:
-        raise UserError(f"{path}: is damaged, or of another version ({fault}); remove it and run again") from None
+        told = str(error)
+    except (TypeError, KeyError, ValueError) as error:
+        told = f"{path}: is damaged, or of another version ({error}); remove it and run again"
+    if not partial:
+        raise UserError(told)
+    return None, told

@@ -89,25 +89,16 @@ def spot_checked(
     try:
         verdict = read(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {"runs": []}
         entry = next((each for each in verdict["runs"] if each["run"] == run), None)
-        if entry is None or _other_start(entry, run, results):
+        chain = read_json(results / "checkpoints" / run / "chain.json")  # None where the checkpoints were deleted
+        if entry is None or (chain is not None and chain["generation"] != entry["generation"]):
             return SpotChecked("not checked", "its spot check has not been made")
-        return _read(entry)
+        if entry["status"] == "passed":
+            return SpotChecked("passed")
+        if entry["status"] == "failed":
+            return SpotChecked("failed", "; ".join(map(str, entry["problems"])))
+        return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared")
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return SpotChecked("not checked", f"results/equivalence/spot_checks/{setting}/verdict.json is damaged")
-
-
-def _other_start(entry: dict[str, Any], run: str, results: Path) -> bool:
-    """Whether the run has been started anew since. Where its checkpoints were deleted, it was not."""
-    chain = read_json(results / "checkpoints" / run / "chain.json")
-    return chain is not None and chain["generation"] != entry["generation"]
-
-
-def _read(entry: dict[str, Any]) -> SpotChecked:
-    if entry["status"] == "failed":
-        return SpotChecked("failed", "; ".join(map(str, entry["problems"])))
-    if entry["status"] == "passed":
-        return SpotChecked("passed")
-    return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared")
 
 
 def summed_up(checks: Iterable[SpotChecked]) -> str | None:

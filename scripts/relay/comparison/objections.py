@@ -5,16 +5,16 @@ repeats of other code, data or libraries than most, and results that are far fro
 same.
 
 Peers train the same task with the same global batch and learning rate for the same epochs. A setting is held against
-the median of its peers. It is an outlier beyond `SPREADS` times their spread between repeats, and beyond a floor:
+the median of all of them. It is an outlier beyond `SPREADS` times their spread between repeats, and beyond a floor:
 within it, differences of rounding move a training that is all right. Scripts are compared by the losses that they
-print.
+print, too.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev, variance
+from statistics import fmean, median, variance
 from typing import Any
 
 from relay.base.grouped import gathered, grouped
@@ -25,6 +25,7 @@ from relay.run_folder.proof_notes import COMPUTING
 from relay.run_folder.summary import Summary
 from relay.run_folder.verdicts import refuses
 from relay.spec.labels import comparable, flat, options_text
+from relay.spec.run import Run
 
 PROVEN = (*COMPUTING, "dataset")
 ALL = (*PROVEN, "training code")
@@ -132,11 +133,9 @@ SPREADS = 5.0  # standard deviations between repeats
 CONFIDENCE = 0.999
 LAST_PART = 4  # the last quarter of a curve: a single printed loss is that of one batch
 FIRST_PART = 20  # the first twentieth
-APART = 0.1  # of the loss
 FAR = 0.3  # of the loss: noise does not make such a difference, nor does a training that learns little
 FALLEN = 0.02  # of the first loss: by less, it has not fallen
 LEAST_STEPS = 50  # of a training: in fewer, much learns nothing yet
-LOSS_SPREADS = 3.0  # of the repeats' own spread
 
 
 @dataclass(frozen=True)
@@ -148,18 +147,20 @@ class Scale:
     alone: float
     logarithmic: bool = False
 
-    def of(self, value: float) -> float:
-        """The value on the scale on which it is compared."""
-        return math.log(max(value, 1e-300)) if self.logarithmic else value
-
     def word(self, value: float) -> str:
         """The value as people read it."""
         return f"{value:.3g}" if self.logarithmic else percent(value)
 
+    def value(self, repeat: RunResult) -> float | None:
+        """The figure of a repeat, where it has one."""
+        return _end(repeat) if self is LAST else getattr(repeat.summary, self.name.replace(" ", "_"), None)
 
-ACCURACY = Scale("test_accuracy", floor=0.01, alone=0.1)
+
+ACCURACY = Scale("test accuracy", floor=0.01, alone=0.1)
 # For tasks without classes. In logarithms: a tenth, and a factor of two.
-LOSS = Scale("test_loss", floor=math.log(1.1), alone=math.log(2), logarithmic=True)
+LOSS = Scale("test loss", floor=math.log(1.1), alone=math.log(2), logarithmic=True)
+# Of scripts, of whose losses the last ones are compared.
+LAST = Scale("last training loss", floor=math.log(1.1), alone=math.log(1.1), logarithmic=True)
 
 
 def outliers(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
@@ -170,69 +171,60 @@ def outliers(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
 
     def trains(setting: str) -> str:
         run = groups[setting][0].run  # whose task has the scaled learning rate
+        if run.strategy.script:
+            return repr((run.task.name, run.batch.global_batch_size, options_text(run.strategy.options)))
         return repr((run.task, run.dataset, run.batch.global_batch_size, run.length.epochs))
 
-    peers = [{each: groups[each] for each in alike} for alike in grouped(groups, trains).values()]
-    return {setting: warning for each in peers for setting, warning in _among(each)}
+    warnings = gathered(
+        warning
+        for alike in grouped(groups, trains).values()
+        for scale in _scales(groups[alike[0]][0].run)
+        for warning in _among({each: groups[each] for each in alike}, scale)
+    )
+    return {setting: "; ".join(its) for setting, its in warnings.items()}
 
 
-def _among(peers: Mapping[str, Sequence[RunResult]]) -> Iterator[tuple[str, str]]:
+def _scales(run: Run) -> Iterator[Scale]:
+    yield ACCURACY if "accuracy" in run.task.metrics else LOSS
+    if run.strategy.script and run.task.unit != "runs":  # of what counts runs, nobody has told the global batch
+        yield LAST
+
+
+def _among(peers: Mapping[str, Sequence[RunResult]], scale: Scale) -> Iterator[tuple[str, str]]:
     """The outliers among settings that train the same."""
-    measured = next(iter(peers.values()))[0].run.task.metrics
-    scale = ACCURACY if "accuracy" in measured else LOSS
-    values = {setting: _values(group, scale) for setting, group in peers.items()}
-    values = {setting: figures for setting, figures in values.items() if figures}
+    found = {each: [x for repeat in group if (x := scale.value(repeat)) is not None] for each, group in peers.items()}
+    values = {setting: figures for setting, figures in found.items() if figures}
+    above_0 = not any(value <= 0 for figures in values.values() for value in figures)
+    # Losses below 0 are logarithms already.
+    scaled = {each: [*map(math.log, its)] if scale.logarithmic and above_0 else its for each, its in values.items()}
+    means = {setting: fmean(figures) for setting, figures in scaled.items()}
     for setting, own in values.items():
-        others = [figures for other, figures in values.items() if other != setting]
+        others = [other for other in values if other != setting]
         if not others:
             continue
-        middle = median(fmean(map(scale.of, figures)) for figures in others)
-        distance = abs(fmean(map(scale.of, own)) - middle)
-        if not distance <= _allowed(others, scale):  # also where it is no number
-            yield setting, _warning(own, others, scale)
-
-
-def _values(group: Sequence[RunResult], scale: Scale) -> list[float]:
-    figures = [getattr(each.summary, scale.name) for each in group if each.summary]
-    return [float(value) for value in figures if value is not None]
-
-
-def _allowed(others: Sequence[Sequence[float]], scale: Scale) -> float:
-    """How far a setting may be from the median of the others."""
-    repeated = [[scale.of(value) for value in figures] for figures in others if len(figures) > 1]
-    freedom = sum(len(figures) - 1 for figures in repeated)
-    if not freedom:
-        return scale.alone
-    pooled = math.sqrt(math.fsum((len(figures) - 1) * variance(figures) for figures in repeated) / freedom)
-    return max(scale.floor, max(SPREADS, t_quantile((1 + CONFIDENCE) / 2, freedom)) * pooled)
+        # Of two, neither is known to be wrong.
+        middle = median(means.values()) if len(others) > 1 else means[others[0]]
+        if not abs(means[setting] - middle) <= _allowed([scaled[each] for each in others], scale):  # or it is no number
+            yield setting, _warning(own, [values[each] for each in others], scale)
 
 
 def _warning(own: Sequence[float], others: Sequence[Sequence[float]], scale: Scale) -> str:
     mine, theirs = scale.word(fmean(own)), scale.word(median(fmean(figures) for figures in others))
     which = "the other setting" if len(others) == 1 else f"the {len(others)} others"
     return (
-        f"its {scale.name.replace('_', ' ')}, {mine}, is far from that of {which} that train the same ({theirs}): "
-        "look at its losses before you use it"
+        f"its {scale.name}, {mine}, is far from that of {which} that train the same ({theirs}): look at its losses "
+        "before you use it"
     )
 
 
-def differing(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
-    """A warning for each setting, by id, whose last losses are others than most settings' of its global batch.
-
-    `groups` has the repeats of the settings. Nothing is said of strategies, which are proven.
-    """
-    firsts = {each: group[0].run for each, group in groups.items()}
-
-    def same(setting: str) -> tuple[str, int, str]:
-        run = firsts[setting]
-        return run.task.name, run.batch.global_batch_size, options_text(run.strategy.options) or ""
-
-    # Of what counts runs nobody has told the global batch.
-    scripts = [each for each, run in firsts.items() if run.strategy.script and run.task.unit != "runs"]
-    ends = {each: [end for repeat in groups[each] if (end := _end(repeat)) is not None] for each in scripts}
-    alike = grouped((setting for setting, its in ends.items() if its), same).values()
-    found = (_differing({each: ends[each] for each in settings}) for settings in alike)
-    return {setting: text for each in found for setting, text in each.items()}
+def _allowed(others: Sequence[Sequence[float]], scale: Scale) -> float:
+    """How far a setting may be from the median. `others` are the values of the others, as they are compared."""
+    repeated = [figures for figures in others if len(figures) > 1]
+    freedom = sum(len(figures) - 1 for figures in repeated)
+    if not freedom:
+        return scale.alone
+    pooled = math.sqrt(math.fsum((len(figures) - 1) * variance(figures) for figures in repeated) / freedom)
+    return max(scale.floor, max(SPREADS, t_quantile((1 + CONFIDENCE) / 2, freedom)) * pooled)
 
 
 def _end(repeat: RunResult, last_step: float = math.inf) -> float | None:
@@ -273,15 +265,3 @@ def _does_not_fall(repeat: RunResult, alike: Sequence[RunResult]) -> str:
         f"its training loss does not fall ({number(begin)} at first, {number(end)} at the end, where that of another "
         f"setting is {number(least)} after as many steps)"
     )
-
-
-def _differing(ends: Mapping[str, Sequence[float]]) -> dict[str, str]:
-    means = {setting: fmean(values) for setting, values in ends.items()}
-    usual = sorted(means.values())[(len(means) - 1) // 2]
-    spread = max(pstdev(values) for values in ends.values())
-    return {
-        setting: f"its last losses are about {number(mean)}, those of others with the same global batch "
-        f"{number(usual)}: they may not train the same"
-        for setting, mean in means.items()
-        if abs(mean - usual) > max(APART * abs(usual), LOSS_SPREADS * spread)
-    }

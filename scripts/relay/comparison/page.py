@@ -1,7 +1,6 @@
 """The page: one HTML file that contains everything it shows, so that it can be read without a network."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,20 @@ import yaml
 
 from relay.base.files import read_json_or, write_text
 from relay.base.grouped import grouped
+from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
 from relay.comparison.columns import standings_mean, unit_of
-from relay.comparison.drawing import repeats_drawn, standalone
+from relay.comparison.drawing import MOST_SETTINGS, repeats_drawn, standalone
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
 from relay.comparison.objections import proven
 from relay.comparison.pictures import pictures
-from relay.comparison.scaling import grids, scaling_rows, shown
+from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.setting_result import SettingResult, by_setting, quality
 from relay.comparison.table import versions_text
-from relay.libtorch.record import in_cpp
-from relay.probe.deepest import LargestModel, of_record
 from relay.run_folder.snapshot import COMMIT
 from relay.slurm.batch_script import BatchScript
 from relay.spec.run import OwnBatch, setting_fields
@@ -59,31 +57,27 @@ def _section(
         "runs": runs,
         "warnings": list(grouped(words.warnings(runs), lambda each: (each.kind, each.advice)).values()),
         "scaling": [*map(shown, scaled)],
-        "grids": grids(rows),
         "gates": _gates(runs),
         "pictures": pictures(runs, scaled, answer, place, accuracy),
     }
 
 
-def render(inputs: Inputs, settings: Sequence[SettingResult], contents: Sequence[Section], results: Path) -> str:
+def render(inputs: Inputs, contents: Sequence[Section], results: Path) -> str:
     """The page's HTML."""
-    return (
-        words.environment()
-        .get_template("comparison.html.j2")
-        .render(
-            sections=contents,
-            in_cpp=in_cpp(results),
-            largest=largest_models(results, {each.row["setting"]: each.name for each in settings}),
-            evidence=evidence(inputs, results),
-            standings=standings_mean(inputs.margin),
-            least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
-            loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
-            repeats_drawn=repeats_drawn,
-            verdict_of=partial(verdict_of, results=results),
-            files_of=partial(files_of, results=results),
-            of_failed=partial(of_failed, results=results),
-        )
+    template = words.environment().get_template("comparison.html.j2")
+    html = template.render(
+        sections=contents,
+        evidence=evidence(inputs, results),
+        standings=standings_mean(inputs.margin),
+        least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
+        loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
+        repeats_drawn=repeats_drawn,
+        most_drawn=MOST_SETTINGS,
+        verdict_of=partial(verdict_of, results=results),
+        files_of=partial(files_of, results=results),
+        of_failed=partial(of_failed, results=results),
     )
+    return printable(html)  # a browser obeys what turns the direction of a text
 
 
 def write_pictures(folder: Path, contents: Sequence[Section]) -> None:
@@ -127,16 +121,6 @@ def _gates(results: Sequence[SettingResult]) -> list[dict[str, Any]]:
     return sorted(gates, key=lambda gate: not gate["struck_out"])
 
 
-def largest_models(results: Path, names: Mapping[str, str]) -> list[LargestModel]:
-    """What was found of the settings with these names, by id, in their order. What cannot be read is left out."""
-    read = []
-    for setting, name in names.items():
-        record = read_json_or(results / "largest_model" / f"{setting}.json", {})
-        with suppress(TypeError, AttributeError, KeyError):
-            read.append(of_record(record, name))
-    return read
-
-
 def verdict_of(setting: SettingResult, results: Path) -> str:
     """The link to the verdict of a setting's gate; '' where there is none."""
     path = results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
@@ -178,7 +162,10 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
     Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
     """
     summaries = [each.summary for each in inputs.runs if each.summary]
-    looks = {each.preflight: _look(results, each.preflight) for each in inputs.runs if each.preflight}
+    preflights = {each.preflight for each in inputs.runs if each.preflight}
+    facts = {each: read_json_or(results / "preflight" / each / "facts.json", {}) for each in preflights}
+    looks = {each: its.get("ranks", []) for each, its in facts.items()}  # what a preflight found on its ranks
+    drivers = [(rank.get("driver") or {}).get("version") for ranks in looks.values() for rank in ranks]
     return {
         "runs": len(inputs.runs),
         "finished": len(summaries),
@@ -190,7 +177,7 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
         "versions": sorted({versions_text(summary.versions) for summary in summaries}),
         "variables": sorted({each.run.place.variables for each in inputs.runs} - {""}),
         "devices": sorted({summary.device_name for summary in summaries}),
-        "drivers": sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
+        "drivers": sorted({str(version) for version in drivers if version}),
         "transports": list(_transports(inputs.runs, looks)),
         "hosts": sorted({host for summary in summaries for host in summary.hosts}),
         "codes": [_code(code, results) for code in sorted({summary.code for summary in summaries})],
@@ -200,18 +187,6 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
     }
 
 
-def _look(results: Path, preflight: str) -> list[Mapping[str, Any]]:
-    """What a preflight found on its ranks; nothing where there is no such file."""
-    return list(read_json_or(results / "preflight" / preflight / "facts.json", {}).get("ranks", []))
-
-
-def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The GPUs' drivers."""
-    for rank in ranks:
-        if version := (rank.get("driver") or {}).get("version"):
-            yield str(version)
-
-
 def _transports(
     runs: Sequence[RunResult], looks: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[str, list[str], list[str], list[str]]]:
@@ -219,18 +194,17 @@ def _transports(
 
     Where NCCL's log is silent, there are no networks and ways.
     """
-    strategies_by_transport: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
-    for each in runs:
-        shape = each.run.shape
-        if shape.world_size > 1:
-            of_nccl = looks[each.preflight] if shape.backend == "nccl" and each.preflight else []
-            said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
-            networks = sorted({str(nccl["network"]) for nccl in said if nccl.get("network")})
-            ways = sorted({str(way) for nccl in said for way in nccl.get("via") or {}})
-            transport = str(shape.backend), tuple(networks), tuple(ways)
-            strategies_by_transport.setdefault(transport, set()).add(each.run.strategy.name)
-    for (backend, on_networks, by_ways), strategies in sorted(strategies_by_transport.items()):
-        yield backend, [*on_networks], [*by_ways], sorted(strategies)
+
+    def transport(each: RunResult) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        of_nccl = looks[each.preflight] if each.run.shape.backend == "nccl" and each.preflight else []
+        said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
+        networks = {str(nccl["network"]) for nccl in said if nccl.get("network")}
+        ways = {str(way) for nccl in said for way in nccl.get("via") or {}}
+        return str(each.run.shape.backend), tuple(sorted(networks)), tuple(sorted(ways))
+
+    several = [each for each in runs if each.run.shape.world_size > 1]
+    for (backend, networks, ways), its in sorted(grouped(several, transport).items()):
+        yield backend, [*networks], [*ways], sorted({each.run.strategy.name for each in its})
 
 
 def _code(code: str, results: Path) -> Mapping[str, Any]:

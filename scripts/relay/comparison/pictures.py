@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,12 +17,6 @@ from relay.comparison.statistics import geometric_mean
 from relay.run_folder.summary import Summary
 
 Curve = tuple[list[float], list[float]]  # epochs, and values
-# The axes that have a picture of the speed, by the picture's name: the column, and its label.
-AXES = {
-    "batch": ("global_batch_size", "samples per step"),
-    "workers": ("data_workers", "data workers per process"),
-    "cpus": ("cpus_per_task", "CPU cores per process"),
-}
 # The parts of a step's time by their columns, in words.
 OF_A_STEP = {
     "step_compute_fraction": "compute",
@@ -34,11 +27,6 @@ OF_A_STEP = {
     "step_idle_fraction": "idle GPU",
 }
 MARKERS = "osD^vP"  # a line is told by its marker and by its label, not by its colour
-# What follows from an axis, by its column.
-FOLLOWS = {
-    "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
-    "cpus_per_task": ("threads",),
-}
 
 
 def pictures(
@@ -46,14 +34,14 @@ def pictures(
 ) -> dict[str, str]:
     """The SVG of every picture of an answer that has anything to show, by its name.
 
-    `scaled` are `scaling_rows`. `place` is the answer's among all. `target` is the accuracy that the config states.
+    The first `MOST_SETTINGS` of the settings are drawn. `scaled` are `scaling_rows`. `place` is the answer's among all.
+    `target` is the accuracy that the config states.
     """
-    by_axis = {name: partial(over_axis, settings, *axis, answer.unit) for name, axis in AXES.items()}
+    accuracy, settings = stated_accuracy(settings, target), settings[: drawing.MOST_SETTINGS]
     figures = {
         "speed": partial(speed, settings, answer.unit),
         "scaling": partial(scaling, scaled),
-        **by_axis,
-        "time": partial(time_to, settings, stated_accuracy(settings, target)),
+        "time": partial(time_to, settings, accuracy),
         "learnt": partial(learnt, settings),
         "step": partial(steps, settings),
     }
@@ -71,14 +59,17 @@ def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
     speeds, results = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
     figure.subplots_adjust(wspace=0.1)
     for place, setting in enumerate(timed):
-        drawing.interval(speeds, setting, place)
+        ends = [speed_in_unit(setting.row, part) for part in ("_low", "_high")]
+        if None not in ends:
+            speeds.plot(ends, [place] * 2, color=drawing.colour_of(setting), linewidth=1.2, marker="|", markersize=6)
         _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
                 speed_in_unit(setting.row))  # fmt: skip
         found = [getattr(summary, measure.column) for summary in setting.summaries]
         repeats = [measure.factor * value for value in found if value is not None]
         _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
         drawing.named(speeds, place, setting.name + setting.mark)
-    speeds.set_xlim(0, drawing.room_for(timed))
+    fastest = max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)
+    speeds.set_xlim(0, drawing.ROOM * fastest)
     speeds.xaxis.set_major_formatter(drawing.FIGURES)
     speeds.set_xlabel(f"{unit} per second")
     results.set_xlabel(measure.label)
@@ -104,7 +95,8 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
     reached = sorted((pair for pair in times if pair[1]), key=lambda pair: geometric_mean(pair[1]).value)
     if not reached:
         return None
-    length, unit = drawing.time_unit(max(max(seconds) for _, seconds in reached))
+    longest = max(max(seconds) for _, seconds in reached)
+    length, unit = next((each for each in drawing.UNITS if longest >= 2 * each[0]), drawing.UNITS[-1])
     figure = drawing.figure_of(0.75 + 0.42 * len(reached))
     axes = figure.subplots()
     for place, (setting, seconds) in enumerate(reached):
@@ -124,8 +116,7 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
 def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     """The first metric, or the test loss, over epochs; where nothing was evaluated, the training loss.
 
-    There is a panel for each setting, with a line for each repeat. All panels share their axes. In grey behind is a
-    repeat of the same training in one process.
+    There is a panel for each setting, with a line for each repeat. All panels share their axes.
     """
     measure = quality(each.row for each in settings)
 
@@ -157,9 +148,6 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
     figure.subplots_adjust(wspace=0.08, hspace=0.17 + above)
     for (setting, curves), text, panel in zip(shown, titles, panels, strict=False):
-        other = behind(setting, [each for each, _ in shown])
-        for first in [its[0] for each, its in shown if each is other]:
-            panel.plot(*first, color=drawing.MUTED, linewidth=0.6, alpha=0.45)
         for curve in curves[: drawing.repeats_drawn(settings)]:
             panel.plot(*curve, color=drawing.colour_of(setting), linewidth=0.9, marker=marker, markersize=3)
         panel.set_title(text, color=drawing.INK)
@@ -174,22 +162,6 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     return figure
 
 
-def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
-    """The setting whose curve lies behind this one's: the same training in one process, and in fp32.
-
-    Where none was measured, the first setting that trains the same, else the first of all; None where that is itself.
-    """
-
-    def trains(each: SettingResult) -> tuple[Any, ...]:
-        run = each.run
-        return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.length.epochs
-
-    alike = [each for each in settings if trains(each) == trains(setting)]
-    plain = [each for each in alike if each.run.shape.world_size == 1 and each.run.computation.precision == "fp32"]
-    nearest = (plain or alike or list(settings))[0]
-    return None if nearest is setting else nearest
-
-
 def steps(settings: Sequence[SettingResult]) -> Figure | None:
     """What a sample's time goes to in each setting."""
     rows = [
@@ -202,93 +174,24 @@ def steps(settings: Sequence[SettingResult]) -> Figure | None:
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
-    """Speed-up and efficiency over devices, against the ideal."""
+    """Efficiency over devices, against the ideal."""
     if not rows:
         return None
     families = grouped(rows, lambda row: (row["baseline"], row["scaling"]))
     figure = drawing.figure_of(2.7 + 0.16 * len(families), left=0.5, bottom=0.5 + 0.16 * len(families), top=0.15)
-    speed_up, efficiency = figure.subplots(1, 2)
-    figure.subplots_adjust(wspace=0.25)
-    most = max(row["devices"] for row in rows)
-    speed_up.plot([1, most], [1, most], color=drawing.MUTED, linestyle="--", linewidth=1)
-    efficiency.plot([1, most], [100, 100], color=drawing.MUTED, linestyle="--", linewidth=1)
-    for place, members in enumerate(families.values()):
-        counts, base, largest = [row["devices"] for row in members], members[0]["devices"], members[-1]
-        label = f"{largest['strategy']}: {largest['setting']}"
-        speed_up.plot(counts, [base * row["speed_up"] for row in members], label=label, **_line(place))
-        efficiency.plot(counts, [100 * row["efficiency"] for row in members], **_line(place))
-    for axes, label in ((speed_up, "speed-up"), (efficiency, "efficiency (%)")):
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("devices")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y")
-    drawing.key_below(figure)
-    return figure
-
-
-def _line(place: int) -> dict[str, Any]:
-    colour = drawing.ACCENT if place == 0 else drawing.INK
-    return {"marker": MARKERS[place % len(MARKERS)], "markersize": 5, "linewidth": 1, "color": colour}
-
-
-def over_axis(settings: Sequence[SettingResult], column: str, label: str, unit: str) -> Figure | None:
-    """Speed over the values of one axis, such as the batch size. Settings that differ in nothing else are joined.
-
-    The values stand at equal distances, as batches and CPUs are usually doubled.
-    """
-    timed = [each for each in settings if each.row["samples_per_second"]]
-    lines = _differing_in([each for each in timed if each.row["equivalent"] or each.row["unproven"]], column)
-    if not lines:
-        return None
-    ticks = sorted({each.row[column] for members in lines for each in members})
-    figure = drawing.figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
     axes = figure.subplots()
-    for place, members in enumerate(lines):
-        at, speeds = [ticks.index(each.row[column]) for each in members], [speed_in_unit(x.row) for x in members]
-        axes.plot(at, speeds, label=_common_name(members), **_line(place))
-        for value, each in zip(at, members, strict=True):
-            drawing.interval(axes, each, value, upright=True)
-    axes.set_xlabel(label)
-    axes.set_ylabel(f"{unit} per second")
-    axes.set_ylim(0, drawing.room_for(each for members in lines for each in members))
-    axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
-    axes.set_xlim(-0.3, len(ticks) - 0.7)
-    axes.yaxis.set_major_formatter(drawing.FIGURES)
+    axes.plot([1, max(row["devices"] for row in rows)], [100, 100], color=drawing.MUTED, linestyle="--", linewidth=1)
+    for place, members in enumerate(families.values()):
+        largest, colour = members[-1], drawing.INK if place else drawing.ACCENT
+        axes.plot(
+            [row["devices"] for row in members], [100 * row["efficiency"] for row in members], color=colour,
+            label=drawing.cut(f"{largest['strategy']}: {largest['setting']}", drawing.NAME_CHARACTERS - 6),
+            marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
+        )  # fmt: skip
+    axes.set_ylabel("efficiency (%)")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("devices")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y")
-    drawing.key_below(figure)
+    figure.legend(loc="lower left")
     return figure
-
-
-def _common_name(members: Sequence[SettingResult]) -> str:
-    """What the names of settings have in common, such as 'ddp (4 procs, dataloader)'."""
-    words = [each.label.split(", ") for each in members]
-    common = [word for word in words[0] if all(word in other for other in words)]
-    return f"{members[0].row['strategy']} ({', '.join(common)})" if common else str(members[0].row["strategy"])
-
-
-def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
-    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each.
-
-    Data workers follow the CPUs where nothing else makes a line: one on each of them is their default.
-    """
-    lines = _lines(settings, column, {column, *FOLLOWS.get(column, ())})
-    if column == "cpus_per_task":
-        drawn = [each for members in lines for each in members]
-        lone = [each for each in settings if each not in drawn]
-        with_them = [each for each in lone if each.run.feeding.data_workers == each.run.shape.cpus_per_task]
-        lines += _lines(with_them, column, {column, *FOLLOWS[column], "data_workers"})
-    return lines
-
-
-def _lines(settings: Sequence[SettingResult], column: str, left_out: set[str]) -> list[list[SettingResult]]:
-    """The settings that are alike in all but what is left out, where they have several values in the column."""
-
-    def rest(each: SettingResult) -> str:
-        run = each.run
-        groups = (run.shape, run.computation, run.feeding, run.batch, run.length)
-        values = {name: value for group in groups for name, value in vars(group).items() if name not in left_out}
-        return repr((run.strategy.name, dict(run.strategy.options), values))
-
-    lines = [sorted(alike, key=lambda each: each.row[column]) for alike in grouped(settings, rest).values()]
-    return [members for members in lines if len({each.row[column] for each in members}) > 1]

@@ -1,7 +1,7 @@
 """The time of a whole training, as jobs do it; and what to ask Slurm for: memory from measured peaks, time from speed.
 
-Beside its steps a run takes its starts (imports, compilation, loading) once for each job, evaluations and saves.
-The latter two grow with the length of the training, and so do the starts of a chain's jobs.
+Each job has a start, because a new process imports, loads and compiles again. All else grows with the training: steps,
+evaluations and saves.
 """
 
 import math
@@ -19,43 +19,65 @@ STARTERS_MB = 512  # a node's memory for what starts the processes: this project
 START_SECONDS = 60.0  # for Slurm, and for a node that is slower to start than the measured ones
 LEAST_MINUTES = 2
 SAVING_SECONDS = 60.0  # kept free at the end of a chain's jobs, in which they save
+LEAST_USEFUL_SECONDS = 30.0  # of a job, however short its limit is
 
 
-def training_seconds(run: Run, summary: Summary) -> float:
-    """The seconds of all the run's steps: as recorded, or by the measured speed where that is more."""
-    if run.strategy.script:  # how many steps it has is not known
-        return summary.train_seconds or 0.0
-    samples = run.length.total_steps * run.batch.global_batch_size
-    by_speed = samples / summary.samples_per_second if summary.samples_per_second else 0.0
-    return max(summary.train_seconds or 0.0, by_speed)
+@dataclass(frozen=True)
+class Course:
+    """What a training's seconds are, as a repeat measured it: the `start` of each job; `steps`; and what is `between`.
+
+    The start includes what the first steps took longer than others: the compilation, and other things of the warm-up.
+    Between steps are evaluations and saves. `jobs` are those of the repeat.
+    """
+
+    start: float
+    steps: float
+    between: float
+    jobs: int
+
+    @property
+    def whole(self) -> float:
+        """The seconds of the measured training."""
+        return self.start * self.jobs + self.steps + self.between
+
+    @property
+    def once(self) -> float:
+        """Those that a longer training does not take again: the start of a single job."""
+        return self.start if self.jobs == 1 else 0.0
+
+    def starts(self, times: float = 1, limit_minutes: int | None = None) -> float:
+        """The seconds of all starts, if the training is so many times as long, in jobs of at most so many minutes.
+
+        Where no limit is given, as many jobs are needed for each part of the training as the repeat had.
+        """
+        if limit_minutes is None:
+            return self.start * (1 if self.jobs == 1 else times * self.jobs)
+        if self.start + times * (self.steps + self.between) + START_SECONDS <= 60 * limit_minutes:
+            return self.start
+        return self.start * self.jobs_of(limit_minutes, times)
+
+    def jobs_of(self, limit_minutes: int, times: float = 1, margin: float = 0.0) -> int:
+        """How many jobs of so many minutes the steps take, and what is between them, each with its own start."""
+        kept = START_SECONDS + SAVING_SECONDS + self.start * (1 + margin)
+        useful = max(LEAST_USEFUL_SECONDS, 60.0 * limit_minutes - kept)
+        return math.ceil(times * (self.steps + self.between) * (1 + margin) / useful)
+
+    def seconds(self, times: float = 1, limit_minutes: int | None = None) -> float:
+        """Those of the whole training, likewise."""
+        return times * (self.steps + self.between) + self.starts(times, limit_minutes)
 
 
-def outside_seconds(summary: Summary, times: float = 1) -> float:
-    """The seconds beside the steps of a training that is so many times as long as the run."""
-    once = once_seconds(summary)
-    return once + times * (_beside_steps(summary) - once)
+def course(run: Run, summary: Summary) -> Course:
+    """What the seconds of a finished repeat went to.
 
-
-def once_seconds(summary: Summary) -> float:
-    """The seconds that a longer training does not take again: the start of a single job."""
-    start = (summary.startup_seconds or 0.0) + (summary.loading_seconds or 0.0)
-    return min(start, _beside_steps(summary)) if summary.attempts == 1 else 0.0
-
-
-def _beside_steps(summary: Summary) -> float:
-    return max(0.0, summary.allocated_seconds - (summary.train_seconds or 0.0))
-
-
-def _start_seconds(summary: Summary) -> float:
-    """Seconds that each job takes before its first step: all beside the steps, where its start is not known."""
-    beside = _beside_steps(summary)
-    start = (summary.startup_seconds or 0.0) + (summary.loading_seconds or 0.0)
-    return (min(start, beside) if start else beside) / summary.attempts
-
-
-def whole_seconds(run: Run, summary: Summary, times: float = 1) -> float:
-    """The seconds of the whole training, if it is so many times as long as the run."""
-    return times * training_seconds(run, summary) + outside_seconds(summary, times)
+    All steps count at the measured speed. Of a script, the number of steps is not known: they count as recorded.
+    """
+    recorded = steps = summary.train_seconds or 0.0
+    if run.strategy.script is None and summary.samples_per_second:
+        steps = run.length.total_steps * run.batch.global_batch_size / summary.samples_per_second
+    beside, slower = max(0.0, summary.allocated_seconds - recorded), max(0.0, recorded - steps)
+    starts = min((summary.startup_seconds or 0.0) + (summary.loading_seconds or 0.0), beside)
+    return Course((starts + slower) / summary.attempts, steps, beside - starts, summary.attempts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +99,6 @@ class Request:
     memory_why: str
     time_why: str
 
-    @property
-    def cpus(self) -> int:
-        """The CPUs of all nodes."""
-        return self.nodes * self.tasks_per_node * self.cpus_per_task
-
-    @property
-    def gpus(self) -> int:
-        """The GPUs of all nodes."""
-        return self.nodes * self.gpus_per_node
-
 
 def request(
     run: Run, summaries: Sequence[Summary], job: Job | None, least_minutes: int = 0, times: float = 1
@@ -104,7 +116,7 @@ def request(
         nodes=shape.nodes,
         tasks_per_node=tasks,
         cpus_per_task=shape.cpus_per_node // tasks,
-        gpus_per_node=shape.gpus_per_node,
+        gpus_per_node=(job and job.whole_node_gpus) or shape.gpus_per_node,
         memory_mb=memory_mb,
         memory_why=memory_why,
         **_time(run, summaries, job.minutes if job else None, least_minutes, times),
@@ -115,29 +127,27 @@ def _time(
     run: Run, summaries: Sequence[Summary], limit_minutes: int | None, least_minutes: int, times: float
 ) -> dict[str, Any]:
     """The `minutes` of a job, the number of `jobs`, the seconds that all are expected to take, and why."""
-    trained = times * max(training_seconds(run, each) for each in summaries)
-    outside = [outside_seconds(each, times) for each in summaries]
-    once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
-    wanted = (trained + once) * (1 + MARGIN) + START_SECONDS
-    minutes = max(LEAST_MINUTES, math.ceil(wanted / 60))
+    courses = [course(run, each) for each in summaries]
+    steps = times * max(each.steps for each in courses)
+
+    def beside(limit: int | None) -> float:
+        return max(each.seconds(times, limit) - times * each.steps for each in courses)
+
+    wanted = (steps + beside(None)) * (1 + MARGIN) + START_SECONDS
+    minutes, jobs = max(LEAST_MINUTES, math.ceil(wanted / 60)), 1
+    chain = limit_minutes if limit_minutes is not None and minutes > limit_minutes else None
     what = "the whole command" if run.strategy.script else f"{times * run.length.epochs:g} epochs"
     why = (
-        f"for {what}, {number(trained, 2)} s of training in the slowest repeat, "
-        f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "
+        f"for {what}, {number(steps, 2)} s of training in the slowest repeat, "
+        f"{number(beside(chain), 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "
         f"{START_SECONDS:.0f} s for Slurm's start, in whole minutes"
     )
-    jobs = 1
-    if limit_minutes is not None and minutes > limit_minutes:
-        start = max(map(_start_seconds, summaries))
-        useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - start * (1 + MARGIN))
-        # Evaluations and saves are spread over the jobs, each of which has its own start.
-        starts = [_start_seconds(each) * (times * each.attempts if each.attempts > 1 else 1) for each in summaries]
-        between = max(0.0, *(seconds - own for seconds, own in zip(outside, starts, strict=True)))
-        jobs, minutes = max(2, math.ceil((trained + between) * (1 + MARGIN) / useful)), limit_minutes
-        why += f": more than the {limit_minutes} minutes of a job (runtime_minutes)"
+    if chain is not None:
+        jobs, minutes = max(2, *(each.jobs_of(chain, times, MARGIN) for each in courses)), chain
+        why += f": more than the {chain} minutes of a job (runtime_minutes)"
     elif minutes < (least := min(least_minutes, limit_minutes or least_minutes)):
         minutes, why = least, f"{why}; the cluster wants at least {least} minutes"
-    return {"minutes": minutes, "jobs": jobs, "expected_seconds": round(trained + once, 3), "time_why": why}
+    return {"minutes": minutes, "jobs": jobs, "expected_seconds": round(steps + beside(chain), 3), "time_why": why}
 
 
 def memory(run: Run, summaries: Sequence[Summary], job: Job | None) -> tuple[int | None, str]:
@@ -158,15 +168,13 @@ def memory(run: Run, summaries: Sequence[Summary], job: Job | None) -> tuple[int
 
 def _held(run: Run, summaries: Sequence[Summary], peak_mb: float) -> tuple[float, str]:
     """What the processes of a node hold in MiB, data workers included, and how it is known. `peak_mb`: of a process."""
-    processes, workers = run.shape.processes_per_node, run.feeding.data_workers
-    if run.strategy.script:  # which starts what it likes
-        node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
-        if node_mb > processes * peak_mb:
-            return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with all that the command starts"
+    processes, workers, script = run.shape.processes_per_node, run.feeding.data_workers, run.strategy.script
+    node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
+    # What is no more than the processes' own peak has missed even that.
+    if (script or workers) and node_mb > processes * peak_mb:
+        started = "all that the command starts" if script else "its data workers"
+        return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with {started}"
     alone = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
     if not workers:
         return processes * peak_mb, alone
-    node_mb = max((each.peak_node_memory_bytes or 0 for each in summaries), default=0) / MEBIBYTE
-    if node_mb > processes * peak_mb:  # else the looks at the node have missed even the processes' own peak
-        return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with its data workers"
     return processes * (1 + workers) * peak_mb, f"{alone} × {1 + workers} for its data workers, as much each at most"

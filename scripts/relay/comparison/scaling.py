@@ -1,19 +1,14 @@
-"""What more devices of the same setting bring: the efficiency, the table for a proposal, and the grid by batch.
-
-Computing centres ask for the table, and publish grids: a row for each batch of a device, a column for each number of
-nodes and devices. A single process fills the column of one device, because data-parallel training on one device is
-just that.
-"""
+"""What more devices of the same setting bring: the efficiency, and the table that computing centres ask for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from relay.base.grouped import grouped
-from relay.comparison.columns import MISSING, SCALING, Row, eligible, number, percent, relative, speed_in_unit
+from relay.comparison.columns import SCALING, Row, eligible, number, percent, relative, speed_in_unit
 from relay.comparison.inputs import RunResult
 from relay.comparison.setting_result import relative_speed
-from relay.spec.labels import comparable, counted, flat, setting_labels
+from relay.spec.labels import comparable, flat, setting_labels
 from relay.spec.run import Run
 
 SHOWN = ("strategy", "setting", "nodes", "devices", "seconds_per_epoch", "speed", "speed_up", "efficiency", "hardware")
@@ -73,74 +68,6 @@ def shown(row: Row) -> dict[str, str]:
         "efficiency": percent(row["efficiency"], 0),
     }
     return {"speed-up" if name == "speed_up" else name.replace("_", " "): text for name, text in texts.items()}
-
-
-_DEVICES = {"cpu": "CPU share", "cuda": "GPU"}
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A grid: its heading, the columns' headings, and the rows: the batch of a device, then speeds."""
-
-    heading: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def grids(rows: Sequence[Row]) -> list[Grid]:
-    """A grid for each strategy of which several batches were measured, and one of them on several numbers of devices.
-
-    Its own single process comes before another strategy's.
-    """
-    timed = [row for row in rows if eligible(row) and _batch(row) is not None]
-    several = grouped(
-        (row for row in timed if row["world_size"] > 1), lambda row: (row["strategy"], row["options"], _alike(row))
-    )
-    alone = [row for row in timed if row["world_size"] == 1]
-    tables = []
-    for (strategy, _, alike), members in several.items():
-        others = [row for row in alone if _alike(row) == alike]
-        own = [row for row in others if row["strategy"] == strategy]
-        members = [*(own or others), *members]
-        sizes = sorted({_size(row) for row in members})
-        batches = sorted({_batch(row) or 0 for row in members})
-        cells = {(_batch(row), _size(row)) for row in members}
-        if len(batches) > 1 and len(cells) > len(batches):  # else no row has two sizes to compare
-            tables.append(_grid(strategy, members, sizes, batches))
-    return tables
-
-
-def _grid(strategy: str, members: Sequence[Row], sizes: Sequence[tuple[int, int]], batches: Sequence[int]) -> Grid:
-    cells = {(_batch(row), _size(row)): number(speed_in_unit(row, "_per_device")) for row in members}
-    row, device = members[0], _DEVICES[members[0]["device"]]
-    kinds = "; ".join(sorted({str(row["device_name"]) for row in members if row["device_name"]}))
-    return Grid(
-        heading=f"{row['trained']}, {strategy}: {row['unit']} per second and {device}"
-        + (f" ({kinds})" if kinds else ""),
-        columns=[
-            f"batch of a {device}",
-            *(f"{counted(nodes, 'node')}, {counted(nodes * each, device)}" for nodes, each in sizes),
-        ],
-        rows=[[str(batch), *(cells.get((batch, size), MISSING) for size in sizes)] for batch in batches],
-    )
-
-
-def _batch(row: Mapping[str, Any]) -> int | None:
-    """The samples of a device in a step; None where they are no whole number."""
-    if row["global_batch_size"] is None:  # nobody has told that of a script
-        return None
-    batch, rest = divmod(int(row["global_batch_size"]), devices(row))
-    return None if rest else batch
-
-
-def _size(row: Mapping[str, Any]) -> tuple[int, int]:
-    return int(row["nodes"]), int(row["devices_per_node"])
-
-
-def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What all settings of a grid share."""
-    names = ("trained", "device", "precision", "compile", "channels_last", "activation_checkpointing", "loader")
-    return tuple(row[name] for name in (*names, "data_workers", "cpus_per_task", "threads", "epochs"))
 
 
 def scale(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]]) -> None:

@@ -9,7 +9,7 @@ from relay.base.clock import other_day
 from relay.base.grouped import grouped
 from relay.comparison.columns import MISSING, Row, category, number, percent
 from relay.comparison.inputs import Inputs, RunResult
-from relay.comparison.request import once_seconds, whole_seconds
+from relay.comparison.request import course
 from relay.comparison.statistics import Estimate, Rounds, ratio
 from relay.run_folder.summary import Summary
 from relay.spec.job import Job
@@ -69,17 +69,6 @@ class SettingResult:
         if self.row["equivalent"] is False:
             return " – struck out"
         return "" if self.category == "done" else f" – {self.category}"
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """A reason why no answer from these runs is certain, whatever the intervals say.
-
-    Its kind has its words in `workflow/report/certainty.j2`, in which the `facts` stand.
-    """
-
-    kind: str
-    facts: Mapping[str, Any]
 
 
 def setting_results(inputs: Inputs, rows: Sequence[Row]) -> list[SettingResult]:
@@ -221,8 +210,8 @@ def seconds_to(repeat: RunResult, goal: Goal) -> float | None:
     reached = goal.reached(repeat)
     if reached is None or not repeat.speed or not repeat.summary:
         return None
-    whole, once = whole_seconds(repeat.run, repeat.summary), once_seconds(repeat.summary)
-    return once + (whole - once) * reached[0] / repeat.run.length.total_steps
+    its = course(repeat.run, repeat.summary)
+    return its.once + (its.whole - its.once) * reached[0] / repeat.run.length.total_steps
 
 
 def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:

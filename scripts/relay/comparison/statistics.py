@@ -132,25 +132,17 @@ def repeats_to_tell(values: Rounds, others: Rounds, edges: Sequence[float], amon
     return None
 
 
-@dataclass(frozen=True)
-class Odd:
-    """The repeat that differs most from the others of its setting: its place, and its speed over their mean."""
+def oddest(values: Sequence[float]) -> tuple[int, float] | None:
+    """The place of the repeat farthest from the geometric mean of the others, and its ratio to that.
 
-    place: int
-    ratio: float
-
-
-def oddest(values: Sequence[float]) -> Odd | None:
-    """The repeat farthest from the geometric mean of the other repeats; None where there are fewer than two.
-
-    It is shown, never dropped. Raises ValueError as `geometric_mean` does.
+    None where there are fewer than two. It is shown, never dropped. Raises ValueError as `geometric_mean` does.
     """
     logs = _logs(values)
     if logs.size < 2:
         return None
     apart = (logs - logs.mean()) * logs.size / (logs.size - 1)  # from the mean of all others
     place = int(np.argmax(np.abs(apart)))
-    return Odd(place, math.exp(float(apart[place])))
+    return place, math.exp(float(apart[place]))
 
 
 def _logs(values: Sequence[float]) -> np.ndarray:

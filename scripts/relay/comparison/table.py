@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.base.grouped import gathered, grouped
-from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible, relative
+from relay.base.grouped import grouped
+from relay.comparison.columns import COMPARISON, POOLED, POOLED_FIGURES, RUNS, Row, category, eligible
 from relay.comparison.inputs import Inputs, RunResult, Skipped
 from relay.comparison.no_result import Status, summed_up
-from relay.comparison.objections import by_repeat, differing, mixed, not_learning, outliers, proven, refusals
+from relay.comparison.objections import by_repeat, mixed, not_learning, outliers, proven, refusals
 from relay.comparison.scaling import scale
 from relay.comparison.setting_result import by_setting, relative_speed, rounds_of
 from relay.comparison.statistics import first_by_pairs, geometric_mean, standing
@@ -18,7 +18,6 @@ from relay.spec import strategy_files
 from relay.spec.labels import comparable, flat, options_text, trained, training_of, trainings
 from relay.spec.run import Setting
 
-TOLD_APART = 0.01  # of a relative speed, which is shown with two decimals
 _CATEGORIES = ("done", "dropped", "struck out", "learns nothing", "failed", "skipped")
 
 
@@ -39,7 +38,7 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     _compare(rows, groups, inputs.margin)
     scale(rows, groups)
     done = {setting: group for setting, group in done.items() if category(rows[setting]) == "done"}
-    warnings_by_kind = (_of_other_repeats(rows), outliers(done), mixed(groups), differing(done))
+    warnings_by_kind = (outliers(done), mixed(groups))
     for setting, row in rows.items():
         row["warning"] = "; ".join(warnings[setting] for warnings in warnings_by_kind if setting in warnings) or None
     everything = [*rows.values(), *skipped]
@@ -224,35 +223,6 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], mar
                 "relative_speed_high": speed_up.high,
                 "standing": standing(speed_up, margin),
             }
-
-
-def _of_other_repeats(rows: Mapping[str, Row]) -> dict[str, str]:
-    """A note for each setting, by id, whose relative speed or efficiency is not what the speeds of the table give."""
-    fastest = {comparable(row): row for row in rows.values() if row.get("standing") == "fastest"}
-    notes = gathered(
-        (setting, note)
-        for setting, row in rows.items()
-        for beside, name, per_device in (
-            (fastest.get(comparable(row)), "relative_speed", ""),
-            (rows.get(row.get("scaling_baseline") or ""), "scaling_efficiency", "_per_device"),
-        )
-        if beside and (note := _other_than_means(row, beside, name, f"samples_per_second{per_device}"))
-    )
-    return {setting: "; ".join(its) for setting, its in notes.items()}
-
-
-def _other_than_means(row: Row, beside: Row, name: str, speed: str) -> str:
-    """That a ratio of the row's speed to another's is not that of their mean speeds, but of some repeats; or ''."""
-    if row.get(name) is None:
-        return ""
-    quotient = row[speed] / beside[speed]
-    if abs(math.log(row[name] / quotient)) <= TOLD_APART:
-        return ""
-    return (
-        f"its {name.replace('_', ' ')} is that of the repeats that were measured beside "
-        f"{'the fastest setting' if name == 'relative_speed' else 'that on the fewest devices'}'s; "
-        f"the mean speeds of all repeats give {relative(quotient)}"
-    )
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

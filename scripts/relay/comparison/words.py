@@ -20,9 +20,9 @@ from tabulate import tabulate
 from relay.base.entry import ROOT
 from relay.base.printable import printable
 from relay.comparison import columns, scaling
-from relay.comparison.answer import NEIGHBOURS, Answer
 from relay.comparison.candidates import Candidate, cores
 from relay.comparison.choice import speed_up
+from relay.comparison.doubts import NEIGHBOURS
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
 from relay.comparison.setting_result import SettingResult, quality, relative_speed
 from relay.comparison.statistics import LEAST_REPEATS, MOST_REPEATS, oddest
@@ -34,31 +34,21 @@ MOST = 0.5  # of the difference: a part that takes less of it is not the reason
 WORTH_TELLING = 0.1  # of a step's time
 TEMPLATES = ROOT / "workflow" / "report"
 EMPTY = "\0"  # an empty line of a command, which is a part of it
-# What can be told, and the template with the macro of this name that tells it: as a line, or as several paragraphs.
-LINES = {
-    "sentence": "words.j2",
-    "certainty": "certainty.j2",
-    "in_short": "certainty.j2",
-    "why_not_the_fastest": "words.j2",
-    "not_recommended": "words.j2",
-    "jobs": "words.j2",
-}
-PARAGRAPHS = {"doubts": "certainty.j2", "reasons": "words.j2", "not_measured": "words.j2"}
+MACROS = ("words.j2", "certainty.j2")  # the templates whose macros tell an answer
+# The macros that tell a line, and those that tell several paragraphs.
+LINES = ("sentence", "certainty", "in_short", "why_not_the_fastest", "not_recommended", "jobs")
+PARAGRAPHS = ("doubts", "reasons", "not_measured")
 
 
 def told(what: str, *about: Any) -> str:
     """One of `LINES` about an answer, and about what else its macro takes; '' where there is nothing to tell."""
-    return " ".join(_paragraphs(LINES[what], what, *about))
+    return " ".join(paragraphs(what, *about))
 
 
-def paragraphs(what: str, answer: Answer) -> list[str]:
-    """One of `PARAGRAPHS` about an answer."""
-    return _paragraphs(PARAGRAPHS[what], what, answer)
-
-
-def _paragraphs(template: str, macro: str, *about: Any) -> list[str]:
-    """What a macro of a template says, each paragraph in one line."""
-    text = getattr(environment().get_template(template).module, macro)(*about)
+def paragraphs(what: str, *about: Any) -> list[str]:
+    """What a macro says, each paragraph in one line."""
+    modules = [environment().get_template(template).module for template in MACROS]
+    text = next(getattr(module, what) for module in modules if hasattr(module, what))(*about)
     return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
 
 
@@ -74,17 +64,16 @@ def markdown(template: str, **about: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def markdown_table(rows: Sequence[Any], headers: str | Sequence[str] = "keys") -> str:
-    """A table of rows that have their texts by heading, or in the order of the `headers`."""
-    shown = [
-        {name: cell(text) for name, text in row.items()} if isinstance(row, dict) else [*map(cell, row)] for row in rows
-    ]
-    return tabulate(shown, headers=headers, tablefmt="github", disable_numparse=True)
+def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table of rows that have their texts by heading."""
+    shown = [{name: cell(text) for name, text in row.items()} for row in rows]
+    return tabulate(shown, headers="keys", tablefmt="github", disable_numparse=True)
 
 
 def cell(text: str) -> str:
     """A text that cannot end its cell or its line, and is neither HTML nor a link."""
-    return " ".join(printable(str(text)).split()).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
+    in_a_line = " ".join(printable(str(text)).split()).replace("\\", "\\\\")
+    return in_a_line.replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def coded(text: str) -> Markup:
@@ -200,12 +189,11 @@ def _facts(each: SettingResult) -> dict[str, Any]:
 def _odd(each: SettingResult) -> Mapping[str, Any] | None:
     """The repeat that is farthest from the others, and how many times as fast it is."""
     timed = [repeat for repeat in each.repeats if repeat.speed]
-    odd = oddest(each.speeds) if timed else None
-    if odd is None:
+    if not timed or not (odd := oddest(each.speeds)):
         return None
-    repeat = timed[odd.place]
+    repeat = timed[odd[0]]
     hosts = repeat.summary.hosts if repeat.summary else ()
-    return {"repeat": repeat.run.repeat + 1, "ratio": odd.ratio, "hosts": hosts}
+    return {"repeat": repeat.run.repeat + 1, "ratio": odd[1], "hosts": hosts}
 
 
 def _crowded(each: SettingResult) -> Summary | None:
