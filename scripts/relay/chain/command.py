@@ -31,6 +31,7 @@ from .telling import (
     listen_for_steps,
     read_stop,
     say,
+    stopped_without_room,
     tell_in_one_line,
     was_killed,
 )
@@ -123,12 +124,16 @@ class Command(Supervisor):
             status = self._status()
             told = ordered(self.received, status) is not None
             stop, killed = read_stop(self._note, status, ordered=told), was_killed(self._note)
+            untold = stopped_without_room(self._note)
             self.gained = has_gained(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
         if stop:
             if status == 0 and not stop.get("quiet"):
                 say(f"the script ended with status 0, and had stopped after step {stop['step']}: let SystemExit pass")
+            return STOPPED
+        if untold:
+            say(f"the script has stopped, and could not tell more: {self._note.parent.parent} has no room")
             return STOPPED
         if status and killed and not told:
             say("a rank was killed, as where memory is short, or has ended without a word")
