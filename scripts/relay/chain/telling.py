@@ -29,7 +29,8 @@ KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no
 ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
 HEARS = "RELAY_CHAIN_HEARS"  # set by a `relay-chain` whose command is torchrun: it needs no status beside the note
-_EARLY, _STEPS, _TRAINS, _STOPS = "early", "steps", "trains-", "stops-"  # files beside the note; of ranks the last two
+_EARLY, _STEPS = "early", "steps"  # files beside the note
+TRAINS, STOPS = "trains-", "stops-"  # and the marks of ranks
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 PLACE = "RELAY_CHAIN_REPORT"
 FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
@@ -106,7 +107,7 @@ def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool =
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet, "by_signal": by_signal})
         return True
     with suppress(KeyError, OSError):
-        _mark().rename(Path(os.environ[NOTE]).with_name(f"{_STOPS}{os.getpid()}"))
+        _mark().rename(Path(os.environ[NOTE]).with_name(f"{STOPS}{os.getpid()}"))
     return False
 
 
@@ -136,12 +137,15 @@ def go() -> None:
 
 
 def _mark() -> Path:
-    return Path(os.environ[NOTE]).with_name(f"{_TRAINS}{os.getpid()}")
+    return Path(os.environ[NOTE]).with_name(f"{TRAINS}{os.getpid()}")
 
 
-def was_killed(place: Path) -> bool:
-    """Whether a rank has ended without a word. torchrun tells a killed one as it tells one that has failed."""
-    return any(place.parent.glob(f"{_TRAINS}*"))
+def marks(place: Path) -> set[str]:
+    """What ranks of torchrun's have left: TRAINS one that was killed, STOPS one that found no room for a note.
+
+    torchrun tells them as it tells one that has failed.
+    """
+    return {mark for mark in (TRAINS, STOPS) if any(place.parent.glob(f"{mark}*"))}
 
 
 def announce_early(place: Path) -> None:
@@ -172,11 +176,6 @@ def read_note(place: Path) -> dict[str, Any] | None:
         content: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
         return content
     return None
-
-
-def stopped_without_room(place: Path) -> bool:
-    """Whether a rank of torchrun's has stopped, and found no room for the note."""
-    return any(place.parent.glob(f"{_STOPS}*"))
 
 
 # How far it is
