@@ -116,6 +116,20 @@ def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_a_node_that_was_suspended_waits_no_longer_than_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its monotonic clock stood still meanwhile."""
+    began, naps = time.time(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        assert len(naps) < 3
+
+    suspended = SimpleNamespace(time=lambda: began + 1000 * len(naps), monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr(signals, "time", suspended)
+    Interruption(end_time=began + 500)._wait(time.monotonic(), "SIGUSR1")
+    assert len(naps) == 1
+
+
 class Slow(Dataset[int]):
     """Samples of which the later ones do not come for a while."""
 

@@ -1,5 +1,6 @@
 """Lightning's and Hugging Face's Trainers as chains: stopped, killed, damaged, and bit for bit as uncut."""
 
+import errno
 import importlib
 import json
 import os
@@ -162,9 +163,41 @@ def test_a_kill_before_the_first_checkpoint_is_sealed_begins_anew(of: Any, capsy
     assert sorted(path.name for path in Path("checkpoints").glob("*check*")) == ["unsealed-checkpoint-3"]
     chain._seal(GIVEN, written(3))
     assert begun(of)[1] == "checkpoints/checkpoint-3"
-    Path("checkpoints/checkpoint-3/manifest.json").unlink()  # there was one: the user has something to lose
+    Path("checkpoints/checkpoint-3/model").write_text("after the epoch")  # the Trainer writes it again, and is killed
+    assert begun(of)[1] is None
+    chain._saved, chain._ranks = 3, peers.Peers()
+    chain._seal(GIVEN, state := written(3))
+    chain.on_step_begin(GIVEN, state, None)
+    Path("checkpoints/checkpoint-3/manifest.json").unlink()  # there was a whole one: the user has something to lose
     with pytest.raises(ChainError, match="no checkpoint is sound"):
         begun(of)
+
+
+@pytest.mark.parametrize("of", ["lightning"], indirect=True)
+def test_a_disk_that_is_full_for_a_moment_ends_no_training(of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ranks that do not write wait in the Trainer's barrier."""
+    (chain, _), full, barriers = begun(of), [True, False, True, True], list[str]()
+
+    def save_checkpoint(path: Path, weights_only: bool) -> None:
+        if full.pop(0):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path.write_text("state")
+        barriers.append("saved")
+
+    chain._agreement = SimpleNamespace(ranks=peers.Peers())
+    chain._trainer = SimpleNamespace(
+        fit_loop=SimpleNamespace(_data_fetcher=None),
+        _logger_connector=SimpleNamespace(_callback_metrics={}),
+        strategy=SimpleNamespace(barrier=barriers.append, load_checkpoint=Path.read_text),
+        save_checkpoint=save_checkpoint,
+    )
+    chain._saver.save_last(3)
+    assert "step 3 could not be saved: No space left on device (rank 0); the next save tries again" in (
+        capsys.readouterr().err
+    )
+    assert (chain._saver.saved, barriers) == (3, ["Trainer.save_checkpoint", "saved"])
+    with pytest.raises(ChainError, match=r"step 4 could not be saved.*make room there, and start the same job again"):
+        chain._saver.save_last(4)
 
 
 def test_while_one_rank_reads_a_large_checkpoint_the_others_wait_long(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 import io
 import math
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +116,16 @@ def test_a_line_in_a_loop_reports_its_samples(place: Path, monkeypatch: pytest.M
     seen, blocks = reported(place)
     assert speed(blocks) == pytest.approx(16)
     assert (seen.step, seen.missing()) == (5, "")
+
+
+def test_a_clock_that_is_set_back_keeps_no_line_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "FIRST_STEPS", 0)
+    clock = iter(range(9000, 0, -1000))
+    monkeypatch.setattr(telling, "time", SimpleNamespace(time=lambda: next(clock), monotonic=time.monotonic))
+    telling.step(samples=8)
+    time.sleep(telling.BETWEEN_SECONDS)
+    telling.step(samples=8)
+    assert len((place / "report").read_text().splitlines()) == 2
 
 
 def test_a_half_written_report_is_read_on(place: Path) -> None:

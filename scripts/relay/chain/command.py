@@ -25,14 +25,16 @@ from .telling import (
     KILLED,
     NOTE,
     STOPPED,
+    STOPS,
+    TRAINS,
     ChainError,
     announce_early,
     has_gained,
     listen_for_steps,
+    marks,
     read_stop,
     say,
     tell_in_one_line,
-    was_killed,
 )
 
 USAGE = """\
@@ -122,7 +124,7 @@ class Command(Supervisor):
         try:
             status = self._status()
             told = ordered(self.received, status) is not None
-            stop, killed = read_stop(self._note, status, ordered=told), was_killed(self._note)
+            stop, left = read_stop(self._note, status, ordered=told), marks(self._note)
             self.gained = has_gained(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
@@ -130,7 +132,10 @@ class Command(Supervisor):
             if status == 0 and not stop.get("quiet"):
                 say(f"the script ended with status 0, and had stopped after step {stop['step']}: let SystemExit pass")
             return STOPPED
-        if status and killed and not told:
+        if STOPS in left:
+            say(f"the script has stopped, and could not tell more: {self._note.parent.parent} has no room")
+            return STOPPED
+        if status and TRAINS in left and not told:
             say("a rank was killed, as where memory is short, or has ended without a word")
             return KILLED
         return STOPPED if told and status else status

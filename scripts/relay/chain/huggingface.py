@@ -33,7 +33,9 @@ from .telling import ChainError, reporter, say, stopped, tell, tell_in_one_line
 
 follow_torchrun()
 
-ANEW = ".chain-begins"  # a file in `output_dir`, from the beginning at step 0 until a checkpoint is sealed
+# A file in `output_dir`, from the beginning at step 0 until the step after the first sealed checkpoint begins: until
+# then the Trainer may write that one again.
+ANEW = ".chain-begins"
 
 
 class ChainCallback(TrainerCallback):
@@ -48,6 +50,7 @@ class ChainCallback(TrainerCallback):
         self.time_limit = time_limit
         self._interruption = Interruption(saved=lambda: self._saved)
         self._saved = 0
+        self._anew = True  # whether the file may be there
         self._script = Path(sys.argv[0]).name
         self._lock: Any = None
         self._stopped: str | None = None
@@ -92,6 +95,14 @@ class ChainCallback(TrainerCallback):
         self._saved = state.global_step
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
         tell("resumed", state.global_step)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """What was saved will not be written again."""
+        if self._anew and self._saved and self._ranks.rank == 0:
+            (Path(args.output_dir) / ANEW).unlink(missing_ok=True)
+            self._anew = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -138,7 +149,6 @@ class ChainCallback(TrainerCallback):
         whose = {"script": self._script, "world_size": args.world_size}
         remove(place / sealed.MANIFEST)  # it may have saved this step before: after the step, and after the epoch
         sealed.seal(place, state.global_step, all_described(place), whose)
-        place.with_name(ANEW).unlink(missing_ok=True)
         tell("saved", state.global_step)
 
     def on_train_end(
@@ -153,11 +163,12 @@ class ChainCallback(TrainerCallback):
 def _places(folder: Folder) -> list[Path]:
     """Where the Trainer's checkpoints lie, the newest first.
 
-    The Trainer writes them under their own names. Where the first one's job was killed before it was sealed, no step
-    was saved: it is moved out of the Trainer's way, with a warning, and the training begins at step 0.
+    The Trainer writes them under their own names. Where the first one's job was killed before it was sealed, or while
+    it was written once more, no step is lost but the first ones: it is moved out of the Trainer's way, with a warning,
+    and the training begins at step 0.
     """
     places, anew = folder.places("checkpoint-"), folder.path / ANEW
-    if anew.exists() and not any((place / sealed.MANIFEST).exists() for place in places):
+    if anew.exists() and not any(sealed.sound(places)):
         while places:
             unsealed = places[0].with_name(f"unsealed-{places[0].name}")  # not removed: a user may have put it there
             remove(unsealed, surely=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +33,7 @@ else:
 from .data_workers import prepare
 from .loader import Loader, Place, own_generators, within
 from .peers import Agreement, Peers, check_intervals
-from .saving import Parts, SaveError, Saver
+from .saving import Parts, SaveError, Saver, tried_again
 from .sealed import Folder, newest_of, step_of
 from .signals import Interruption
 from .slurm import end_time
@@ -160,7 +161,7 @@ class ChainCallback(Checkpoint):
         decision = self._agreement.reach(step, 0.0, self._saver.longest_save_seconds)
         if decision.save or decision.stopped:
             self._interruption.saving = True
-            self._saver.save(step)
+            (self._saver.save_last if decision.stopped else self._saver.save)(step)
             self._interruption.saving = False
         self._agreement.done(step, saved=decision.save)
         if decision.stopped:
@@ -168,15 +169,17 @@ class ChainCallback(Checkpoint):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save what is not saved yet, and give the Trainer its loaders back."""
-        if _step(trainer) > self._saver.saved:
-            self._saver.save(_step(trainer))
+        self._saver.save_last(_step(trainer))
         trainer.fit_loop._combined_loader.flattened = [each.loader for each in self._loaders]
         self._interruption.end()
 
     # What a checkpoint holds, as `saving.Content` asks for it
 
     def save(self, folder: Path, step: int) -> Parts:
-        """Have the Trainer write into the folder; what else is this rank's own. Collective."""
+        """Have the Trainer write into the folder; what else is this rank's own. Collective.
+
+        A disk's error is left to where all ranks tell of theirs: the others wait for this one in the Trainer's barrier.
+        """
         trainer = self._trainer
         ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
         own = {
@@ -184,11 +187,14 @@ class ChainCallback(Checkpoint):
             "own": [[generator.get_state() for generator in own_generators(each.loader)] for each in self._loaders],
             "metrics": {name: value.detach() for name, value in trainer._logger_connector._callback_metrics.items()},
         }
+        writing: Future[None] = Future()
         try:
             trainer.save_checkpoint(folder / CHECKPOINT, weights_only=False)
+            writing.set_result(None)
         except OSError as error:
-            raise ChainError(f"{self.folder.path}: step {step} could not be saved: {error.strerror or error}") from None
-        return Parts(own, {"script": self._script})
+            writing.set_exception(error)
+            trainer.strategy.barrier("Trainer.save_checkpoint")
+        return Parts(own, {"script": self._script}, writing=writing)
 
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         """Keep what is this rank's own for its loaders; the Trainer has loaded the rest."""
@@ -200,9 +206,8 @@ class ChainCallback(Checkpoint):
         ranks.alike(lambda: _read(self._trainer, place / CHECKPOINT, ranks.rank))
 
     def failed(self, step: int, failure: SaveError) -> None:
-        """Raises ChainError."""
-        line = f"{self.folder.path}: step {step} could not be saved: {failure}"
-        raise ChainError(line, aloud=self._agreement.ranks.rank == failure.rank)
+        """Say that a save failed. Raises ChainError where the one before failed, too."""
+        tried_again(self.folder.path, step, failure, self._agreement.ranks.rank)
 
 
 def _joined(trainer: Any) -> Peers:

@@ -215,14 +215,9 @@ class Run:
 
         `steps` and `epochs` do it at their end; call it at the end of a loop of your own.
         """
-        self._save()
+        self._agreement.interruption.saving = True
+        self._saver.save_last(self.step)
         self._agreement.interruption.end()
-
-    def _save(self) -> None:
-        self._saver.finish()
-        while self.step > self._saver.saved:  # a save that fails is tried once more
-            self._begin()
-            self._saver.finish()
 
     def _begin(self) -> None:
         self._agreement.interruption.saving = True
@@ -230,7 +225,8 @@ class Run:
 
     def _stop(self, reason: str) -> None:
         """Save, tell it, and end this process. Collective."""
-        self._save()
+        self._agreement.interruption.saving = True
+        self._saver.save_last(self.step)
         self._agreement.interruption.saving = False
         self._stopped = stopped(self.step, reason, rank=self._saver.ranks.rank)
         if self._lock:

@@ -24,10 +24,11 @@ from .generators import Own, generators, restore
 from .peers import Peers
 from .sealed import Folder, damage, manifest, step_of
 from .state import unreadable
-from .telling import ChainError, tell
+from .telling import ChainError, say, tell
 
 # How far a rank is with a save. That of the whole save is the largest of all ranks': it has failed once all know of it.
 DONE, FAILED, WRITING = 0.0, 1.0, 2.0
+FULL = ("No space left", "quota exceeded")  # of errno's texts
 Files = dict[str, Any]
 T = TypeVar("T")
 
@@ -130,6 +131,13 @@ class Saver:
         """Save the state after `step` steps, and wait until it is complete. Collective."""
         self.begin(step)
         self.finish()
+
+    def save_last(self, step: int) -> None:
+        """The same before a job ends, unless that is saved; where it fails, it is tried once more. Collective."""
+        self.finish()
+        while self.saved < step:
+            self.begin(step)
+            self.finish()
 
     def begin(self, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
@@ -264,6 +272,16 @@ class Saver:
         if str(own.get("step", step_of(place))) != step_of(place):
             raise ChainError(f"{path} is that of another step; delete {place}, and start the same job again")
         return own
+
+
+def tried_again(folder: Path, step: int, failure: SaveError, rank: int) -> None:
+    """Say that a save of a script's has failed. Raises ChainError where the one before failed, too."""
+    line, aloud = f"{folder}: step {step} could not be saved: {failure}", rank == failure.rank
+    if failure.again:
+        remedy = "make room there" if any(words in str(failure) for words in FULL) else "see to that disk"
+        raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
+    if aloud:
+        say(f"warning: {line}; the next save tries again")
 
 
 def own_file(rank: int) -> str:

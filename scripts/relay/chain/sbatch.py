@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import slurm
+from . import slurm, writers
 from .files import HeldError, exclusive, remove, write_json
 from .slurm import END_TIME
 from .telling import KILLED, NOTE, STOPPED, ChainError, say
@@ -27,6 +27,7 @@ MOST_JOBS = 100
 FRUITLESS_JOBS = 2  # in a row that have saved no step
 LOCK_SECONDS = 300.0  # longer than squeue and sbatch may take: who holds the record so long has died
 LAST = "it was the last job allowed"
+_LOST = re.compile("timed out|no answer|zero bytes|receive failure", re.I)  # sbatch may have submitted the job
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
 
 
@@ -82,7 +83,11 @@ def main(words: Sequence[str]) -> int:
         if (last := (state or _read(earlier)).get("job")) and _is_there(last):
             there = f"job {last} is queued or runs; cancel it first: {_cancelling(last)}"
             raise ChainError(f"{script} is a chain already: {there}")
-        state |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
+        try:
+            state |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
+        except ChainError as error:
+            look = "; look with squeue whether Slurm has it all the same, before you submit it again"
+            raise ChainError(f"{error}{look if _LOST.search(str(error)) else ''}") from None
         _keep_gained(state, {})
     say(f"job {state['job']} is submitted; each job submits the next one, {most} at most")
     return 0
@@ -131,22 +136,55 @@ def _most(words: list[str]) -> tuple[int, list[str]]:
 class Following:
     """The job that comes after this one: its number, or None where no further one is allowed.
 
-    `owed`: why it could not be submitted so far.
+    `owed`: why it could not be submitted so far. `others` are jobs that look like it, and that nobody has submitted
+    here: those that waited already when this job began.
     """
 
     chain: Chain
     own: str
     job: str | None = None
     owed: str = ""
+    others: list[str] | None = None
 
     def ask(self) -> None:
         """Submit the next job, unless that has been done; where Slurm submits none, it stays owed."""
         try:
-            self.job, self.owed = _submitted(self.chain, self.own), ""
+            self.job, self.owed = self._submitted(), ""
         except ChainError as error:
             if not self.owed:
                 say(f"warning: the next job is not submitted yet: {error}; it is tried again while this one trains")
             self.owed = str(error)
+
+    def _submitted(self) -> str | None:
+        """The next job, which is submitted unless it has been; None where none is allowed. Raises ChainError."""
+        with _recorded(Path(self.chain.record)) as state:
+            if state.get("after") == self.own:
+                return str(state["job"])
+            if self.chain.left < 1:
+                return None
+            job = self._lost() or self._submit()
+            state |= {"job": job, "after": self.own}
+        say(f"job {job} comes after this one; to end the chain: {_cancelling(job)} {self.own}")
+        return job
+
+    def _submit(self) -> str:
+        try:
+            return self.chain.submit(f"--dependency=afterany:{self.own}")
+        except ChainError:  # the answer may be lost, and the job submitted
+            with suppress(ChainError):
+                if job := self._lost():
+                    return job
+            raise
+
+    def _lost(self) -> str | None:
+        """The job that was submitted here, and whose number was lost: with sbatch's answer, or with the record."""
+        if self.others is None:
+            self.others = []
+            if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":  # then no job can be this one's yet
+                with suppress(ChainError):
+                    self.others = _waiting_for(self.own, self.chain)
+                return None
+        return next((job for job in _waiting_for(self.own, self.chain) if job not in self.others), None)
 
     def meanwhile(self, gained: bool | None) -> None:
         """Submit the next job, where it is owed; and note what this one has `gained`: a kill may leave no time."""
@@ -206,36 +244,21 @@ def follow() -> Following | None:
     return following
 
 
-def _submitted(chain: Chain, own: str) -> str | None:
-    """The job that comes after this one, which is submitted unless it has been; None where none is allowed.
-
-    The queue is asked, too: sbatch's answer may have been lost, or the record.
-    """
-    with _recorded(Path(chain.record)) as state:
-        if state.get("after") == own:
-            return str(state["job"])
-        if chain.left < 1:
-            return None
-        job = _waiting_for(own, chain) or chain.submit(f"--dependency=afterany:{own}")
-        state |= {"job": job, "after": own}
-    say(f"job {job} comes after this one; to end the chain: {_cancelling(job)} {own}")
-    return job
-
-
 def _cancelling(job: str) -> str:
     return " ".join(["scancel", *slurm.words_for(job)])
 
 
-def _waiting_for(own: str, chain: Chain) -> str | None:
-    """The user's job that waits for this one with the chain's script and its arguments: others may wait for it, too."""
+def _waiting_for(own: str, chain: Chain) -> list[str]:
+    """The user's jobs that wait for this one with the chain's script and its arguments, the oldest first."""
 
     def command(words: Sequence[str]) -> list[str]:  # Slurm has a script with a slash as it was written
         return os.path.normpath(Path(chain.folder, " ".join(words))).split()
 
     script = command(chain.words[_script_at(chain.words, chain.folder) or 0 :])
-    printed = slurm.call("squeue", "--user", str(os.getuid()), "--noheader", "--format", "%A %E %o")
+    mine = writers.user(os.getuid())
+    printed = slurm.call("squeue", "--user", mine, "--noheader", "--format", "%A %E %o")
     rows = (line.split() for line in printed.splitlines() if re.match(rf"\d+ \S*\bafterany:{own}\b", line))
-    return next((job for job, _, *words in rows if command(words) == script), None)
+    return sorted((job for job, _, *words in rows if command(words) == script), key=int)
 
 
 @contextmanager

@@ -110,11 +110,19 @@ def manifest(place: Path) -> dict[str, Any]:
     return facts
 
 
-def damage(place: Path, share: int = 0, shares: int = 1, *, again: bool = True) -> str | None:
+def damage(
+    place: Path,
+    share: int = 0,
+    shares: int = 1,
+    *,
+    wrong: Callable[[Mapping[str, Any]], str | None] = lambda facts: None,
+    again: bool = True,
+) -> str | None:
     """What is wrong with a checkpoint, in one line; None where it is sound.
 
     Each of `shares` processes reads the files of its own share; the first looks at all names and owners. Nothing is
-    parsed but the manifest, which is JSON. Where a shared disk is away, it is looked at `again`, once.
+    parsed but the manifest, which is JSON. `wrong` says what else is wrong with the facts there. Where a shared disk is
+    away, it is looked at `again`, once.
     """
     try:
         if share == 0 and (problem := writers.unsafe(place.parent, folder=True) or writers.unsafe_within(place)):
@@ -122,6 +130,8 @@ def damage(place: Path, share: int = 0, shares: int = 1, *, again: bool = True) 
         facts = manifest(place)
         if step_of(place) != str(facts.get("step")):
             return f"{place} holds the checkpoint of step {facts.get('step')}: it was copied there"
+        if problem := wrong(facts):
+            return problem
         if share == 0 and (problem := next(_wrong_names(place, facts["files"]), None)):
             return problem
         for file in sorted(facts["files"])[share::shares]:
@@ -130,7 +140,7 @@ def damage(place: Path, share: int = 0, shares: int = 1, *, again: bool = True) 
     except OSError as error:
         if again and error.errno in AWAY:
             time.sleep(AWAY_SECONDS)
-            return damage(place, share, shares, again=False)
+            return damage(place, share, shares, wrong=wrong, again=False)
         return f"{error.filename or place} cannot be read ({error.strerror or error})"
     except (ValueError, RecursionError) as error:
         return f"{place / MANIFEST} cannot be read ({error})"

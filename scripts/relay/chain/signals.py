@@ -7,6 +7,7 @@ After the training, it ends nothing any more.
 from __future__ import annotations
 
 import faulthandler
+import math
 import multiprocessing
 import os
 import select
@@ -126,13 +127,16 @@ class Interruption:
 
         The last minute counts from the end of a save. SIGUSR1 and 2 come before the job's end: it uses that time.
         """
-        end = began + MOST_SECONDS
-        last = began + max(LAST_SECONDS, self.margin_seconds)
-        if self.end_time is not None:
-            end = began + self.end_time - self._now() - SPARE_SECONDS
-            last = end if reason in [number.name for number in EARLY] or is_early() else last
-        while not self.ended and (left := min(last, end) - (now := time.monotonic())) > 0:
+        last, most = began + max(LAST_SECONDS, self.margin_seconds), began + MOST_SECONDS
+        if self.end_time is not None and (reason in [number.name for number in EARLY] or is_early()):
+            last = math.inf
+        while not self.ended:
+            now = time.monotonic()
             last = max(last, now + LAST_SECONDS) if self.saving else last
+            # The other clock goes on while a node is suspended.
+            left = most - now if self.end_time is None else self.end_time - self._now() - SPARE_SECONDS
+            if (left := min(last - now, left)) <= 0:
+                break
             time.sleep(min(left, _LOOK_SECONDS))
 
     def _now(self) -> float:

@@ -29,7 +29,8 @@ KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no
 ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
 HEARS = "RELAY_CHAIN_HEARS"  # set by a `relay-chain` whose command is torchrun: it needs no status beside the note
-_EARLY, _STEPS, _TRAINS = "early", "steps", "trains-"  # files beside the note; the last one of each rank
+_EARLY, _STEPS = "early", "steps"  # files beside the note
+TRAINS, STOPS = "trains-", "stops-"  # and the marks of ranks
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 PLACE = "RELAY_CHAIN_REPORT"
 FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
@@ -97,7 +98,7 @@ def stopped(step: int, reason: str, *, rank: int) -> Stopped:
 def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool = False) -> bool:
     """Tell `relay-chain` alone; whether it hears. `quiet`: the process ends with status 0.
 
-    Where no room is left for the note, this rank of torchrun's ends as a killed one: the chain goes on after both.
+    Where no room is left for the note, this rank of torchrun's renames its mark, which needs none.
     `by_signal`: that is all that this process knows. It has agreed with no other one, and leaves what others have told.
     """
     with suppress(KeyError, OSError):  # there is none, or it is on another node
@@ -105,7 +106,8 @@ def leave_note(step: int, reason: str, *, quiet: bool = False, by_signal: bool =
             return True
         write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet, "by_signal": by_signal})
         return True
-    atexit.unregister(go)
+    with suppress(KeyError, OSError):
+        _mark().rename(Path(os.environ[NOTE]).with_name(f"{STOPS}{os.getpid()}"))
     return False
 
 
@@ -135,12 +137,15 @@ def go() -> None:
 
 
 def _mark() -> Path:
-    return Path(os.environ[NOTE]).with_name(f"{_TRAINS}{os.getpid()}")
+    return Path(os.environ[NOTE]).with_name(f"{TRAINS}{os.getpid()}")
 
 
-def was_killed(place: Path) -> bool:
-    """Whether a rank has ended without a word. torchrun tells a killed one as it tells one that has failed."""
-    return any(place.parent.glob(f"{_TRAINS}*"))
+def marks(place: Path) -> set[str]:
+    """What ranks of torchrun's have left: TRAINS one that was killed, STOPS one that found no room for a note.
+
+    torchrun tells them as it tells one that has failed.
+    """
+    return {mark for mark in (TRAINS, STOPS) if any(place.parent.glob(f"{mark}*"))}
 
 
 def announce_early(place: Path) -> None:
@@ -184,7 +189,7 @@ class Reporter:
     """
 
     def __init__(self, place: str) -> None:
-        self.place, self.began, self.written = place, time.time(), 0.0
+        self.place, self.began, self.written = place, time.monotonic(), 0.0
         self.step, self.samples, self.counted, self.pending = 0, 0, 0, ""
         self._numbered = False  # by `Run.after`, beside which `step` only tells samples
         atexit.register(self.flush)
@@ -198,10 +203,10 @@ class Reporter:
             self.step += 1
         self.samples += samples or 0
         self.counted += 1
-        now = time.time()
-        self.pending = f"{now:.6f} {self.step} {self.samples if self.samples else '-'}\n"
+        self.pending = f"{time.time():.6f} {self.step} {self.samples if self.samples else '-'}\n"
+        now = time.monotonic()  # the other clock may be set back
         if now - self.written >= least_seconds(now - self.began) or self.counted <= FIRST_STEPS:
-            self.flush(now)
+            self.flush()
 
     def event(self, kind: str, step: int) -> None:
         """A checkpoint of a step is complete (`saved`), or the training goes on from one (`resumed`)."""
@@ -209,13 +214,13 @@ class Reporter:
         self.pending = f"{kind} {step}\n"
         self.flush()
 
-    def flush(self, now: float | None = None) -> None:
+    def flush(self) -> None:
         """Write what is not written yet."""
         if not self.pending:
             return
         with suppress(OSError), Path(self.place).open("a", encoding="utf-8") as stream:  # a full disk ends no training
             stream.write(self.pending)
-        self.pending, self.written = "", now or time.time()
+        self.pending, self.written = "", time.monotonic()
 
 
 def least_seconds(since_begin: float) -> float:

@@ -19,13 +19,12 @@ from . import writers
 from .generators import Own
 from .loader import Place
 from .peers import Peers
-from .saving import Parts, SaveError, Saver, own_file, read
+from .saving import Parts, SaveError, Saver, own_file, read, tried_again
 from .sealed import Folder, damage, manifest, newest_sound, of_another
 from .state import REPLICATED, State, parameters
 from .telling import ChainError, say
 
 _KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
-FULL = ("No space left", "quota exceeded")  # of errno's texts
 
 
 class Things:
@@ -76,12 +75,7 @@ class Things:
 
     def failed(self, step: int, failure: SaveError) -> None:
         """Say that a save failed. Raises ChainError where the one before failed, too."""
-        line, aloud = f"{self.folder.path}: step {step} could not be saved: {failure}", self.ranks.rank == failure.rank
-        if failure.again:
-            remedy = "make room there" if any(words in str(failure) for words in FULL) else "see to that disk"
-            raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
-        if aloud:
-            say(f"warning: {line}; the next save tries again")
+        tried_again(self.folder.path, step, failure, self.ranks.rank)
 
     def _prove(self, place: Path) -> None:
         """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.

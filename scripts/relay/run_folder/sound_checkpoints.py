@@ -1,14 +1,15 @@
 """Which of a run's checkpoints are sound: whole, as `relay.chain` tells it, and of this run. Needs no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.chain import sealed, writers
-from relay.chain.sealed import complete, manifest
+from relay.chain.sealed import complete
 
 REACHED = "reached.json"  # the newest step that a script has saved, as it tells
 LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it that are the project's
@@ -63,16 +64,14 @@ def damage(
     Each of `shares` processes reads the files of its own share. `of_run` is the run that it has to be of, where that is
     not the folder in which it lies; `generation` the start of that run, where it is known.
     """
-    if problem := sealed.damage(place, share, shares):
-        return problem
-    try:
-        facts = manifest(place)
-    except (OSError, ValueError, RecursionError) as error:
-        return f"{place / sealed.MANIFEST} cannot be read ({error})"
-    if facts.get("run") not in (None, of_run or place.parent.name):
-        return f"{place} holds a checkpoint of run {facts['run']}: it was copied there"
-    chain = facts.get("chain")
-    start = chain.get("generation") if isinstance(chain, dict) else None  # none where it was adopted
-    if None not in (start, generation) and start != generation:
-        return f"{place} holds a checkpoint of another start of the run: it was copied there"
-    return None
+
+    def wrong(facts: Mapping[str, Any]) -> str | None:
+        if facts.get("run") not in (None, of_run or place.parent.name):
+            return f"{place} holds a checkpoint of run {facts['run']}: it was copied there"
+        chain = facts.get("chain")
+        start = chain.get("generation") if isinstance(chain, dict) else None  # none where it was adopted
+        if None not in (start, generation) and start != generation:
+            return f"{place} holds a checkpoint of another start of the run: it was copied there"
+        return None
+
+    return sealed.damage(place, share, shares, wrong=wrong)

@@ -38,13 +38,12 @@ class Trained:
     def go_on(self, saver: Saver, first: int, last: int) -> int:
         """Load the newest sound checkpoint of a step within [first, last], and return its step; 0 where a run begins.
 
-        Collective. Warnings name what is passed over. Raises UserError where the checkpoint to go on from is gone, or
-        another user could have put one there.
+        Collective. What killed saves have left goes. Warnings name what is passed over. Raises UserError where the
+        checkpoint to go on from is gone, or another user could have put one there.
         """
-        there: Any = self.ranks.gather(self._there(first, last) if self.ranks.rank == 0 else None)[0]
-        places, chain, refused = there
-        if refused:
-            raise UserError(refused)
+        if self.ranks.rank == 0:
+            remove_leftovers(self.work)
+        places, chain = self.ranks.gather((within(self.work, first, last), self.chain))[0]
         damage_of = partial(damage, generation=chain.generation if chain else None)
         tell = warn if self.ranks.rank == 0 else lambda _: None
         place = next(sealed.sound(places, lambda place: saver.damage(place, damage_of), tell), None)
@@ -61,14 +60,6 @@ class Trained:
         saver.load(place, of_this_run=not (chain and chain.adopted_from and chain.adopted_step == step))
         self.ranks.gather(None)  # all have read it
         return step
-
-    def _there(self, first: int, last: int) -> tuple[list[Path], RunChain | None, str]:
-        """Where checkpoints lie, the run's chain, and why nothing may be loaded. What killed saves have left goes."""
-        remove_leftovers(self.work)
-        try:
-            return within(self.work, first, last), self.chain, ""
-        except UserError as error:
-            return [], None, str(error)
 
     def save(self, folder: Path, step: int) -> Parts:
         """Begin to write into the folder; returns once everything is copied. Collective.
@@ -92,8 +83,16 @@ class Trained:
         """Nothing is to be done: the gate has loaded what the strategy saves."""
 
     def failed(self, step: int, failure: SaveError) -> None:
-        """Raises RuntimeError on the rank that could not write, with its reason, and PeerFailed on the others."""
+        """Say that a save has failed, which the next one may mend.
+
+        Where the one before failed, too, raises RuntimeError on the rank that could not write, with its reason, and
+        PeerFailed on the others.
+        """
         line = f"the checkpoint of step {step} could not be saved: {failure}"
+        if not failure.again:
+            if failure.rank == self.ranks.rank:
+                print(f"warning: {line}; the next save tries again", flush=True)
+            return
         if failure.rank != self.ranks.rank:
             raise PeerFailed(line)
         raise RuntimeError(line) from failure.__cause__

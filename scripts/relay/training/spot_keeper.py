@@ -108,7 +108,7 @@ class Keeper:
         """Save the state after this step, and wait until it is complete."""
         began = time.monotonic()
         self.rolling.finish()  # two saves at once would use one process group
-        self.states.save(step)
+        self.states.save_last(step)  # the spot needs it
         # What a save takes has to be known when the job's end is near.
         longest = max(self.rolling.longest_save_seconds, self.states.longest_save_seconds)
         self.rolling.longest_save_seconds = longest

@@ -190,10 +190,9 @@ class Trainer:
         self._flush()  # first: whoever goes on from the checkpoint does not record these steps again
         with self.stopwatch.paused("saving"):
             if wait:
-                self.saver.finish()
-            self.saver.begin(step)
-            if wait:
-                self.saver.finish()
+                self.saver.save_last(step)
+            else:
+                self.saver.begin(step)
 
     def _flush(self) -> None:
         """Write what was recorded since the last time, outside the measured time. Collective."""
