@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO, TextIO
+
+from relay.base.clock import steady
 
 MOST_BYTES = 10 * 2**20  # of the log; of what comes after them, only the end is kept
 END_LINES = 200
 LONGEST_LINE = 64 * 2**10
 PIECE = 64 * 2**10
+# A progress bar goes back to the beginning of its line, in one of these ways, and ends it only with the next one.
+LINE_END = re.compile(rb"\r\n|\r|\n|\x08+|\x1b\[\d*G")
+STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and where the cursor goes
 
 
 class Output(threading.Thread):
@@ -34,9 +39,8 @@ class Output(threading.Thread):
     def _read(self) -> None:
         rest, began = b"", 0.0
         while piece := self._pipe.read1(PIECE):  # type: ignore[attr-defined]  # a buffered reader
-            now = time.time()
-            # A progress bar goes back to the beginning of its line, and ends it only with the next one.
-            *lines, last = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            now = steady()
+            *lines, last = LINE_END.split(rest + piece)
             for line in lines:
                 self._take(line, began if rest else now)
                 rest = b""
@@ -49,7 +53,7 @@ class Output(threading.Thread):
         self._finish()
 
     def _take(self, line: bytes, now: float) -> None:
-        text = line[:LONGEST_LINE].decode(errors="replace")
+        text = STYLE.sub("", line[:LONGEST_LINE].decode(errors="replace"))
         self._line(text, now)
         if self._written < MOST_BYTES:
             self._written += len(line) + 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import options
-from relay.base.clock import duration
+from relay.base.clock import duration, steady
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
 from relay.chain import supervisor
@@ -96,7 +96,7 @@ class Child(Supervisor):
 
     def begin(self, line: list[str], folder: Path, environment: dict[str, str], *, shielded: bool) -> None:
         """Start the command, `shielded` from SIGUSR1 and 2 where it is a launcher. Raises UserError."""
-        self.started = time.time()
+        self.started = steady()
         own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         own |= {"cwd": folder, "begin": supervisor.shield if shielded else supervisor.end_with_parent}
         try:
@@ -110,14 +110,14 @@ class Child(Supervisor):
     def wait(self) -> int:
         """Wait for its end, and end what it has left behind."""
         status = super().wait()
-        self.ended, self.stopped_by = time.time(), ordered(self.received, 0 if self.late else status)
+        self.ended, self.stopped_by = steady(), ordered(self.received, 0 if self.late else status)
         self.kill()
         self.output.join(END_SECONDS)
         return status
 
     def look(self) -> None:
         """Record what is known meanwhile."""
-        self.late |= bool(self.minutes) and time.time() - self.started > 60 * (self.minutes or 0)
+        self.late |= bool(self.minutes) and steady() - self.started > 60 * (self.minutes or 0)
         if self.records and time.monotonic() - self._recorded >= RECORD_SECONDS:
             self.records.write()
             self._recorded = time.monotonic()
@@ -184,6 +184,8 @@ class Child(Supervisor):
         if records:
             if stopped is None and (missing := observed.missing()):
                 raise UserError(f"{missing}{observed.shown()}")
+            if doubt := observed.doubt():
+                print(f"warning: {doubt}", flush=True)
             records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == STOPPED)
 
 
