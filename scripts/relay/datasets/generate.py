@@ -79,12 +79,12 @@ def write_synthetic(
         np.save(directory / f"{split}-targets.npy", targets)
         path = directory / f"{split}-inputs.npy"
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
-        with path.open("wb") as stream:  # not mapped: a full disk would end this process by SIGBUS
-            np.lib.format.write_array_header_1_0(stream, header)
+        with path.open("wb") as file:  # not mapped: a full disk would end this process by SIGBUS
+            np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, count, chunk_rows):
                 chunk = targets[start : start + chunk_rows]
                 noise = _bytes(bits, len(chunk), row_bytes) >> 1  # 0 … 127
-                stream.write((pattern[chunk] + noise.reshape(len(chunk), *shape)).tobytes())
+                file.write((pattern[chunk] + noise.reshape(len(chunk), *shape)).tobytes())
 
 
 def random_regression(features: int, train_count: int, test_count: int) -> Arrays:
