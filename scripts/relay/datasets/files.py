@@ -37,9 +37,8 @@ class Archive:
 class Source:
     """A public dataset.
 
-    `read` makes the arrays of the verified members' contents, by name, and raises UserError where one is not of its
-    format. `mirrors` are base addresses in the order in which they are tried. `folder` is torchvision's, below its
-    `root`.
+    `read` makes the arrays of the verified members' contents, by name. `mirrors` are base addresses in the order
+    in which they are tried. `folder` is torchvision's, below its `root`.
     """
 
     name: str
