@@ -110,9 +110,10 @@ def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
     work.mkdir(exist_ok=True)
     blocks: list[Block] = []
     with monitored(run, ranks, work, 1), redirect_stdout(sys.stderr):  # stdout is for the figures alone
-        trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
+        given = argparse.Namespace(dataset=dataset, work=work, first=0, last=run.length.total_steps, attempt=1)
+        trainer = Trainer(run, ranks, given, {})
         trainer.recorder.flush = lambda timed, _: blocks.extend(timed)  # type: ignore[method-assign]
-        trainer.train(0, run.length.total_steps)
+        trainer.train()
     last = run.length.total_steps - run.length.observed_steps
     timed = [block for block in blocks if run.length.warmup_steps <= block.first and block.last <= last]
     return sum(block.seconds for block in timed) / sum(block.last - block.first for block in timed)

@@ -15,8 +15,7 @@ MOST_BYTES = 10 * 2**20  # of the log; of what comes after them, only the end is
 END_LINES = 200
 LONGEST_LINE = 64 * 2**10
 PIECE = 64 * 2**10
-# A progress bar goes back to the beginning of its line, in one of these ways, and ends it only with the next one.
-LINE_END = re.compile(rb"\r\n|\r|\n|\x08+|\x1b\[\d*G")
+BACK = re.compile(rb"\x08+|\x1b\[\d*G")  # to the beginning of the line, as \r
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and where the cursor goes
 
 
@@ -40,7 +39,10 @@ class Output(threading.Thread):
         rest, began = b"", 0.0
         while piece := self._pipe.read1(PIECE):  # type: ignore[attr-defined]  # a buffered reader
             now = steady()
-            *lines, last = LINE_END.split(rest + piece)
+            # A progress bar goes back to the beginning of its line, and ends it only with the next one.
+            text = rest + piece
+            text = BACK.sub(b"\r", text) if b"\x08" in text or b"\x1b" in text else text
+            *lines, last = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
             for line in lines:
                 self._take(line, began if rest else now)
                 rest = b""
@@ -53,7 +55,8 @@ class Output(threading.Thread):
         self._finish()
 
     def _take(self, line: bytes, now: float) -> None:
-        text = STYLE.sub("", line[:LONGEST_LINE].decode(errors="replace"))
+        text = line[:LONGEST_LINE].decode(errors="replace")
+        text = STYLE.sub("", text) if "\x1b" in text else text
         self._line(text, now)
         if self._written < MOST_BYTES:
             self._written += len(line) + 1
