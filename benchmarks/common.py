@@ -86,8 +86,8 @@ def called(
     what: str, command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({}), folder: Path = ROOT
 ) -> str:
     """What a command printed that ran in a folder, with these in its environment. Exits with that where it fails."""
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(command, cwd=folder, env=os.environ | variables, check=False, text=True, **output)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, check=False, text=True, **pipes)
     if done.returncode:
         sys.exit(f"{what} failed:\n{done.stdout}")
     return done.stdout
