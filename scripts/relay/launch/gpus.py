@@ -43,13 +43,7 @@ ALONE = Sharing()
 
 def count_gpus() -> int:
     """The number of NVIDIA GPUs that CUDA shows to this process and to those that it starts."""
-    return usable()[0]
-
-
-def usable() -> tuple[int, str]:
-    """How many GPUs CUDA shows here; where there are none, why."""
-    shown = visible()
-    return len(shown.kinds), shown.why
+    return len(visible().kinds)
 
 
 def of_this_machine(gpus: Callable[[], int]) -> Sharing:
