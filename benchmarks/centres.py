@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import DATA, PAGES, ROOT, free_port, page_script, report, trained, unpacked, workflow_run, written
+from common import DATA, PAGES, ROOT, page_script, report, trained, unpacked, workflow_run, written
 from torch.utils.flop_counter import FlopCounterMode
 
+from relay.launch.command_lines import free_port
 from relay.spec.run import Run, changed
 
 IMAGES, BATCH = 50_000, 512

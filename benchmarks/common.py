@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import torch
 from relay.config.config import load
 from relay.planning.inputs import Here
 from relay.planning.planner import make_plan
+from relay.run_folder import run_chain
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.run import Run
@@ -60,7 +60,7 @@ def written(run: Run, results: Path) -> Run:
     """The run, with the files that its job needs."""
     folder = Places(results, run.id).run
     run.write(folder / "run.json")
-    (folder / "chain.json").write_text('{"generation": "benchmark"}')
+    (folder / run_chain.START).write_text('{"generation": "benchmark"}')
     return run
 
 
@@ -86,8 +86,8 @@ def called(
     what: str, command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({}), folder: Path = ROOT
 ) -> str:
     """What a command printed that ran in a folder, with these in its environment. Exits with that where it fails."""
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(command, cwd=folder, env=os.environ | variables, check=False, text=True, **output)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, check=False, text=True, **pipes)
     if done.returncode:
         sys.exit(f"{what} failed:\n{done.stdout}")
     return done.stdout
@@ -114,12 +114,6 @@ def page_script(name: str, pages: Path = PAGES) -> str:
     if text is None:
         sys.exit(f"left out: {page} has no script {name}")
     return text[1] + "\n"
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def report(question: str, ratios: list[float], **figures: object) -> None:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +109,14 @@ def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
     Its warm-up, the steps that are observed and the save at its end are left out.
     """
     work.mkdir(exist_ok=True)
-    blocks: list[Block] = []
+    timed: list[Block] = []
     with monitored(run, ranks, work, 1), redirect_stdout(sys.stderr):  # stdout is for the figures alone
-        trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
-        trainer.recorder.flush = lambda timed, _: blocks.extend(timed)  # type: ignore[method-assign]
-        trainer.train(0, run.length.total_steps)
+        given = argparse.Namespace(dataset=dataset, work=work, first=0, last=run.length.total_steps, attempt=1)
+        trainer = Trainer(run, ranks, given, {})
+        trainer.recorder.flush = lambda blocks, paused: timed.extend(blocks)  # type: ignore[method-assign]
+        trainer.train()
     last = run.length.total_steps - run.length.observed_steps
-    timed = [block for block in blocks if run.length.warmup_steps <= block.first and block.last <= last]
+    timed = [block for block in timed if run.length.warmup_steps <= block.first and block.last <= last]
     return sum(block.seconds for block in timed) / sum(block.last - block.first for block in timed)
 
 
@@ -169,11 +171,11 @@ def main() -> None:
 
         one_batch = given.against in ("step", "graph")
         others = {given.against: simple(one_batch=one_batch, captured=given.against == "graph")}
-        products = {"as it is": ours}
+        products: dict[str, Callable[[], float]] = {"as it is": ours}
         if given.against == "plain":
             others |= {"fused": simple(one_batch=False, fused=True), "compiled": simple(one_batch=False, compiled=True)}
             compiled = changed(run, compile=True)
-            products["compiled"] = lambda: ours(compiled)
+            products["compiled"] = partial(ours, compiled)
         (other_name, other), (name, quickest) = best(others), best(products)
         ratios, seconds = [], []
         for _ in range(given.rounds):

@@ -11,6 +11,7 @@ import json
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 PROOFS = ("reference", "gate", "spot_check")
 
@@ -21,7 +22,7 @@ def seconds_of(path: Path) -> float:
         return sum(float(row["s"]) for row in csv.DictReader(stream, delimiter="\t"))
 
 
-def share(results: Path) -> dict[str, object]:
+def share(results: Path) -> dict[str, Any]:
     """Seconds of each rule's jobs, and the share of the proofs. Raises SystemExit where no job was noted."""
     folder = results / "benchmarks"
     seconds: dict[str, dict[str, float]] = defaultdict(dict)

@@ -63,7 +63,7 @@ class Part:
     """
 
     name: str
-    words: Sequence[str | Path] = ()
+    words: Sequence[object] = ()
     seconds: float = 600.0
     without: str = ""
     folder: str = "."
@@ -157,7 +157,7 @@ class Day:
             Part("a script as it stands", script, 60),
         ]
 
-    def _snakemake(self, folder: str) -> list[str | Path]:
+    def _snakemake(self, folder: str) -> list[object]:
         """The workflow, in a folder of its own."""
         words = [self.python, "-P", "-m", "snakemake", "--snakefile", ROOT / "Snakefile"]
         return [*words, "--profile", ROOT / "profiles/local", "--directory", self.work / folder]
@@ -197,9 +197,13 @@ class Day:
         threading.Thread(target=self._keep_archiving, daemon=True).start()
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for lane in lanes:
-                pool.submit(lambda lane=lane: [self.run(part, until) for part in lane])
+                pool.submit(self._run_all, lane, until)
         for part in alone:
             self.run(part, self.end)
+
+    def _run_all(self, lane: list[Part], until: float) -> None:
+        for part in lane:
+            self.run(part, until)
 
     def stop(self, *_: object) -> None:
         """End what runs, and begin nothing more."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from relay.base import entry
 from relay.base.files import read_json, read_json_or, write_json
 from relay.config.config import load
-from relay.datasets.prepare import prepare
 from relay.environments import kept
 from relay.planning.inputs import Here
 from relay.planning.planner import make_plan
@@ -25,6 +24,7 @@ from relay.run_folder.places import dataset_folder
 from relay.spec import strategy_files
 from relay.spec.run import Gate, Reference
 from relay.spec.versions import too_old
+from relay.task.prepared import prepare_data
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("2.5.1", "2.8.0")  # the oldest that a seed names, and one between it and the lock's
@@ -96,10 +96,10 @@ def tries(version: str, folder: Path, strategies: list[str] | None) -> list[Trie
     there = asked_of(python, INSTALLED)
     tried = []
     for gate, reference in gates(strategies):
-        given = [replace(each, place=replace(each.place, torch_version=there)) for each in (gate, reference)]
         chosen = strategy_files.chosen(Path(gate.strategy.file), gate.strategy.options)
         options = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        outcome = judged(python, results, *given)
+        place = replace(gate.place, torch_version=there)
+        outcome = judged(python, results, replace(gate, place=place), replace(reference, place=place))
         tried.append(Tried(gate.strategy.name, options, outcome))
         print(f"torch {there}: {gate.strategy.name}{options and f' ({options})'}: {outcome}", flush=True)
     return tried
@@ -109,7 +109,7 @@ def judged(python: Path, results: Path, gate: Gate, reference: Reference) -> str
     """What a gate says on that interpreter: PROVEN, or why not, in one line."""
     data = dataset_folder(results, gate.dataset)
     if not data.is_dir():
-        prepare(gate.dataset, data)
+        prepare_data(gate.task, gate.dataset, data)
     trained = results / "references" / reference.id / "reference.pt"
     if not trained.exists():
         reference.write(trained.with_name("reference.json"))

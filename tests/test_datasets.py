@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 
 import datasets_server as sets
 from damaged import change_a_byte
@@ -20,7 +21,6 @@ from own_tasks import spec
 from refusals import refusal
 from relay.base.errors import UserError
 from relay.datasets import arrays, text, verified
-from relay.datasets.cifar10 import read_cifar_batch
 from relay.datasets.download import download
 from relay.datasets.manifest import MANIFEST
 from relay.datasets.prepare import prepare
@@ -29,6 +29,7 @@ from relay.status import finished
 from relay.task.load import task_of
 from relay.task.prepared import version_of
 from relay.tasks._images import STATISTICS
+from small_disks import mounts, small
 
 MAIN = Path(__file__).resolve().parents[1] / "scripts" / "main.py"
 
@@ -115,13 +116,6 @@ def test_a_damaged_copy_is_one_line_and_leaves_nothing(tmp_path: Path, stand_in,
     assert sets.names(tmp_path / "out") == set()
 
 
-def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
-    mark = tmp_path / "called"
-    harmful = f"cos\nsystem\n(S'touch {mark}'\ntR.".encode()
-    assert "asks for os.system" in refusal(read_cifar_batch, "data_batch_1", harmful)
-    assert not mark.exists()
-
-
 # The prepared folder
 
 
@@ -153,6 +147,13 @@ def half_made(folder: Path) -> None:
 def test_nothing_half_made_is_used(tmp_path: Path) -> None:
     assert "the second file is missing" in refusal(prepare, sets.DIGITS, half_made, tmp_path / "digits")
     assert sets.names(tmp_path) == set()
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    with mounts() as mount:
+        small(tmp_path, mount, 1000)
+        assert "No space left on device" in refusal(prepare, sets.SYNTHETIC, sets.make_synthetic, tmp_path / "out")
+        assert sets.names(tmp_path) == set()
 
 
 def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Path) -> None:
@@ -214,6 +215,18 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
         assert part in told
     assert len(server.asked) == requests
     assert sets.names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("error", [ValueError("Invalid IPv6 URL"), OSError("no TLS CA certificate bundle")])
+def test_a_request_that_cannot_be_made_is_the_servers_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def get(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(requests.Session, "get", get)
+    told = refusal(download, sets.known("file", b"."), ["https://example.org"], tmp_path, sets.HASTY)
+    assert told.startswith(f"file: could not be downloaded: https://example.org/file: {error}; give a copy")
 
 
 @pytest.mark.slow

@@ -19,11 +19,11 @@ from chain_runs import DDP, DROPOUT, Bench, Chain
 from damaged import change_a_byte
 from plans import ROOT
 from refusals import refusal
-from relay.base.files import read_json
+from relay.base.files import read_json, write_json
 from relay.environments import login_node
 from relay.export import model_file
 from relay.export.model_file import export
-from relay.libtorch import program, record
+from relay.libtorch import job, program, record
 from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
 from slurm_runs import PARTITIONS, site_in
@@ -83,6 +83,17 @@ def test_the_smallest_program_needs_no_trained_run(bench: Bench) -> None:
     status, output = found(bench.chain("results", DROPOUT, total_steps=2), None, run=False)
     assert status == 0
     assert read_json(output)["said"].endswith("no GPU: 2 x 3 ones add up to 6")
+
+
+def test_a_folder_with_the_outputs_name_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(spec: Path, role: str, results: Path, findings: Path, *_: Any, **__: Any) -> int:
+        write_json(findings, {"status": "ran"})
+        return 0
+
+    monkeypatch.setattr(job, "started", started)
+    (tmp_path / "found").mkdir()
+    assert run_libtorch(tmp_path / "spec.json", None, tmp_path, tmp_path / "found.json") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found", "found.json"]
 
 
 def test_libraries_that_a_program_lacks_are_named_with_their_modules(

@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from chain_runs import Bench
+from fake_cuda import driver_of_gpus
 from fake_nvml import FakeNvml
-from relay.process.gpus import VISIBLE, Gpus, visible
+from relay.process import usage
+from relay.process.gpus import Gpus, visible
 from relay.process.usage import Usage
 from relay.run_folder import samples
 from relay.run_folder.attempts import Records, line_of
@@ -27,7 +29,7 @@ pytest_plugins = ["chain_runs"]
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
-    fake = FakeNvml(("GPU-a", "GPU-b", "MIG-c"))
+    fake = FakeNvml(("GPU-a", "GPU-b", "MIG-c", "GPU-divided"))
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     yield fake
     assert fake.opened == 0, "NVML was not let go"
@@ -49,31 +51,73 @@ def test_a_gpus_readings_are_told_in_their_units(nvml: FakeNvml) -> None:
     }  # fmt: skip
 
 
-def test_a_script_has_the_gpus_that_cuda_shows(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VISIBLE, raising=False)
-    assert visible() == dict.fromkeys(("GPU-a", "GPU-b", "MIG-c"), "NVIDIA Fake")
-    for shown, found in {"1,0": "ba", "GPU-b": "b", "7": "", "": "", "MIG-c, 0": "ac"}.items():
-        monkeypatch.setenv(VISIBLE, shown)
-        assert "".join(uuid[-1] for uuid in visible()) == found, shown
+def test_a_metric_that_a_gpu_has_not_is_not_known(nvml: FakeNvml) -> None:
+    nvml.unsupported_metric = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+    (found,) = seen("a")
+    assert (found["sm_activity"], found["tensor_activity"]) == (0.6, None)
 
 
-BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"
-PARENT = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {BUSY!r}]); child.wait()"
+@pytest.mark.parametrize("unknown", ["divided", "", "0"])
+def test_where_one_gpu_is_not_known_alone_none_is_looked_at(nvml: FakeNvml, unknown: str) -> None:
+    """Of a GPU that is divided (MIG), the whole one's figures are also other users'. A sum without it is too small."""
+    gpus = Gpus(["a", unknown])
+    assert (gpus.look(), "alone" in gpus.unknown) == ([], True)
+    gpus.close()
+
+
+def test_a_script_has_the_gpus_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is asked, as it alone knows what numbers, UUIDs and parts of GPUs stand for."""
+    driver_of_gpus(tmp_path, monkeypatch, 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    shown = visible()
+    assert (shown.kinds, [uuid[-3:] for uuid in shown.uuids]) == (["Fake", "Fake"], ["000", "001"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    why = "NVIDIA's driver says: no CUDA-capable device is detected (CUDA_VISIBLE_DEVICES is '')"
+    assert visible() == ([], [], why)
+
+
+BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True)"
+# The first process ends between two looks. Others begin later, one of them by a shell, and stay.
+PARENT = f"""
+import subprocess, sys
+busy, stays = {BUSY!r}, {BUSY!r} + ";import sys; sys.stdin.read()"
+input()
+subprocess.run([sys.executable, "-c", busy])
+input()
+child = subprocess.Popen(["sh", "-c", '"$0" -c "$1"; :', sys.executable, stays])
+child.wait()
+"""
 
 
 def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        parent.stdout.readline()  # the child has spent its time
-        with_workers, alone = Usage([parent.pid], 1), Usage([parent.pid])
-        (spent, resident), (own, its) = with_workers.look(), alone.look()
-        assert spent >= own + 0.28
-        assert resident > its > 0
-        parent.communicate(b"\n")
-        assert with_workers.look() == (pytest.approx(spent, abs=0.2), 0)
-    finally:
-        parent.kill()
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin
+        assert parent.stdout
+        own, below = Usage([parent.pid]), Usage([parent.pid], themselves=False)
+        spent, alone = own.look()
+        for _ in range(2):
+            parent.stdin.write(b"\n")
+            parent.stdin.flush()
+            parent.stdout.readline()
+            before, (spent, resident) = spent, own.look()
+            assert spent >= before + 0.28
+        assert resident > alone > 0
+        assert below.look()[0] >= 0.28
+        parent.stdin.close()
         parent.wait()
+        assert own.look() == (pytest.approx(spent, abs=0.2), 0)
+
+
+def test_what_cannot_be_read_or_written_once_ends_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "PROC", tmp_path)
+    assert Usage.of_node() is None
+    lines: list[Any] = [{"run": "r"}, {"looks": []}]
+    path = tmp_path / "file" / "looks"
+    path.parent.touch()
+    assert isinstance(usage._write(path, lines), OSError)
+    path.parent.unlink()
+    assert usage._write(path, lines) is None
+    assert (lines, len(path.read_text().splitlines())) == ([], 2)
 
 
 def looks(work: Path, attempt: int, rank: int, rows: list[list[Any]]) -> None:

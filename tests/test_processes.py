@@ -18,7 +18,7 @@ import torch
 
 from plans import DDP, only
 from relay.base.errors import UserError
-from relay.launch import step
+from relay.launch import launcher, step
 from relay.launch.command_lines import PORT, Meeting, command, free_port
 from relay.process import cpus, machine, meeting
 from relay.process.cpus import SHARE
@@ -132,17 +132,28 @@ def test_the_sites_interface_reaches_both_backends(tmp_path: Path) -> None:
     assert "NCCL_SOCKET_IFNAME" not in step.variables(run(), job(), tmp_path)
 
 
-def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("share", "parts"), [("2", [{0, 1}, {2, 3}]), ("1", [{0}, {2}])])
+def test_parts_of_several_cpus_do_not_overlap(
+    monkeypatch: pytest.MonkeyPatch, share: str, parts: list[set[int]]
+) -> None:
+    """Nor do they share a core while others are idle."""
     taken: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, mask: taken.append({*mask}))
+    monkeypatch.setattr(cpus, "_neighbours", sorted)
     for rank in ("0", "1"):
         monkeypatch.setattr(cpus, "_granted", None)
-        for name, value in {SHARE: "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": rank}.items():
+        for name, value in {SHARE: share, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": rank}.items():
             monkeypatch.setenv(name, value)
         cpus.settle()
-    first, second = taken
-    assert (len(first), len(second), first & second) == (2, 2, set())
+    assert taken == parts
+
+
+def test_nothing_inherited_has_the_last_word_over_the_declared_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        monkeypatch.setenv(name, "1")
+    told = launcher.inherited(run(threads=3), None, SCRIPTS)
+    assert {name: value for name, value in told.items() if "THREAD" in name} == {"OMP_NUM_THREADS": "3"}
 
 
 # What Slurm granted, as `scontrol show job` of 22.05 and 24.11 say it

@@ -76,6 +76,31 @@ def test_epochs_that_count_anew(printed: list[int], steps: int) -> None:
     assert [counted.total_after(number) for number in printed][-1] == pytest.approx(steps, abs=1)
 
 
+def test_bars_that_begin_at_0_and_tell_their_length_count_each_step_once() -> None:
+    counted = Steps()
+    bars = [(number, length) for length in (100, 100, 80) for number in (*range(0, length, 7), length)]
+    assert [counted.total_after(*printed) for printed in bars][-1] == 280
+    left_early = Steps()
+    bars = [(number, 1000) for _ in range(3) for number in range(11)]
+    assert [left_early.total_after(*printed) for printed in bars][-1] == pytest.approx(30, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "doubt"),
+    [
+        ([f"step {number}/{length}" for length in (30, 30) for number in range(length + 1)], ""),
+        ([f"step {number}/{length}" for length in (30, 4, 30, 4) for number in range(length + 1)], "up to 4 and 30"),
+        ([f"step {number:,}".replace(",", " ") for number in range(900, 1900, 10)], "any more after step 1000"),
+    ],
+)
+def test_what_may_count_no_steps_of_the_training_is_told(tmp_path: Path, lines: list[str], doubt: str) -> None:
+    seen = observed(tmp_path, step="step {number}")
+    for now, line in enumerate(lines):
+        seen.line(line, 100.0 + now)
+    assert doubt in seen.doubt()
+    assert bool(doubt) == bool(seen.doubt())
+
+
 def test_a_line_that_names_the_step_again_is_no_step() -> None:
     steps = Steps()
     assert [steps.total_after(step) for step in (10, 20, 20, 30, 10, 20, 20, 30)] == [10, 20, 20, 30, 40, 50, 50, 60]
@@ -88,6 +113,19 @@ def test_a_number_is_read_whole() -> None:
     assert compiled("loss {number}").search("loss nan")[1] == "nan"
     for text in ("12,5", "1.234,5", "0,123"):  # a decimal comma is not read as another number
         assert speed.search(f"{text} img/s") is None, text
+
+
+@pytest.mark.parametrize(("printed", "value"), [("12.3k", 12_300), ("1_234", 1234), ("1'234.5", 1234.5), ("2M", 2e6)])
+def test_thousands_are_read_as_people_write_them(tmp_path: Path, printed: str, value: float) -> None:
+    seen = observed(tmp_path, samples_per_second="{number}[kM]? img/s")
+    seen.line(f"{printed} img/s", 100.0)
+    assert seen.whole(1.0)[0][4] == pytest.approx(value)
+
+
+def test_a_step_is_a_whole_number(tmp_path: Path) -> None:
+    seen = observed(tmp_path, step="epoch {number}")
+    seen.line("epoch 0.05", 100.0)
+    assert "read.step: '0.05' is no whole number" in seen.problem
 
 
 @pytest.fixture
@@ -145,6 +183,11 @@ def read(output: bytes) -> tuple[list[str], str]:
     reader = Output(io.BufferedReader(io.BytesIO(output)), lambda text, _: lines.append(text), log)  # type: ignore[arg-type]
     reader.run()
     return lines, log.getvalue()
+
+
+def test_bars_and_colours_are_lines_of_plain_text() -> None:
+    lines, _ = read(b"\x1b[32mstep\x1b[0m 1\rstep 2\x08\x08\x08step 3\x1b[2K\x1b[1Gstep 4\r\n\xff step 5")
+    assert lines == ["step 1", "step 2", "step 3", "step 4", "\ufffd step 5"]
 
 
 def test_the_log_of_gigabytes_is_bounded_and_keeps_its_end() -> None:

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's driver, with the functions that count GPUs, and no more.
+"""A stand-in for NVIDIA's driver, with the functions that count and name GPUs, and no more.
 
 `libcuda.so.1` takes CUDA_VISIBLE_DEVICES as NVIDIA documents it, so far: it counts the entries before the
 first that is -1.
@@ -24,6 +24,8 @@ int cuDeviceGetCount(int *count) {
     }
     return *count ? 0 : 100;  /* CUDA_ERROR_NO_DEVICE */
 }
+int cuDeviceGetName(char *name, int length, int device) { return (void)length, (void)device, strcpy(name, "Fake"), 0; }
+int cuDeviceGetUuid_v2(char *uuid, int device) { return memset(uuid, 0, 16), uuid[15] = device, 0; }
 int cuGetErrorString(int status, const char **text) {
     (void)status;
     *text = "no CUDA-capable device is detected";

@@ -24,6 +24,7 @@ class FakeNvml(ModuleType):
         self.known = known
         self.opened = 0
         self.samples = 0
+        self.unsupported_metric = 0
 
     def nvmlInit(self) -> None:
         self.opened += 1
@@ -31,22 +32,16 @@ class FakeNvml(ModuleType):
     def nvmlShutdown(self) -> None:
         self.opened -= 1
 
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.known)
-
-    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
-        return self.known[number]
-
-    def nvmlDeviceGetUUID(self, handle: str) -> bytes:
-        return handle.encode()  # as old versions tell it
-
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:
         if uuid.decode() not in self.known:
             raise NVMLError("Not Found")
         return uuid.decode()
 
-    def nvmlDeviceGetName(self, handle: str) -> str:
-        return "NVIDIA Fake"
+    def nvmlDeviceIsMigDeviceHandle(self, handle: str) -> bool:
+        return handle.startswith("MIG-")
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        return [handle == "GPU-divided"] * 2
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
         return SimpleNamespace(gpu=75, memory=20)
@@ -77,11 +72,13 @@ class FakeNvml(ModuleType):
         sample.taken = True
 
     def c_nvmlGpmMetricsGet_t(self) -> Any:
-        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0) for _ in range(98)])
+        return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0, nvmlReturn=0) for _ in range(98)])
 
     def nvmlGpmMetricsGet(self, asked: Any) -> Any:
         assert asked.sample1.taken
         assert asked.sample2.taken
         for metric in asked.metrics[: asked.numMetrics]:
             metric.value = {2: 60.0, 5: 12.5}[metric.metricId]
+            if metric.metricId == self.unsupported_metric:
+                metric.value, metric.nvmlReturn = 0.0, 3
         return asked

@@ -115,10 +115,14 @@ def _attempt(session: requests.Session, url: str, file: KnownFile, part: Path, p
         if offset_bytes < file.size_bytes:
             with session.get(url, headers=headers, stream=True, timeout=patience.timeout_seconds) as response:
                 _receive(response, _begin_bytes(response, offset_bytes, file, part), file, part, patience)
-    except (requests.exceptions.SSLError, requests.exceptions.InvalidURL) as error:
+    except (requests.exceptions.SSLError, ValueError) as error:  # also an address that cannot be read
         raise _Failed(_reason(error)) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise _WorthRetrying(_reason(error)) from error
+    except OSError as error:
+        if error.errno is not None:  # of the disk
+            raise
+        raise _Failed(str(error)) from error  # requests finds no file with certificates
     # A file pieced together may have changed between the pieces: once more, from the start.
     _check(part, file, _WorthRetrying if offset_bytes else _Failed)
 

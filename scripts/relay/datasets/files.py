@@ -2,7 +2,6 @@
 
 import gzip
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,9 +36,8 @@ class Archive:
 class Source:
     """A public dataset.
 
-    `read` makes the arrays of the verified members' contents, by name, and raises UserError where one is not of its
-    format. `mirrors` are base addresses in the order in which they are tried. `folder` is torchvision's, below its
-    `root`.
+    `read` makes the arrays of the verified members' contents, by name. `mirrors` are base addresses in the order
+    in which they are tried. `folder` is torchvision's, below its `root`.
     """
 
     name: str
@@ -114,25 +112,22 @@ def folder_of(mirror: str) -> Path:
 
 
 def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
-    """Name and content of an archive's members, in its order. Raises UserError where it cannot be read.
+    """Name and content of an archive's members, in its order.
 
     Its checksum has been verified, and stands for that of each member.
     """
     names = {member.name for member in archive.members}
-    try:
-        if not archive.file.name.endswith(".tar.gz"):
-            with gzip.open(path) as stream:
-                yield archive.members[0].name, stream.read()
-            return
-        # Members are read into memory, never extracted: no path from inside an archive is ever written to.
-        with tarfile.open(path, "r:gz") as tar:
-            for entry in tar:
-                name = PurePosixPath(entry.name).name
-                content = tar.extractfile(entry) if name in names else None
-                if content is not None:
-                    yield name, content.read()
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise UserError(f"{path}: cannot be unpacked: {error}") from error
+    if not archive.file.name.endswith(".tar.gz"):
+        with gzip.open(path) as stream:
+            yield archive.members[0].name, stream.read()
+        return
+    # Members are read into memory, never extracted: no path from inside an archive is ever written to.
+    with tarfile.open(path, "r:gz") as tar:
+        for entry in tar:
+            name = PurePosixPath(entry.name).name
+            content = tar.extractfile(entry) if name in names else None
+            if content is not None:
+                yield name, content.read()
 
 
 def _folder_below(root: Path, source: Source, archive: Archive) -> Path:

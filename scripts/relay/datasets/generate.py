@@ -78,12 +78,13 @@ def write_synthetic(
         targets = (_permutation(count, bits) % classes).astype(np.int64)
         np.save(directory / f"{split}-targets.npy", targets)
         path = directory / f"{split}-inputs.npy"
-        inputs = np.lib.format.open_memmap(path, "w+", np.uint8, (count, *shape))
-        for start in range(0, count, chunk_rows):
-            chunk = targets[start : start + chunk_rows]
-            noise = _bytes(bits, len(chunk), row_bytes) >> 1  # 0 … 127
-            inputs[start : start + len(chunk)] = pattern[chunk] + noise.reshape(len(chunk), *shape)
-            inputs.flush()
+        header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
+        with path.open("wb") as file:  # not mapped: a full disk would end this process by SIGBUS
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, count, chunk_rows):
+                chunk = targets[start : start + chunk_rows]
+                noise = _bytes(bits, len(chunk), row_bytes) >> 1  # 0 … 127
+                file.write((pattern[chunk] + noise.reshape(len(chunk), *shape)).tobytes())
 
 
 def random_regression(features: int, train_count: int, test_count: int) -> Arrays:

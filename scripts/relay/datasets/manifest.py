@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from relay.base import typed
 from relay.base.errors import UserError
 from relay.base.files import errors_in_one_line, write_json
 from relay.chain.files import all_described
@@ -15,23 +15,31 @@ MANIFEST = "manifest.json"
 REMEDY = "remove the folder and prepare the dataset again"
 
 
+@dataclass(frozen=True)
+class File:
+    """The content of a file: its size, and its SHA-256 in hex."""
+
+    bytes: int
+    sha256: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What lies in a folder of prepared data: each file, by its name there, with its `bytes` and its `sha256`."""
+    """What lies in a folder of prepared data: each file, by its name there."""
 
     name: str
     version: str
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, File]
 
     @property
     def checksums(self) -> dict[str, str]:
         """The SHA-256 of each file, in hex."""
-        return {name: record["sha256"] for name, record in self.files.items()}
+        return {name: file.sha256 for name, file in self.files.items()}
 
 
-def describe(directory: Path) -> dict[str, Mapping[str, Any]]:
+def describe(directory: Path) -> dict[str, File]:
     """What a manifest says of all files in a folder. Raises OSError."""
-    return {name: record for name, record in all_described(directory).items() if Path(name).name != MANIFEST}
+    return {name: File(**record) for name, record in all_described(directory).items() if Path(name).name != MANIFEST}
 
 
 def digest(directory: Path) -> str:
@@ -55,10 +63,6 @@ def read(directory: Path) -> Manifest:
             raise UserError(f"{path}: is missing; the dataset is not prepared")
         content = path.read_bytes()
     try:
-        manifest = Manifest(**json.loads(content))
-        if not all(isinstance(each, str) for each in (manifest.name, manifest.version, *manifest.checksums.values())):
-            raise ValueError("a value is no text")
-        return manifest
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = ", ".join(field.name for field in fields(Manifest))
-        raise UserError(f"{path}: is not a manifest ({error}); expected {expected}; {REMEDY}") from error
+        return typed.built(Manifest, json.loads(content))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: is not a manifest ({error}); {REMEDY}") from error

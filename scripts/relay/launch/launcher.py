@@ -19,6 +19,7 @@ from relay.environments.node_folder import own_folder
 from relay.launch import fork_server
 from relay.launch.command_lines import COMPILED, PORT, command, free_port
 from relay.process import meeting, one_gpu, system
+from relay.process.cpus import LIMITS
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
 from relay.run_folder.snapshot import freeze, planned
@@ -48,12 +49,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     run, job = Specification.read(specification), Job.read(specification)
     killed_before = system.memory_kills()
     program = [role, str(work), *arguments]
-    # Modules may set PYTHONPATH, which is then part of the software environment. Otherwise the user's is dropped.
-    others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
-    path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
-    # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
-    environment = {**os.environ, SAFE_PATH: "1", "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
-    environment |= one_gpu.variables(run.shape)
+    environment = inherited(run, job, code)
     try:
         if job is not None:
             one_node = run.shape.launcher == "srun" and run.shape.nodes == 1  # this one
@@ -76,6 +72,17 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     finally:
         if killed_before is not None and (count := (system.memory_kills() or 0) - killed_before) > 0:
             print(KILLED.format(count=count), file=sys.stderr, flush=True)
+
+
+def inherited(run: Specification, job: Job | None, code: Path) -> dict[str, str]:
+    """The environment of all processes: this process's, with what the run declares."""
+    # Modules may set PYTHONPATH, which is then part of the software environment. Otherwise the user's is dropped.
+    others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
+    path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
+    kept = {name: value for name, value in os.environ.items() if name not in LIMITS}
+    # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
+    declared = {SAFE_PATH: "1", "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
+    return kept | declared | one_gpu.variables(run.shape)
 
 
 def started(

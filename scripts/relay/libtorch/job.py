@@ -31,7 +31,7 @@ def run_libtorch(
     one; processes that were killed from outside are worth a retry. `start` starts its process. Each round of measuring
     takes at least so many `seconds`.
     """
-    work = output.with_suffix("")
+    work = output.with_suffix(".work")  # a folder of the bare name may be the user's
     what = f"LibTorch of run {run}" if run else "LibTorch's example"
     sources = sources or (SOURCES if run else SOURCES / "example")
     if (ended := faults.begin(work, what, attempt)) is not None:

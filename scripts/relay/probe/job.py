@@ -96,7 +96,7 @@ def run_probe(spec: Path, results: Path, output: Path, attempt: int = 1, kind: t
     0: done, also where nothing fits, with the reason; 1: a fault of the program's own, which a retry (`attempt` > 1)
     only repeats; 75: the processes were killed from outside, worth a retry.
     """
-    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
+    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix(".work")
     if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
         return ended
     try:

@@ -16,6 +16,8 @@ SHARE = "TORCH_RELAY_CPUS_PER_PROCESS"
 # launcher to the first core, and its processes would inherit that.
 VEILED = "TORCH_RELAY_"
 BINDING = ("OMP_PLACES", "OMP_PROC_BIND")
+# They have the last word over OMP_NUM_THREADS, and so over the declared threads.
+LIMITS = ("MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_THREAD_LIMIT")
 
 # Below so many samples for each thread, threads mostly wait for each other: on a busy machine, LeNet's steps of 16
 # samples took twelve times as long on two threads as on one.
@@ -49,7 +51,8 @@ def settle() -> None:
         processes, local_rank = (int(os.environ.get(name, default)) for name, default in _PLACE)
         # If the launcher gave each process its own mask, there is nothing to divide.
         if len(granted()) >= int(share) * processes > int(share):
-            os.sched_setaffinity(0, _neighbours(granted())[local_rank * int(share) : (local_rank + 1) * int(share)])
+            part = len(granted()) // processes  # of more than is needed, parts share no core while others are idle
+            os.sched_setaffinity(0, _neighbours(granted())[local_rank * part : local_rank * part + int(share)])
     _granted = granted()
 
 

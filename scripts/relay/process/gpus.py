@@ -7,18 +7,41 @@ it. Where it, the driver or a reading is missing, there is no figure, and never 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relay.run_folder.samples import Reading
 
 if TYPE_CHECKING:
     import torch
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The driver's own library knows what CUDA will show to torch: CUDA_VISIBLE_DEVICES in all its forms, the order of the
+# devices, MIG and control groups are heeded. /dev/nvidia*, NVML and nvidia-smi heed none or only some of them. It is
+# asked in a process of its own, because a process that has started CUDA cannot be forked, and because a driver that
+# hangs must not stop the planner.
+# https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html, and the page on devices beside it
+_DRIVER_ASKED = """
+import ctypes, json, uuid
+cuda, count, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_char_p()
+name, number = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+if status:
+    cuda.cuGetErrorString(status, ctypes.byref(text))
+gpus = []
+for device in range(count.value):
+    kind = "GPU" if cuda.cuDeviceGetName(name, 256, device) else name.value.decode()
+    # Since CUDA 11.4: of a part of a GPU (MIG), that of the part.
+    ask = getattr(cuda, "cuDeviceGetUuid_v2", None)
+    gpus.append((kind, str(uuid.UUID(bytes=number.raw)) if ask and not ask(number, device) else ""))
+print(json.dumps((gpus, (text.value or b"error %d" % status).decode() if status else "")))
+"""
+DRIVER_SECONDS = 60.0  # a node whose GPUs were asleep needs some seconds
 
 
 def uuids(devices: Sequence[torch.device]) -> list[str]:
@@ -61,49 +84,58 @@ def nccl() -> str | None:
     return ".".join(map(str, nccl_version() or ())) or None
 
 
-def visible() -> dict[str, str]:
-    """The GPUs that CUDA shows to this process's programs, without asking torch: the kind of each, by its UUID.
+class Visible(NamedTuple):
+    """The GPUs that CUDA shows to this process and to those that it starts: kind and UUID of each, '' where not told.
 
-    Empty without NVML.
+    Where there are none, `why`.
     """
-    nvml, _ = _started()
-    if nvml is None:
-        return {}
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        kinds = {_text(nvml.nvmlDeviceGetUUID(handle)): _kind(nvml, handle) for handle in handles}
-    except nvml.NVMLError:
-        return {}
-    finally:
-        with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-    shown = os.environ.get(VISIBLE)
-    if shown is None:
-        return kinds
-    names, numbered = [name.strip() for name in shown.split(",")], [*kinds]
-    by_number = [numbered[int(name)] for name in names if name.isdecimal() and int(name) < len(numbered)]
-    by_uuid = [uuid for uuid in numbered if any(name and uuid.startswith(name) for name in names)]
-    return {uuid: kinds[uuid] for uuid in (*by_number, *by_uuid)}
+
+    kinds: Sequence[str] = ()
+    uuids: Sequence[str] = ()
+    why: str = ""
 
 
-def _kind(nvml: Any, handle: Any) -> str:
+def visible() -> Visible:
+    """What NVIDIA's driver says, without asking torch."""
     try:
-        return _text(nvml.nvmlDeviceGetName(handle))
-    except nvml.NVMLError:
-        return "GPU"
+        answer = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _DRIVER_ASKED],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=DRIVER_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Visible(why=f"NVIDIA's driver did not answer within {DRIVER_SECONDS:g} s")
+    if answer.returncode:
+        missing = "libcuda.so.1: cannot open" in answer.stderr
+        why = "it has no driver for one (libcuda.so.1)" if missing else "NVIDIA's driver cannot be asked"
+        return Visible(why=why)
+    gpus, problem = json.loads(answer.stdout)
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    limited = "" if shown is None else f" (CUDA_VISIBLE_DEVICES is {shown!r})"
+    why = f"NVIDIA's driver says: {problem}{limited}" if problem else ""
+    return Visible([kind for kind, _ in gpus], [uuid for _, uuid in gpus], why)
 
 
 class Gpus:
-    """Some GPUs of this node. `close` it at the end; a GPU that NVML does not find is left out.
+    """Some GPUs of this node; none where NVML does not know all of them. `close` it at the end.
 
     `unknown` says why none can be asked; '' where they can.
     """
 
     def __init__(self, gpu_uuids: Sequence[str]) -> None:
         self._nvml: Any
+        self._gpus: list[_Gpu] = []
         self._nvml, self.unknown = _started() if gpu_uuids else (None, "")
-        opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(gpu_uuids)] if self._nvml else []
-        self._gpus = [gpu for gpu in opened if gpu is not None]
+        for uuid in dict.fromkeys(gpu_uuids) if self._nvml else ():
+            if (gpu := _Gpu.opened(self._nvml, uuid)) is None:
+                self.unknown = f"NVIDIA's driver (NVML) tells nothing of GPU {uuid or 'without a UUID'} alone"
+            else:
+                self._gpus.append(gpu)
+        if self.unknown:  # the others' sums would be too small
+            self.close()
+            self._nvml, self._gpus = None, []
 
     def look(self) -> list[Reading]:
         """For each GPU, the values of `READINGS`; None for what it does not tell."""
@@ -138,38 +170,44 @@ class _Gpu:
         self._nvml, self.activity = nvml, _activity(nvml, handle)
         next(self.activity, None)  # from now on
         # NVML tells percent, milliwatts and millijoules.
-        self._readers: dict[str, Callable[[], float] | None] = {
-            "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            "energy_joules": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
-        }
+        self._readers: tuple[Callable[[], float], ...] = (
+            lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
+        )
 
     @classmethod
     def opened(cls, nvml: Any, uuid: str) -> _Gpu | None:
-        """The GPU with this UUID, or the part of one (MIG); None where NVML does not know it."""
+        """The GPU with this UUID, or the part of one (MIG); None where NVML does not know it.
+
+        Also for a GPU that is divided: its figures are those of all users of its parts.
+        """
         for prefix in ("", "GPU-", "MIG-"):
             with suppress(nvml.NVMLError):
-                return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}".encode()))
+                handle = nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}".encode())
+                return None if _is_divided(nvml, handle) else cls(nvml, handle)
         return None
 
     def look(self) -> Reading:
         """The values of `READINGS`."""
-        reading: Reading = []
-        for name, ask in self._readers.items():
-            value = self._tried(ask) if ask else None
-            if value is None:
-                self._readers[name] = None
-            reading.append(value)
-        return [*reading, *next(self.activity, (None, None))]
+        return [*map(self._tried, self._readers), *next(self.activity, (None, None))]
 
-    def _tried(self, ask: Callable[[], Any]) -> Any:
+    def _tried(self, ask: Callable[[], float]) -> float | None:
         try:
             return ask()
         except self._nvml.NVMLError:
             return None
+
+
+def _is_divided(nvml: Any, handle: Any) -> bool:
+    """Whether it is a GPU in MIG's mode, and no part of one."""
+    with suppress(nvml.NVMLError, AttributeError):  # a GPU that cannot be divided; an old `pynvml`
+        if not nvml.nvmlDeviceIsMigDeviceHandle(handle):
+            return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    return False
 
 
 def _activity(nvml: Any, handle: Any) -> Generator[tuple[float | None, float | None]]:
@@ -197,14 +235,10 @@ def _activity(nvml: Any, handle: Any) -> Generator[tuple[float | None, float | N
                 request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
                 request.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
                 nvml.nvmlGpmMetricsGet(request)
-                figures = request.metrics[0].value / 100, request.metrics[1].value / 100
+                first, second = (None if each.nvmlReturn else each.value / 100 for each in request.metrics[:2])
+                figures = first, second
                 samples.reverse()
     finally:
         for sample in samples:
             with suppress(nvml.NVMLError):
                 nvml.nvmlGpmSampleFree(sample)
-
-
-def _text(name: Any) -> str:
-    """A name as text; old versions of `pynvml` give bytes."""
-    return name.decode() if isinstance(name, bytes) else str(name)

@@ -11,19 +11,19 @@ import re
 import resource
 import sys
 import threading
-import time
 from collections import deque
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from relay.base.clock import steady
 from relay.base.ending import QUOTED
 from relay.base.files import write_json_over
 from relay.chain.telling import least_seconds
 from relay.run_folder.attempts import record
 from relay.run_folder.sound_checkpoints import REACHED
 from relay.script.steps import Steps
-from relay.spec.script import Counted, Script, compiled
+from relay.spec.script import SEPARATOR, Counted, Script, compiled
 
 KEPT_LINES = 200
 # What torchrun prints of a process that failed, after that process's own words: forty lines that hide them.
@@ -33,7 +33,9 @@ MOST_VALUES = 100  # losses of one record
 SHOWN_LINES = 8
 SPEED, STEP, ACCURACY = "samples_per_second", "step", "accuracy"
 CENT = 100.0  # an accuracy above 1, or before a per-cent sign, is in per cent
-THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
+THOUSANDS = re.compile(rf"[-+]?\d{{1,3}}({SEPARATOR}\d{{3}})+(\.\d*)?")
+IN_THOUSANDS = re.compile(r"([kKM])(?![A-Za-z])")  # 12.3k
+LENGTH = re.compile(r"\s?/\s?(\d+)(?![\d.,_kKM])")  # of an epoch: 3/100
 
 
 class Point(NamedTuple):
@@ -65,7 +67,7 @@ class Observed:
         self._blocked = False  # whether there was any block
         self._steps, self._first, self._last = Steps(), 0, Point(0.0, 0)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self.began = self.heard = time.time()
+        self.began = self.heard = steady()
         self.first_at: float | None = None
         self.step = self.saved = 0
         self.matched: set[str] = set()
@@ -82,20 +84,26 @@ class Observed:
 
     def _match(self, name: str, digits: str, after: str, line: str, now: float) -> None:
         try:
-            value = float(digits.replace(",", "") if THOUSANDS.fullmatch(digits) else digits)
+            value = float(re.sub(SEPARATOR, "", digits) if THOUSANDS.fullmatch(digits) else digits)
+            if unit := IN_THOUSANDS.match(after):
+                value *= 1e6 if unit[1] == "M" else 1e3
+            if name == STEP and value % 1:
+                raise ValueError
             if name == ACCURACY:
                 value /= CENT if value > 1 or after.lstrip().startswith("%") else 1.0
             if name in (SPEED, STEP, ACCURACY) and not 0 <= value <= (1 if name == ACCURACY else sys.float_info.max):
                 raise ValueError
         except ValueError:
-            wrong = f"read.{name}: '{digits}' is no number, in the line '{line[:LONGEST_SHOWN]}'"
+            what = "whole number" if name == STEP else "number"
+            wrong = f"read.{name}: '{digits}' is no {what}, in the line '{line[:LONGEST_SHOWN]}'"
             self.problem = self.problem or wrong
             return
         self.matched.add(name)
         if name == SPEED:
             self._speed(value, now)
         elif name == STEP and SPEED not in self._patterns:
-            self._step_ended(Point(now, self._steps.total_after(int(value))))
+            length = LENGTH.match(after)
+            self._step_ended(Point(now, self._steps.total_after(int(value), int(length[1]) if length else 0)))
         elif name != STEP:
             self._values.setdefault(name, []).append(value)
 
@@ -182,6 +190,15 @@ class Observed:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
         return ""
 
+    def doubt(self) -> str:
+        """Why the speed may be another one than the training's; '' where nothing speaks for that."""
+        if lengths := sorted(self._steps.lengths)[:-1]:
+            counts = f"{', '.join(map(str, lengths))} and {max(self._steps.lengths)}"
+            return f"read.step counts up to {counts}: if one is a validation's, let the pattern name the training's bar"
+        if self._steps.stuck:
+            return f"read.step did not rise any more after step {self.step}: see how the output prints the next ones"
+        return ""
+
     def last_lines(self) -> list[str]:
         """The last lines of the output, without those that torchrun adds."""
         with self._lock:
@@ -226,6 +243,7 @@ class Records:
             stopped=stopped or None,
             asks_again=asks_again,
             seconds=seconds,
+            doubt=self.observed.doubt(),
             first_at=self.observed.first_at,
             peak_memory_bytes=None if self.on_gpus else peak,
             peak_main_memory_bytes=peak,

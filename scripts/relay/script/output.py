@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO, TextIO
+
+from relay.base.clock import steady
 
 MOST_BYTES = 10 * 2**20  # of the log; of what comes after them, only the end is kept
 END_LINES = 200
 LONGEST_LINE = 64 * 2**10
 PIECE = 64 * 2**10
+BACK = re.compile(rb"\x08+|\x1b\[\d*G")  # to the beginning of the line, as \r
+STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and where the cursor goes
 
 
 class Output(threading.Thread):
@@ -34,9 +38,11 @@ class Output(threading.Thread):
     def _read(self) -> None:
         rest, began = b"", 0.0
         while piece := self._pipe.read1(PIECE):  # type: ignore[attr-defined]  # a buffered reader
-            now = time.time()
+            now = steady()
             # A progress bar goes back to the beginning of its line, and ends it only with the next one.
-            *lines, last = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            text = rest + piece
+            text = BACK.sub(b"\r", text) if b"\x08" in text or b"\x1b" in text else text
+            *lines, last = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
             for line in lines:
                 self._take(line, began if rest else now)
                 rest = b""
@@ -50,6 +56,7 @@ class Output(threading.Thread):
 
     def _take(self, line: bytes, now: float) -> None:
         text = line[:LONGEST_LINE].decode(errors="replace")
+        text = STYLE.sub("", text) if "\x1b" in text else text
         self._line(text, now)
         if self._written < MOST_BYTES:
             self._written += len(line) + 1

@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base import options
-from relay.base.clock import duration
+from relay.base.clock import duration, steady
 from relay.base.errors import Told, UserError
 from relay.base.lock import exclusive
 from relay.chain import supervisor
@@ -44,7 +44,6 @@ KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "ksh93", "ksh2020", "mksh", "busybox")
 # The versions that are recorded, of what a training may use.
 LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
-MANY = 1_000_000  # children that are looked for: all
 
 
 def main(arguments: list[str]) -> None:
@@ -66,14 +65,14 @@ def main(arguments: list[str]) -> None:
         batch, warmup_steps = run.batch.global_batch_size, run.length.warmup_steps
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
-        shown_gpus = gpus.visible() if run.shape.device == "cuda" and not here.local_rank else {}
+        shown = gpus.visible() if run.shape.device == "cuda" and not here.local_rank else gpus.Visible()
         if records:
-            record_begin(work, given.attempt, 0, [_facts(run, here, shown_gpus)])
+            record_begin(work, given.attempt, 0, [_facts(run, here, shown.kinds)])
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
             child.begin(line, folder, environment, shielded=started_by_torchrun(script.command) is not None)
-            with _watched(run, here, child, work, given.attempt, [*shown_gpus]):
+            with _watched(run, here, work, given.attempt, shown.uuids):
                 status = child.wait()
             if outside:
                 outside.warn()
@@ -97,7 +96,7 @@ class Child(Supervisor):
 
     def begin(self, line: list[str], folder: Path, environment: dict[str, str], *, shielded: bool) -> None:
         """Start the command, `shielded` from SIGUSR1 and 2 where it is a launcher. Raises UserError."""
-        self.started = time.time()
+        self.started = steady()
         own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         own |= {"cwd": folder, "begin": supervisor.shield if shielded else supervisor.end_with_parent}
         try:
@@ -111,14 +110,14 @@ class Child(Supervisor):
     def wait(self) -> int:
         """Wait for its end, and end what it has left behind."""
         status = super().wait()
-        self.ended, self.stopped_by = time.time(), ordered(self.received, 0 if self.late else status)
+        self.ended, self.stopped_by = steady(), ordered(self.received, 0 if self.late else status)
         self.kill()
         self.output.join(END_SECONDS)
         return status
 
     def look(self) -> None:
         """Record what is known meanwhile."""
-        self.late |= bool(self.minutes) and time.time() - self.started > 60 * (self.minutes or 0)
+        self.late |= bool(self.minutes) and steady() - self.started > 60 * (self.minutes or 0)
         if self.records and time.monotonic() - self._recorded >= RECORD_SECONDS:
             self.records.write()
             self._recorded = time.monotonic()
@@ -185,28 +184,31 @@ class Child(Supervisor):
         if records:
             if stopped is None and (missing := observed.missing()):
                 raise UserError(f"{missing}{observed.shown()}")
+            if doubt := observed.doubt():
+                print(f"warning: {doubt}", flush=True)
             records.end(self.ended - self.started, stopped=stopped or "", step=step, asks_again=status == STOPPED)
 
 
-def _watched(
-    run: Training, here: Here, child: Child, work: Path, attempt: int, uuids: list[str]
-) -> AbstractContextManager[None]:
-    """While this lasts, look at what the command, or all processes of this node, use. `uuids` are the GPUs'."""
+def _watched(run: Training, here: Here, work: Path, attempt: int, uuids: Sequence[str]) -> AbstractContextManager[None]:
+    """While this lasts, look at what the command, or all processes of this node, use. `uuids`: of the GPUs shown."""
     seconds = run.length.monitor_seconds
     if not seconds or not KNOWN or here.local_rank:
         return nullcontext()
-    # Of a command for each process, all have one parent.
-    usage = Usage([os.getppid() if here.per_process else child.process.pid], MANY)
+    if len(uuids) != (declared := run.shape.gpus_per_node):  # others may be another user's
+        shown = f"CUDA shows {len(uuids)} GPUs to the command, and the run declares {declared}"
+        print(f"note: how busy GPUs are is not recorded: {shown}; name its own in CUDA_VISIBLE_DEVICES", flush=True)
+        uuids = ()
+    # Of a command for each process, all have one parent. Else this process has adopted what the command leaves behind.
+    usage = Usage([os.getppid() if here.per_process else os.getpid()], themselves=False)
     return watched(samples_path(work, attempt, here.rank), usage, uuids, cpus=run.shape.cpus_per_node, seconds=seconds)
 
 
-def _facts(run: Training, here: Here, shown_gpus: Mapping[str, str]) -> dict[str, Any]:
-    """What the command runs on, without importing torch. `shown_gpus` are the kinds of the GPUs, by their UUIDs."""
+def _facts(run: Training, here: Here, kinds: Sequence[str]) -> dict[str, Any]:
+    """What the command runs on, without importing torch. `kinds` are those of the GPUs."""
     libraries = {name: version for name in LIBRARIES if (version := installed(name))}
-    names = sorted({*shown_gpus.values()})
     return {
         **system.facts(),
-        "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
+        "device_name": " and ".join(sorted({*kinds})) or ("GPU" if run.shape.device == "cuda" else system.processor()),
         "threads": run.shape.threads * (1 if here.per_process else run.shape.processes_per_node),
         "versions": {"python": sys.version.split()[0], "driver": system.driver(), **libraries},
     }

@@ -9,29 +9,51 @@ class Steps:
     A number that is not higher is one that another rank, or another line, has told again. It begins an epoch where it
     is no higher than the first number of the epoch, and enough came since: ranks are hardly two steps apart. In a later
     epoch, a number far ahead is a late one of the epoch before. Epochs need three prints, or they are not told apart.
+    Where an epoch's length is printed as well (`3/100`), its last steps count by that: a bar begins at 0.
     """
 
     LEAST, LEAST_OF_SEVERAL = 2, 3  # numbers of an epoch; where others print the same, too
     FAR = 2  # times the widest distance between two prints
+    FEW = 10  # prints
 
     def __init__(self) -> None:
         self._total = self._last = self._first = self._numbers = 0
         self._between = self._widest = 0  # of two prints: the last distance, and the widest
         self._again = self._later = False
+        self._prints = self._in_vain = self._length = 0
+        self.lengths: set[int] = set()  # that were printed
 
-    def total_after(self, number: int) -> int:
-        """The steps since the command began, once it has printed this number."""
+    def total_after(self, number: int, length: int = 0) -> int:
+        """The steps since the command began, once it has printed this number. `length`: the epoch's; 0: not printed."""
+        before = self._total
         if self._numbers == 0:
             self._total, self._first, self._last, self._numbers = number, number, number, 1
         elif number > self._last:
             self._rise(number)
         elif number < self._last and number <= self._first and self._numbers >= self._least:
-            self._total += self._between  # as far as from one print to the next
+            self._total += self._since_last_print(number)
             self._first = self._last = number
             self._numbers, self._later = 1, True
         else:
             self._again = True
+        self._prints += 1
+        self._in_vain = 0 if self._total > before else self._in_vain + 1
+        if number == self._last:  # else it is another bar's
+            self._length = length
+        self.lengths |= {length} - {0}
         return self._total
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the number has not risen for long: 1,000 is perhaps printed as 1 000, or 1.000."""
+        return self._in_vain > max(self.FEW, self._prints // 10)
+
+    def _since_last_print(self, number: int) -> int:
+        """The steps between the last print of an epoch and this one, the first of the next."""
+        left = self._length - self._last
+        if 0 <= left <= self.FAR * max(self._widest, self._between):  # else the epoch was left early
+            return left + number
+        return self._between  # as far as from one print to the next
 
     def _rise(self, number: int) -> None:
         between = number - self._last

@@ -22,6 +22,7 @@ def summarise(run: Run, work: Path) -> Summary:
     trained = [math.fsum(block[2] for block in blocks) for _, blocks in counted]
     losses, accuracies = _values(trained_by, "loss"), _values(trained_by, "accuracy")
     wrong = next((value for _, value in losses if not math.isfinite(value)), None)
+    doubts = dict.fromkeys(str(records.end.get("doubt") or "") for records in trained_by)
     refused = "" if wrong is None else f"the loss that the command printed is {wrong}: the training diverged"
     figures = of_jobs(run, work, chain, _from_first_step(attempts), trained)
     if run.shape.device == "cuda":  # of a command that is not known itself, as the GPU's driver tells
@@ -29,7 +30,7 @@ def summarise(run: Run, work: Path) -> Summary:
     return Summary(
         **figures,
         status="failed" if refused else "done",
-        reason=refused or remarks(run, len(timed), chain, attempts),
+        reason=refused or "; ".join(filter(None, [remarks(run, len(timed), chain, attempts), *doubts])),
         samples_per_second=math.fsum(b[4] for b in timed) / seconds if seconds else None,
         measured_steps=int(sum(b[1] - b[0] for b in timed)) if of_steps(run) else 0,
         **quantiles(timed if of_steps(run) else []),

@@ -56,7 +56,7 @@ def run_part(part: str, spec: Path, results: Path, output: Path) -> int:
 
 def _planted(name: str, spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     """Plant a fault in a pair of processes; whether its job would end as it should, and what it would say."""
-    fault, work = FAULTS[name], output.with_suffix("")
+    fault, work = FAULTS[name], output.with_suffix(".work")
     make_own(work)
     faults.forget(work)
     arguments = ["--spec", str(spec), "--fault", name]
@@ -85,7 +85,7 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     Raises UserError where the uncut run has no result.
     """
     run = Run.read(spec)
-    places = Places(output.with_suffix(""), run.id)
+    places = Places(output.with_suffix(".work"), run.id)
     shutil.rmtree(places.results, ignore_errors=True)
     places.run.mkdir(parents=True)
     shutil.copy(spec, places.run / "run.json")

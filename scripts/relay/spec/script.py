@@ -20,10 +20,11 @@ NOT_PROVEN = "script"  # the id of the verdict that all scripts share
 # Options of torchrun that say where processes meet.
 MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
 STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-# What `{number}` in a pattern stands for. Commas are between thousands: of a decimal comma, nothing is read.
-NUMBER = (
-    r"(?<![\d.,])([-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b)(?!\d|,\d)"
-)
+# What `{number}` in a pattern stands for. Commas are between thousands: of a decimal comma, nothing is read. Others
+# write 1_000, 1'000, or a blank at which no line breaks.
+SEPARATOR = "[,_'\u00a0\u202f]"
+_DIGITS = rf"(?:[1-9]\d{{0,2}}(?:{SEPARATOR}\d{{3}})+|\d+)"
+NUMBER = rf"(?<![\d.,])([-+]?(?:{_DIGITS}\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b)(?!\d|,\d)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,6 +102,5 @@ def monitored(run: Training, ranks: Ranks, work: Path, attempt: int) -> Abstract
     if not seconds or ranks.local_rank != 0:
         return nullcontext()
     processes, gpus = zip(*by_rank[ranks.rank : ranks.rank + run.shape.processes_per_node], strict=True)
-    usage = Usage(processes, run.feeding.data_workers if run.feeding.loader == "dataloader" else 0)
     path = samples_path(work, attempt, ranks.rank)
-    return watched(path, usage, [*chain.from_iterable(gpus)], cpus=run.shape.cpus_per_node, seconds=seconds)
+    return watched(path, Usage(processes), [*chain.from_iterable(gpus)], cpus=run.shape.cpus_per_node, seconds=seconds)

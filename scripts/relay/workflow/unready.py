@@ -10,8 +10,8 @@ from relay.datasets.files import check_root, folder_of
 from relay.datasets.manifest import MANIFEST
 from relay.datasets.public import SOURCES
 from relay.environments import login_node
-from relay.launch.gpus import usable
 from relay.planning.plan import Plan
+from relay.process.gpus import visible
 from relay.slurm import shapes
 
 
@@ -60,9 +60,10 @@ def _partitions(plan: Plan) -> Iterator[str]:
 def _gpus(plan: Plan) -> Iterator[str]:
     on_gpus = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
     if plan.site is None and plan.config.device == "cuda" and on_gpus:
-        count, why = usable()
-        if not count:
-            yield f"config: device: 'cuda' is not allowed: this machine has no usable GPU: {why}; allowed: auto, cpu"
+        shown = visible()
+        if not shown.kinds:
+            why = f"this machine has no usable GPU: {shown.why}"
+            yield f"config: device: 'cuda' is not allowed: {why}; allowed: auto, cpu"
 
 
 def _data(plan: Plan, results: Path) -> Iterator[str]:
