@@ -15,7 +15,8 @@ import pytest
 
 from refusals import refusal
 from relay.base.errors import UserError
-from relay.environments import kept, node, versioned
+from relay.chain import files
+from relay.environments import kept, node
 from relay.environments.kept import Build
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -58,7 +59,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_is_used(cache: Path) -> None
 
 
 def test_of_two_builds_on_a_disk_without_locks_the_first_counts(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versioned.fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    monkeypatch.setattr(files.fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     both = threading.Barrier(2)
 
     def together(build: Build) -> Path:

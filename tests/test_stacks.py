@@ -99,7 +99,7 @@ def test_what_cannot_be_fetched_leaves_nothing(
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     with pytest.raises(UserError, match="einops"):
         overlay.make(small_lock(tmp_path / "envs/small.txt", "einops", of="deepspeed"))
-    assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".lock"] == []
+    assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".held"] == []
 
 
 SETUP = """

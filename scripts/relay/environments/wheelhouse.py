@@ -160,7 +160,10 @@ def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None)
     built_here = {entry.name for entry in wanted.built}
     for name in _sums(place):
         if name.endswith(".whl") and name not in (bad or ()) and name.partition("-")[0] not in built_here:
-            os.link(place / name, partial / name)
+            try:
+                os.link(place / name, partial / name)
+            except OSError:  # a file system without hard links
+                shutil.copy2(place / name, partial)
 
 
 def _download(wanted: Order, partial: Path) -> None:
