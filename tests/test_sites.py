@@ -84,6 +84,18 @@ REFUSED = {
     (
         "partitions: [{device: cuda, gpu_name: a100, gpus_per_node: 1, cpus_per_node: 1, gpu_generation: hopper}]"
     ): "partitions[0].gpu_generation: 'hopper' is not allowed with gpu_name: a100, which is of the generation ampere; ",
+    "partitions: p": "partitions: 'p' is not allowed; allowed: a list, each a block with the keys name, device, gpu_na",
+    "partitions: [{device: cpu, cpus_per_node: 1, time: 60}]": (
+        "partitions[0].time: 60 has an unknown key; did you mean 'max_minutes'? "
+    ),
+    "modules: python/3.11": "modules: 'python/3.11' is not allowed; allowed: a list, each non-empty text (write [pyt",
+    "environment: {mode: current, image: a.sif}": (
+        "environment.image: 'a.sif' has no effect with mode: current; allowed with mode: apptainer; leave it out"
+    ),
+    "environment: {packages: {torch: [torch]}}": (
+        "environment.packages: {'torch': ['torch']} has no effect with mode: wheels, wheels_from: download; allowed "
+        "with wheels_from: site; leave it out"
+    ),
     "environment: {mode: conda}": "environment.conda: missing with mode: conda",
     "environment: {mode: wheels, wheels_from: site, packages: {torch: ['--pre']}}": "environment.packages.torch[0]:",
 }

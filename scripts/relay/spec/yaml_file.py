@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
+from relay.spec.hints import hint
 from relay.spec.messages import show
 
 MOST = 1_000_000  # bytes of a file, or characters with its aliases written out
@@ -154,6 +155,17 @@ def read(file: Path, shown: str) -> Any:
         raise UserError(f"{shown}: {_problem(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+def read_block(file: Path, shown: str) -> dict[str, Any]:
+    """The keys and values of a file. Raises UserError, also for a file that holds something else, or nothing."""
+    value = read(file, shown)
+    if value is None:
+        raise UserError(f"{shown}: is empty; allowed: keys and values")
+    if not isinstance(value, dict):
+        remedy = hint(value, "a block of names and values", [shown])
+        raise UserError(f"{shown}: {show(value)} is not allowed; allowed: keys and values{remedy}")
+    return value
 
 
 def number(text: str) -> int | float | None:
