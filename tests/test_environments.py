@@ -66,7 +66,8 @@ def test_what_the_site_lacks_is_one_line() -> None:
 OLD_CONDA = """#!/bin/sh
 echo "conda $*" >> "$(dirname "$0")/calls"
 case "$1 $2" in
-    "env create") mkdir -p "$7/bin" && cp -P {python} "$7/bin/python" && test ! -e {broken} ;;
+    "env create") mkdir -p "$7/bin" && cp -P {python} "$7/bin/python" && mkdir "$7/conda-meta" &&
+        echo '{{"files": ["a"]}}' > "$7/conda-meta/a.json" && touch "$7/a" && test ! -e {broken} ;;
     "--version "*) echo conda 4.10.1 ;;
     "shell.posix activate")
         case "$3" in /*) place="$3" ;; *) place="{prefix}/envs/$3" ;; esac
@@ -107,10 +108,14 @@ def test_a_file_creates_an_environment_once_on_the_login_node(
         node.interpreter(asked | {"modules": [], "conda_folder": str(tmp_path)}, tmp_path)
     (tmp_path / "broken").unlink()
     for _ in range(2):
-        login_node.prepare(asked, lock)
+        recorded = login_node.prepare(asked, lock)
+    assert recorded["installed"]["torch"] is None  # what there is beside the lock is told
     calls = (old_conda / "calls").read_text().splitlines()
     assert calls == [f"conda env create --quiet --file {file} --prefix {folder}"] * 2  # the broken one, and this one
     assert node.interpreter(asked | {"modules": []}, tmp_path) == [f"{folder}/bin/python"]
+    (folder / "a").unlink()  # by a cleaner of old files
+    login_node.prepare(asked, lock)
+    assert len((old_conda / "calls").read_text().splitlines()) == 3
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(UserError, match=r"environment\.conda: 'mine' is not active on node .* is still the driver's; "):
         node.interpreter({"mode": "conda", "conda": "mine", "modules": []}, tmp_path)

@@ -6,17 +6,19 @@ for an environment that is there already. What is used here works with conda 4.6
 (https://docs.conda.io/projects/conda/en/stable/dev-guide/deep-dives/activation.html).
 """
 
+import json
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import sha256
-from relay.environments.versioned import only_one
+from relay.base.files import sha256, write_json
+from relay.environments.versioned import PACKAGES, has_files, has_packages, only_one
 
 CREATED = Path("results/conda")
-COMPLETE = "torch-relay-complete"  # written last, so only a whole environment has it
+COMPLETE = "torch-relay-complete"  # written last, with what there was then
+META = "conda-meta"
 
 
 def creates(conda: str) -> bool:
@@ -40,7 +42,7 @@ def create(file: Path, folder: Path) -> None:
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
     with only_one(folder):  # two stacks may name one file
-        if (folder / COMPLETE).is_file():
+        if _is_whole(folder):
             print(f"environment: {folder} is there")
             return
         if shutil.which("conda") is None:
@@ -50,7 +52,32 @@ def create(file: Path, folder: Path) -> None:
         if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
             failed = "conda could not create the environment (its words are above)"
             raise UserError(f"{file}: {failed}; or create it {remedy}")
-        (folder / COMPLETE).touch()
+        _mark(folder)
+
+
+def _mark(folder: Path) -> None:
+    """Write down conda's packages and pip's. A package is left out whose files another one has replaced."""
+    places = [*folder.glob(PACKAGES)]
+    pips = [about.name for place in places for about in place.glob("*.dist-info") if has_files(place, about.name)]
+    condas = [file.name for file in folder.glob(f"{META}/*.json") if has_packages(folder, (), _files(file))]
+    write_json(folder / COMPLETE, {"pip": pips, "conda": condas})
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the environment was completed, and has every file of the packages that it had then."""
+    try:
+        text = (folder / COMPLETE).read_text(encoding="utf-8")
+        marked = json.loads(text or "{}")  # an earlier version left it empty
+        files = [file for name in marked.get("conda", ()) for file in _files(folder / META / name)]
+        return has_packages(folder, marked.get("pip", ()), files)
+    except (OSError, ValueError):
+        return False
+
+
+def _files(meta: Path) -> list[str]:
+    """The files of one of conda's packages, from the environment's folder."""
+    files: list[str] = json.loads(meta.read_text(encoding="utf-8")).get("files", [])
+    return files
 
 
 def activation(conda: str) -> str:
