@@ -39,7 +39,7 @@ from editable import files
 from relay.base.errors import UserError
 from relay.environments.locks import Pin, exactly, read
 from relay.environments.pip import index_offers
-from relay.environments.versioned import has_packages, only_one
+from relay.environments.versioned import has_packages, only_one, site_packages
 from relay.spec import cuda
 
 PROBE_SECONDS = 5
@@ -76,7 +76,7 @@ class Stamp:
 
     def packages(self) -> set[str]:
         """Names and versions as the installed packages' folders show them."""
-        names = {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
+        names = {path.name for path in site_packages(self.venv).glob("*.dist-info")}
         return {name for name in names if not name.startswith("torch_relay-")}  # `add_own` looks after that
 
     def write(self, content: dict[str, Any]) -> None:
@@ -139,8 +139,7 @@ def add_own(venv: Path) -> None:
 
     Does nothing where all of it is there. Raises InstallError with pip's own words if it fails.
     """
-    packages = next(venv.glob("lib/python3*/site-packages"))
-    text_by_path = {packages / name: text for name, text in files().items()}
+    text_by_path = {site_packages(venv) / name: text for name, text in files().items()}
     record = [*text_by_path][-1]  # pip writes it last, with another content
     last = (record, venv / "bin/relay", venv / "bin/relay-chain")
     del text_by_path[record]

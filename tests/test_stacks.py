@@ -85,10 +85,10 @@ def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
         node.interpreter(asked(lock), tmp_path)
     second = overlay.make(lock).resolve()
     assert second != first
-    (overlay.site_packages(second) / "einops" / "__init__.py").unlink()
+    (versioned.site_packages(second) / "einops" / "__init__.py").unlink()
     third = overlay.make(lock).resolve()
     assert third != second
-    assert (overlay.site_packages(third) / "einops" / "__init__.py").exists()
+    assert (versioned.site_packages(third) / "einops" / "__init__.py").exists()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import sha256, write_json
-from relay.environments.versioned import PACKAGES, has_files, has_packages, only_one
+from relay.environments.versioned import has_files, has_packages, only_one, site_packages
 
 CREATED = Path("results/conda")
 COMPLETE = "torch-relay-complete"  # written last, with what there was then
@@ -57,8 +57,8 @@ def create(file: Path, folder: Path) -> None:
 
 def _mark(folder: Path) -> None:
     """Write down conda's packages and pip's. A package is left out whose files another one has replaced."""
-    places = [*folder.glob(PACKAGES)]
-    pips = [about.name for place in places for about in place.glob("*.dist-info") if has_files(place, about.name)]
+    place = site_packages(folder)
+    pips = [about.name for about in place.glob("*.dist-info") if has_files(place, about.name)]
     condas = [file.name for file in folder.glob(f"{META}/*.json") if has_packages(folder, (), _files(file))]
     write_json(folder / COMPLETE, {"pip": pips, "conda": condas})
 

@@ -16,7 +16,7 @@ from relay.base.files import sha256
 from relay.base.grouped import gathered
 from relay.environments import conda, overlay, wheelhouse
 from relay.environments.locks import RECORDED, base, is_recorded, lock_of, names_and_versions
-from relay.environments.versioned import PACKAGES
+from relay.environments.versioned import site_packages
 
 if TYPE_CHECKING:
     from relay.spec.site import Site
@@ -184,7 +184,7 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     if environment["mode"] == "conda" and conda.creates(environment["conda"]):
         folder = Path(environment["conda_folder"])
         conda.create(Path(environment["conda"]), folder)
-        return record | _beside_lock(lock, [str(place) for place in folder.glob(PACKAGES)])
+        return record | _beside_lock(lock, [str(site_packages(folder))])
     print(f"mode {environment['mode']}: nothing to fetch; each job records the versions that it finds")
     return record
 
@@ -194,7 +194,7 @@ def _current(lock: Path, own: Path | None) -> dict[str, Any]:
 
     `own` is the overlay of the driver's environment that the stack has, if it has one.
     """
-    versions = _beside_lock(lock, [str(overlay.site_packages(own)), *sys.path] if own else sys.path)
+    versions = _beside_lock(lock, [str(site_packages(own)), *sys.path] if own else sys.path)
     if missing := sorted(name for name, version in versions["installed"].items() if version is None):
         raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
     executable = str(own / "bin" / "python") if own else sys.executable

@@ -69,16 +69,11 @@ def _optional_parts(lock: Path) -> list[str]:
     return [part for pin in to_build(lock) for part in built.optional(RECIPES[pin.name])]
 
 
-def site_packages(environment: Path) -> Path:
-    """The folder of an environment's own packages."""
-    return next(environment.glob("lib/python3*/site-packages"))
-
-
 def _install(lock: Path, arch_list: str | None, folder: Path, held: int) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     installer.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
     drivers = Path(sysconfig.get_path("purelib")).resolve()  # not through a link, which may be gone later
-    (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
+    (versioned.site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
     python = folder / "bin" / "python"
     wanted = folder / "wanted.txt"
     wanted.write_text(exactly(_to_fetch(lock)), encoding="utf-8")

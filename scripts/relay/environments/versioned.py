@@ -24,7 +24,6 @@ from relay.base.files import write_json
 from relay.chain import files
 
 MARKER = "relay-environment.json"  # written last, so only a complete environment has it
-PACKAGES = "lib/python3*/site-packages"
 
 
 def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts: Sequence[str] = ()) -> None:
@@ -42,10 +41,10 @@ def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts:
         _clear(link, but=link.resolve() if whole else None)
         if whole:
             return
-        started, folder = time.monotonic(), new_version(link)
+        started, folder = time.monotonic(), link.with_name(f"{link.name}.{time.time_ns()}")
         try:
             install(folder, lock)
-            packages = sorted(path.name for path in folder.glob(f"{PACKAGES}/*.dist-info"))
+            packages = sorted(path.name for path in site_packages(folder).glob("*.dist-info"))
             (folder / files.LOCK).touch()
             write_json(folder / MARKER, {"stack": stack, "parts": list(parts), "packages": packages})
         except BaseException:
@@ -74,9 +73,13 @@ def has_packages(environment: Path, names: Collection[str], own: Collection[str]
 
     Cleaners of scratch disks and of /tmp delete old files one by one, and so does a person who looks for room.
     """
-    folder = next(environment.glob(PACKAGES), environment)
     beside = all(os.path.exists(f"{environment}/{file}") for file in ("bin/python", *own))  # noqa: PTH110
-    return beside and all(has_files(folder, name) for name in names)
+    return beside and all(has_files(site_packages(environment), name) for name in names)
+
+
+def site_packages(environment: Path) -> Path:
+    """The folder of an environment's own packages, where it has one."""
+    return next(environment.glob("lib/python3*/site-packages"), environment / "lib")
 
 
 def has_files(folder: Path, package: str) -> bool:
@@ -114,11 +117,6 @@ def only_one(path: Path) -> Iterator[int]:
             told = f"warning: {path.parent}: this file system has no locks: make {path.name} once at a time"
             print(told, file=sys.stderr, flush=True)
         yield stream.fileno()
-
-
-def new_version(link: Path) -> Path:
-    """An unused path for a new version."""
-    return link.with_name(f"{link.name}.{time.time_ns()}")
 
 
 def point(link: Path, version: Path) -> None:
