@@ -19,7 +19,7 @@ from living import LONGEST_SECONDS, until
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.chain.files import HeldError, exclusive
-from relay.environments import node, versioned, wheelhouse
+from relay.environments import node, wheelhouse
 from tiny_stack import FETCH, PREPARE, ROOT, fetched, needs_root, offline, prepared, project, python, told
 
 pytest_plugins = ["tiny_stack"]
@@ -51,18 +51,6 @@ def test_jobs_that_share_a_node_build_once(tmp_path: Path, tiny: Path) -> None:
     assert sum(" made in " in text for text in said) == 1
     assert sum(" is there" in text for text in said) == 2
     assert len({text.splitlines()[-1] for text in said}) == 1
-
-
-@pytest.mark.slow
-def test_what_was_cut_short_is_made_anew(tmp_path: Path, tiny: Path) -> None:
-    """A job that is killed writes no marker."""
-    _, interpreter = prepared(told(tiny), tmp_path)
-    (Path(interpreter).parents[1] / versioned.MARKER).unlink()
-    said, interpreter = prepared(told(tiny), tmp_path)
-    assert "is incomplete; it is installed again" in said
-    subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
-    assert " is there" in prepared(told(tiny), tmp_path)[0]
-    assert list(tmp_path.glob("relay-*/*.[0-9]*")) == [Path(interpreter).parents[1]]  # nobody used the other
 
 
 # As `relay.launch.step` does: it becomes the job's Python, which imports again when it is told to.
