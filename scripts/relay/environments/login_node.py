@@ -207,14 +207,10 @@ def _beside_lock(lock: Path, path: list[str]) -> dict[str, Any]:
     A package can have several pinned versions, one for each Python.
     """
     pinned = gathered((name, pin) for name, pin in (line.split("==") for line in names_and_versions(lock)))
-    installed = {name: _installed(name, path) for name in pinned}
+    # Of several folders that have a package, the first counts, as for an import.
+    installed = {name: next((each.version for each in distributions(name=name, path=path)), None) for name in pinned}
     # "2.13.0+cpu" is a build of 2.13.0.
     differs = sorted(name for name, pins in pinned.items() if (installed[name] or pins[0]).split("+")[0] not in pins)
     for name in differs:
         print(f"note: {name} is {installed[name]}, the lock pins {' or '.join(pinned[name])}")
     return {"pinned": pinned, "installed": installed, "differs": differs}
-
-
-def _installed(name: str, path: list[str]) -> str | None:
-    """The version of a package in these folders, or None. The first folder that has it counts, as for an import."""
-    return next((distribution.version for distribution in distributions(name=name, path=path)), None)

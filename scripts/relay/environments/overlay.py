@@ -97,9 +97,10 @@ def to_build(lock: Path) -> list[Pin]:
 
 def _to_fetch(lock: Path) -> list[Pin]:
     """Those that are neither built here nor in the driver's environment, perhaps as a build with a label."""
-    return [pin for pin in read(lock) if pin.name not in RECIPES and not _has(pin)]
-
-
-def _has(pin: Pin) -> bool:
-    drivers = distributions(name=pin.name, path=[sysconfig.get_path("purelib")])
-    return any(distribution.version.partition("+")[0] == pin.version for distribution in drivers)
+    path = [sysconfig.get_path("purelib")]
+    return [
+        pin
+        for pin in read(lock)
+        if pin.name not in RECIPES
+        and pin.version not in (each.version.partition("+")[0] for each in distributions(name=pin.name, path=path))
+    ]
