@@ -115,6 +115,9 @@ def test_a_file_creates_an_environment_once_on_the_login_node(
     assert node.interpreter(asked | {"modules": []}, tmp_path) == [f"{folder}/bin/python"]
     (folder / "a").unlink()  # by a cleaner of old files
     login_node.prepare(asked, lock)
+    assert login_node.lost(asked) == ""
+    (folder / "conda-meta" / "a.json").unlink()
+    assert login_node.lost(asked) == f"is no longer true: files are gone from {folder}"
     assert len((old_conda / "calls").read_text().splitlines()) == 3
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(UserError, match=r"environment\.conda: 'mine' is not active on node .* is still the driver's; "):

@@ -19,7 +19,7 @@ from living import LONGEST_SECONDS, until
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.chain.files import HeldError, exclusive
-from relay.environments import node, wheelhouse
+from relay.environments import login_node, node, wheelhouse
 from tiny_stack import FETCH, PREPARE, ROOT, fetched, needs_root, offline, prepared, project, python, told
 
 pytest_plugins = ["tiny_stack"]
@@ -171,6 +171,9 @@ def test_wheels_are_kept_on_a_disk_without_hard_links(tmp_path: Path, monkeypatc
     (place / wheelhouse.SUMS).write_text(f"{sha256(place / 'a-1-py3-none-any.whl')}  a-1-py3-none-any.whl\n")
     wheelhouse._keep_good(SimpleNamespace(built=[]), place, partial, [])
     assert (partial / "a-1-py3-none-any.whl").read_bytes() == b"wheel"
+    assert login_node.lost(told(place) | {"overlay": None}) == ""
+    (place / "a-1-py3-none-any.whl").unlink()  # as from a scratch disk: the next call fetches it again
+    assert "files are gone from" in login_node.lost(told(place) | {"overlay": None})
 
 
 @pytest.mark.slow

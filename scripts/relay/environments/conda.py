@@ -63,15 +63,33 @@ def _mark(folder: Path) -> None:
     write_json(folder / COMPLETE, {"pip": pips, "conda": condas})
 
 
+def is_known_whole(folder: Path) -> bool:
+    """Whether the environment was completed, and still has the lists of its packages' files, which nobody reads.
+
+    Cleaners of old files take these first.
+    """
+    try:
+        marked = _marked(folder)
+    except (OSError, ValueError):
+        return False
+    pips = (site_packages(folder) / name / "RECORD" for name in marked.get("pip", ()))
+    return all(file.exists() for file in (*pips, *(folder / META / name for name in marked.get("conda", ()))))
+
+
 def _is_whole(folder: Path) -> bool:
     """Whether the environment was completed, and has every file of the packages that it had then."""
     try:
-        text = (folder / COMPLETE).read_text(encoding="utf-8")
-        marked = json.loads(text or "{}")  # an earlier version left it empty
+        marked = _marked(folder)
         files = [file for name in marked.get("conda", ()) for file in _files(folder / META / name)]
         return has_packages(folder, marked.get("pip", ()), files)
     except (OSError, ValueError):
         return False
+
+
+def _marked(folder: Path) -> dict[str, list[str]]:
+    """The names of conda's packages and pip's. Raises OSError or ValueError where there are none."""
+    marked: dict[str, list[str]] = json.loads((folder / COMPLETE).read_text(encoding="utf-8") or "{}")
+    return marked  # empty where an earlier version has made it
 
 
 def _files(meta: Path) -> list[str]:

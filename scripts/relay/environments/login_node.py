@@ -14,9 +14,8 @@ from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.base.grouped import gathered
-from relay.environments import conda, overlay, wheelhouse
+from relay.environments import conda, overlay, versioned, wheelhouse
 from relay.environments.locks import RECORDED, base, is_recorded, lock_of, names_and_versions
-from relay.environments.versioned import site_packages
 
 if TYPE_CHECKING:
     from relay.spec.site import Site
@@ -184,9 +183,25 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     if environment["mode"] == "conda" and conda.creates(environment["conda"]):
         folder = Path(environment["conda_folder"])
         conda.create(Path(environment["conda"]), folder)
-        return record | _beside_lock(lock, [str(site_packages(folder))])
+        return record | _beside_lock(lock, [str(versioned.site_packages(folder))])
     print(f"mode {environment['mode']}: nothing to fetch; each job records the versions that it finds")
     return record
+
+
+def lost(environment: Mapping[str, Any]) -> str:
+    """Of what `prepare` has made: from where files are gone, as scratch disks delete old ones; '' where all are there.
+
+    It is asked at each call, so that no content is read.
+    """
+    if environment["overlay"]:
+        place, whole = environment["overlay"], versioned.is_whole(Path(environment["overlay"]))
+    elif environment["wheelhouse"]:
+        place, whole = environment["wheelhouse"], wheelhouse.has_files(Path(environment["wheelhouse"]))
+    elif environment["mode"] == "conda" and conda.creates(environment["conda"]):
+        place, whole = environment["conda_folder"], conda.is_known_whole(Path(environment["conda_folder"]))
+    else:
+        return ""
+    return "" if whole else f"is no longer true: files are gone from {place}"
 
 
 def _current(lock: Path, own: Path | None) -> dict[str, Any]:
@@ -194,7 +209,7 @@ def _current(lock: Path, own: Path | None) -> dict[str, Any]:
 
     `own` is the overlay of the driver's environment that the stack has, if it has one.
     """
-    versions = _beside_lock(lock, [str(site_packages(own)), *sys.path] if own else sys.path)
+    versions = _beside_lock(lock, [str(versioned.site_packages(own)), *sys.path] if own else sys.path)
     if missing := sorted(name for name, version in versions["installed"].items() if version is None):
         raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
     executable = str(own / "bin" / "python") if own else sys.executable

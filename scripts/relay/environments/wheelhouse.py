@@ -146,6 +146,12 @@ def damaged(place: Path) -> list[str] | None:
     return bad if sums else None
 
 
+def has_files(place: Path) -> bool:
+    """Whether a wheelhouse has all of its files, whatever is in them."""
+    sums = _sums(place)
+    return bool(sums) and all((place / name).is_file() for name in sums)
+
+
 def _sums(place: Path) -> dict[str, str]:
     """The hash of each file, read from SHA256SUMS; empty where there is no wheelhouse."""
     try:
