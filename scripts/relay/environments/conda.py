@@ -6,19 +6,17 @@ for an environment that is there already. What is used here works with conda 4.6
 (https://docs.conda.io/projects/conda/en/stable/dev-guide/deep-dives/activation.html).
 """
 
-import json
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import sha256, write_json
-from relay.environments.versioned import has_files, has_packages, only_one, site_packages
+from relay.base.files import sha256, write_text
+from relay.environments.versioned import only_one
 
 CREATED = Path("results/conda")
 COMPLETE = "torch-relay-complete"  # written last, with what there was then
-META = "conda-meta"
 
 
 def creates(conda: str) -> bool:
@@ -42,7 +40,7 @@ def create(file: Path, folder: Path) -> None:
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
     with only_one(folder):  # two stacks may name one file
-        if _is_whole(folder):
+        if is_whole(folder):
             print(f"environment: {folder} is there")
             return
         if shutil.which("conda") is None:
@@ -52,50 +50,20 @@ def create(file: Path, folder: Path) -> None:
         if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
             failed = "conda could not create the environment (its words are above)"
             raise UserError(f"{file}: {failed}; or create it {remedy}")
-        _mark(folder)
+        lists = [*folder.glob("conda-meta/*.json"), *folder.glob("lib/python3*/site-packages/*.dist-info/RECORD")]
+        write_text(folder / COMPLETE, "".join(f"{file.relative_to(folder)}\n" for file in lists))
 
 
-def _mark(folder: Path) -> None:
-    """Write down conda's packages and pip's. A package is left out whose files another one has replaced."""
-    place = site_packages(folder)
-    pips = [about.name for about in place.glob("*.dist-info") if has_files(place, about.name)]
-    condas = [file.name for file in folder.glob(f"{META}/*.json") if has_packages(folder, (), _files(file))]
-    write_json(folder / COMPLETE, {"pip": pips, "conda": condas})
-
-
-def is_known_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
     """Whether the environment was completed, and still has the lists of its packages' files, which nobody reads.
 
     Cleaners of old files take these first.
     """
     try:
-        marked = _marked(folder)
-    except (OSError, ValueError):
+        lists = (folder / COMPLETE).read_text(encoding="utf-8").splitlines()  # none where an earlier version made it
+    except OSError:
         return False
-    pips = (site_packages(folder) / name / "RECORD" for name in marked.get("pip", ()))
-    return all(file.exists() for file in (*pips, *(folder / META / name for name in marked.get("conda", ()))))
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether the environment was completed, and has every file of the packages that it had then."""
-    try:
-        marked = _marked(folder)
-        files = [file for name in marked.get("conda", ()) for file in _files(folder / META / name)]
-        return has_packages(folder, marked.get("pip", ()), files)
-    except (OSError, ValueError):
-        return False
-
-
-def _marked(folder: Path) -> dict[str, list[str]]:
-    """The names of conda's packages and pip's. Raises OSError or ValueError where there are none."""
-    marked: dict[str, list[str]] = json.loads((folder / COMPLETE).read_text(encoding="utf-8") or "{}")
-    return marked  # empty where an earlier version has made it
-
-
-def _files(meta: Path) -> list[str]:
-    """The files of one of conda's packages, from the environment's folder."""
-    files: list[str] = json.loads(meta.read_text(encoding="utf-8")).get("files", [])
-    return files
+    return all((folder / name).exists() for name in ("bin/python", *lists))
 
 
 def activation(conda: str) -> str:

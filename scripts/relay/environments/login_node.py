@@ -198,7 +198,7 @@ def lost(environment: Mapping[str, Any]) -> str:
     elif environment["wheelhouse"]:
         place, whole = environment["wheelhouse"], wheelhouse.has_files(Path(environment["wheelhouse"]))
     elif environment["mode"] == "conda" and conda.creates(environment["conda"]):
-        place, whole = environment["conda_folder"], conda.is_known_whole(Path(environment["conda_folder"]))
+        place, whole = environment["conda_folder"], conda.is_whole(Path(environment["conda_folder"]))
     else:
         return ""
     return "" if whole else f"is no longer true: files are gone from {place}"

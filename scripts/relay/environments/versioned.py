@@ -68,13 +68,13 @@ def _marked(environment: Path) -> Mapping[str, Any]:
     return marked
 
 
-def has_packages(environment: Path, names: Collection[str], own: Collection[str] = ("pyvenv.cfg",)) -> bool:
-    """Whether an environment has its Python, its `own` files, and all of these packages (`NAME-VERSION.dist-info`).
+def has_packages(environment: Path, names: Collection[str]) -> bool:
+    """Whether a virtual environment has its Python, and every file of these packages (`NAME-VERSION.dist-info`).
 
     Cleaners of scratch disks and of /tmp delete old files one by one, and so does a person who looks for room.
     """
-    beside = all(os.path.exists(f"{environment}/{file}") for file in ("bin/python", *own))  # noqa: PTH110
-    return beside and all(has_files(site_packages(environment), name) for name in names)
+    own, folder = (environment / "bin/python", environment / "pyvenv.cfg"), site_packages(environment)
+    return all(path.exists() for path in own) and all(_has_files(folder, name) for name in names)
 
 
 def site_packages(environment: Path) -> Path:
@@ -82,7 +82,7 @@ def site_packages(environment: Path) -> Path:
     return next(environment.glob("lib/python3*/site-packages"), environment / "lib")
 
 
-def has_files(folder: Path, package: str) -> bool:
+def _has_files(folder: Path, package: str) -> bool:
     """Whether all files that a package's RECORD names exist with their sizes.
 
     Files without a size (bytecode) do not count. Programs beside the packages change their sizes with the place of
