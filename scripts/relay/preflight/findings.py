@@ -24,6 +24,11 @@ class Finding:
     remedy: str = ""
 
     @property
+    def rank(self) -> int:
+        """0 is the worst."""
+        return SEVERITIES.index(self.severity)
+
+    @property
     def line(self) -> str:
         """In one line."""
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
