@@ -11,7 +11,6 @@ half-way, the environment is made anew.
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -21,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +39,7 @@ from editable import files
 from relay.base.errors import UserError
 from relay.environments.locks import Pin, exactly, read
 from relay.environments.pip import index_offers
+from relay.environments.versioned import has_packages, only_one, site_packages
 from relay.spec import cuda
 
 PROBE_SECONDS = 5
@@ -67,18 +66,17 @@ class Stamp:
         self.path = venv / "torch-relay.json"
 
     def read(self) -> dict[str, Any]:
-        """The last complete installation, or {} if there is none or its packages are no longer all there."""
+        """The last complete installation, or {} if there is none or files of its packages are gone."""
         try:
             stamp = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         whole = stamp.keys() >= {"locks", "device", "build", "python", "packages"}
-        whole = whole and set(stamp["packages"]) <= self.packages() and (self.venv / "bin/python").exists()
-        return stamp if whole else {}
+        return stamp if whole and has_packages(self.venv, stamp["packages"]) else {}
 
     def packages(self) -> set[str]:
         """Names and versions as the installed packages' folders show them."""
-        names = {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
+        names = {path.name for path in site_packages(self.venv).glob("*.dist-info")}
         return {name for name in names if not name.startswith("torch_relay-")}  # `add_own` looks after that
 
     def write(self, content: dict[str, Any]) -> None:
@@ -141,8 +139,7 @@ def add_own(venv: Path) -> None:
 
     Does nothing where all of it is there. Raises InstallError with pip's own words if it fails.
     """
-    packages = next(venv.glob("lib/python3*/site-packages"))
-    text_by_path = {packages / name: text for name, text in files().items()}
+    text_by_path = {site_packages(venv) / name: text for name, text in files().items()}
     record = [*text_by_path][-1]  # pip writes it last, with another content
     last = (record, venv / "bin/relay", venv / "bin/relay-chain")
     del text_by_path[record]
@@ -156,12 +153,9 @@ def add_own(venv: Path) -> None:
         raise InstallError(f"pip could not install this checkout:\n{result.stdout}".rstrip())
 
 
-def check_writable(venv: Path) -> None:
-    """Raises InstallError where the environment's folder cannot be made or changed, as in somebody else's checkout."""
-    folder = venv if venv.exists() else venv.parent
-    if not os.access(folder, os.W_OK | os.X_OK):
-        remedy = "if this checkout is somebody else's, make one of your own with `git clone`"
-        raise InstallError(f"{folder}: you may not write there; {remedy}")
+def is_writable(venv: Path) -> bool:
+    """Whether the environment's folder can be made or changed: it cannot in somebody else's checkout."""
+    return os.access(venv if venv.exists() else venv.parent, os.W_OK | os.X_OK)
 
 
 def install_torch(venv: Path, lock: list[Pin], device: str, index: str) -> tuple[str, list[Pin]]:
@@ -202,27 +196,6 @@ def one_of(lock: list[Pin], name: str, label: str) -> tuple[str, str]:
     raise InstallError(f"envs/torch.txt names no {name}: restore it, or run `make lock`")
 
 
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Lets one installation at a time work in `folder`: a second waits, then finds the work done.
-
-    pip inherits the lock, so that it is waited for too where it outlives this program (`kill -9`).
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.set_inheritable(descriptor, True)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("Waiting for another installation in this folder ...")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            pass  # some network filesystems lock no folders: then nobody is waited for
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: float) -> None:
     """Brings the environment in step with the locks, doing only what is needed. Raises InstallError."""
     device = torch if torch != "auto" else "cuda" if has_nvidia_gpu() else "cpu"
@@ -233,7 +206,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     keep = usable(installed, wanted, torch)
     shown = os.path.relpath(venv)
     if keep and wanted["locks"].keys() <= installed["locks"].keys():
-        if os.access(venv, os.W_OK):  # somebody else's is used as it is
+        if is_writable(venv):  # somebody else's is used as it is
             add_own(venv)
         say(f"{shown} is up to date")
         return
@@ -241,7 +214,9 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     locks = {name: read(ROOT / "envs" / name) for name in wanted["locks"]}
     say(f"Installing Torch Relay into {shown} (Python {wanted['python']}); this takes some minutes")
     # Before anything else: what is there is not torn down where nothing new can be had.
-    check_writable(venv)
+    if not is_writable(venv):
+        remedy = "if this checkout is somebody else's, make one of your own with `git clone`"
+        raise InstallError(f"{venv}: you may not write there; {remedy}")
     check_network(venv, locks["driver.txt"][0].name, network_seconds)
     if keep:
         build, device = installed["build"], installed["device"]
@@ -271,7 +246,9 @@ def main() -> None:
     options = parser.parse_args()
     try:
         options.venv.parent.mkdir(parents=True, exist_ok=True)
-        with only_one(options.venv.parent):
+        with only_one(options.venv) if is_writable(options.venv) else contextlib.nullcontext() as lock:
+            if lock is not None:  # pip inherits it, and is waited for too where it outlives this program (`kill -9`)
+                os.set_inheritable(lock, True)
             install(options.venv, options.dev, options.torch, options.torch_index, options.network_seconds)
     except (InstallError, UserError, OSError) as error:
         sys.exit(f"Installation stopped: {error}")

@@ -46,7 +46,7 @@ from relay.environments import overlay, versioned
 def install(folder, lock):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     paths = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (overlay.site_packages(folder) / overlay.SEES_DRIVER).write_text("\\n".join(paths) + "\\n")
+    (versioned.site_packages(folder) / overlay.SEES_DRIVER).write_text("\\n".join(paths) + "\\n")
 for lock in map(Path, sys.argv[1:]):
     if importlib.util.find_spec(lock.stem):
         with contextlib.redirect_stdout(sys.stderr):

@@ -18,7 +18,7 @@ from relay.base.errors import UserError
 from relay.config.blocks import Answer, Gate, Probe, Segment, SpotChecks
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
-from relay.spec.messages import Schema, describe
+from relay.spec.messages import describe
 from relay.spec.tasks import Looked, built_in
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,33 +148,19 @@ def _sentence(text: str | None) -> str:
 
 def readme() -> str:
     """`config/README.md`: every key as tables."""
-    whole = Config.model_json_schema()
-    parts = [README_HEAD, "## Keys\n", _table(Config, whole)]
+    parts = [README_HEAD, "## Keys\n", _table(Config)]
     blocks = {"segment": Segment, "answer": Answer, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
     for title, block in blocks.items():
-        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block, whole)]
-    parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison, whole), EXAMPLE, "## Tasks\n", _tasks()]
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block)]
+    parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison), EXAMPLE, "## Tasks\n", _tasks()]
     return "\n".join(parts)
 
 
-def _table(block: type[BaseModel], whole: Schema) -> str:
-    properties = whole["properties"] if block is Config else whole["$defs"][block.__name__]["properties"]
-    default = Config() if block is Config else None
-    rows = ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
-    for name, field in block.model_fields.items():
-        value = getattr(default, name) if default else field.get_default(call_default_factory=True)
-        allowed = describe(properties[name], whole)
-        for words, short in SHORT.items():
-            allowed = allowed.replace(words, short)
-        if field.is_required():
-            shown = "required"
-        elif isinstance(value, BaseModel) or name == "comparisons":
-            shown, allowed = "below", "see below"
-        else:
-            one = value[0] if block is Comparison and isinstance(value, list) else value
-            shown = f"`{_yaml(_plain(one))}`"
-        rows.append(f"| `{name}` | {shown} | {allowed} | {field.description} |")
-    return "\n".join(rows) + "\n"
+def _table(block: type[BaseModel]) -> str:
+    def written(value: Any) -> str:
+        return _yaml(_plain(value[0] if block is Comparison and isinstance(value, list) else value))
+
+    return site_files.table(block, Config, written, SHORT)
 
 
 def _tasks() -> str:

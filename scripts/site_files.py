@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -48,9 +50,9 @@ def schema_json(model: type[BaseModel]) -> str:
 
 def readme(root: Path) -> str:
     """The ready sites, and every key, as tables."""
-    parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", _keys(Site)]
+    parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", table(Site, Site, json.dumps, {})]
     for title, block in BLOCKS.items():
-        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _keys(block)]
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", table(block, Site, json.dumps, {})]
     return "\n".join(parts)
 
 
@@ -68,17 +70,27 @@ def _ready(root: Path) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _keys(block: type[BaseModel]) -> str:
-    whole = Site.model_json_schema()
-    properties = whole["properties"] if block is Site else whole["$defs"][block.__name__]["properties"]
+def table(
+    block: type[BaseModel], whole: type[BaseModel], written: Callable[[Any], str], shorter: Mapping[str, str]
+) -> str:
+    """The keys of a block of the model `whole`, as a table. `written` writes a default.
+
+    `shorter`: words that replace others in what is allowed. A key whose default is a block has a table of its own.
+    """
+    schema = whole.model_json_schema()
+    properties = schema["properties"] if block is whole else schema["$defs"][block.__name__]["properties"]
     rows = ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
     for name, field in block.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        if name in BLOCKS:
+        allowed = describe(properties[name], schema)
+        for words, short in shorter.items():
+            allowed = allowed.replace(words, short)
+        if field.is_required():
+            shown = "required"
+        elif isinstance(default, BaseModel) or name in ("comparisons", "partitions"):
             shown, allowed = "below", "see below"
         else:
-            shown = "required" if field.is_required() else f"`{json.dumps(default)}`"
-            allowed = describe(properties[name], whole)
+            shown = f"`{written(default)}`"
         rows.append(f"| `{name}` | {shown} | {allowed} | {field.description} |")
     return "\n".join(rows) + "\n"
 

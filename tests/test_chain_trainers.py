@@ -19,7 +19,7 @@ import stacks
 from chain_results import assert_same
 from hooked import empty, link
 from relay.chain import ChainError, peers
-from relay.environments.overlay import site_packages
+from relay.environments.versioned import site_packages
 
 pytest_plugins = ["chain_here", "huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -17,6 +17,7 @@ from relay.config.config import Config, load
 from relay.planning.plan import Plan
 from relay.spec.site import load_site
 from relay.spec.tasks import built_in
+from relay.spec.yaml_file import Strict
 from slurm_runs import site_file
 
 pytest_plugins = ["plans"]
@@ -107,6 +108,22 @@ REFUSED = {
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
         "(this is text: write 1.0e-05, without quotes)"
     ),
+    "runtime_minutes: 1-12:30:00": (
+        "config: runtime_minutes: '1-12:30:00' is not allowed; allowed: a whole number of at least 1 (this is text: "
+        "write 2190, without quotes)"
+    ),
+    "runtime_minutes: 1h30m": "config: runtime_minutes: '1h30m' is not allowed; allowed: a whole number of at least 1",
+    "margin: 3%": (
+        "config: margin: '3%' is not allowed; allowed: a number of at least 0 and less than 1 (this is text: write "
+        "0.03, without quotes)"
+    ),
+    "anchor: 'no'": (
+        "config: anchor: 'no' is not allowed; allowed: true or false (this is text: write false, without quotes)"
+    ),
+    "site: on": (
+        "config: site: true is not allowed; allowed: non-empty text or null (YAML takes yes, no, on and off for true "
+        "or false: write it in quotes)"
+    ),
     # what a text program has put in place of a character
     "device: cu–da": (
         "config: device: 'cu–da' is not allowed (U+2013, en dash, stands in it: type - (or --)); did you mean 'cuda'? "
@@ -121,7 +138,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_mistake_has_one_line(text: str) -> None:
-    assert refusal(yaml.safe_load(text)) == [REFUSED[text]]
+    assert refusal(yaml.load(text, Loader=Strict)) == [REFUSED[text]]
 
 
 @pytest.mark.parametrize("key", list(Config.model_fields))

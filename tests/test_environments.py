@@ -66,7 +66,8 @@ def test_what_the_site_lacks_is_one_line() -> None:
 OLD_CONDA = """#!/bin/sh
 echo "conda $*" >> "$(dirname "$0")/calls"
 case "$1 $2" in
-    "env create") mkdir -p "$7/bin" && cp -P {python} "$7/bin/python" && test ! -e {broken} ;;
+    "env create") mkdir -p "$7/bin" && cp -P {python} "$7/bin/python" && mkdir "$7/conda-meta" &&
+        touch "$7/conda-meta/a.json" && test ! -e {broken} ;;
     "--version "*) echo conda 4.10.1 ;;
     "shell.posix activate")
         case "$3" in /*) place="$3" ;; *) place="{prefix}/envs/$3" ;; esac
@@ -107,10 +108,16 @@ def test_a_file_creates_an_environment_once_on_the_login_node(
         node.interpreter(asked | {"modules": [], "conda_folder": str(tmp_path)}, tmp_path)
     (tmp_path / "broken").unlink()
     for _ in range(2):
-        login_node.prepare(asked, lock)
+        recorded = login_node.prepare(asked, lock)
+    assert recorded["installed"]["torch"] is None  # what there is beside the lock is told
     calls = (old_conda / "calls").read_text().splitlines()
     assert calls == [f"conda env create --quiet --file {file} --prefix {folder}"] * 2  # the broken one, and this one
     assert node.interpreter(asked | {"modules": []}, tmp_path) == [f"{folder}/bin/python"]
+    assert login_node.lost(asked) == ""
+    (folder / "conda-meta" / "a.json").unlink()  # by a cleaner of old files
+    assert login_node.lost(asked) == f"is no longer true: files are gone from {folder}"
+    login_node.prepare(asked, lock)
+    assert len((old_conda / "calls").read_text().splitlines()) == 3
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(UserError, match=r"environment\.conda: 'mine' is not active on node .* is still the driver's; "):
         node.interpreter({"mode": "conda", "conda": "mine", "modules": []}, tmp_path)
@@ -207,16 +214,6 @@ def modules(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "modulefiles/cuda/12.2").write_text("#%Module1.0\n")
     # As on a cluster: the module command is there in a shell that is no login shell.
     return {"BASH_ENV": "/usr/share/modules/init/bash", "MODULEPATH": str(tmp_path / "modulefiles")}
-
-
-@pytest.mark.slow
-def test_modules_that_are_not_loaded_stop_the_job(workflow: Workflow, modules: dict[str, str]) -> None:
-    """Snakemake itself goes on."""
-    workflow.site({"mode": "modules"}, ["torch/2.0", "cuda/99"])
-    status, printed = workflow.run("--software-deployment-method", "env-modules", **modules)
-    assert status == 1
-    assert "error: modules: 'cuda/99' is not loaded on node" in printed
-    assert "(loaded: torch/2.0)" in printed
 
 
 @pytest.mark.slow

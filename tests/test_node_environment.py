@@ -1,5 +1,6 @@
 """The Python that a job finds on its node: wheels fetched whole, and installed by real uv and pip without network."""
 
+import errno
 import json
 import os
 import re
@@ -8,14 +9,17 @@ import signal
 import subprocess
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from living import LONGEST_SECONDS, until
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments import node, versioned, wheelhouse
+from relay.chain.files import HeldError, exclusive
+from relay.environments import login_node, node, wheelhouse
 from tiny_stack import FETCH, PREPARE, ROOT, fetched, needs_root, offline, prepared, project, python, told
 
 pytest_plugins = ["tiny_stack"]
@@ -35,7 +39,7 @@ def test_prepare_needs_no_network_and_is_done_once(tmp_path: Path, tiny: Path) -
     folder = Path(interpreter).parents[1].name
     link = folder.rsplit(".", 1)[0]
     left = sorted(os.listdir(tmp_path / f"relay-{os.getuid()}"))  # noqa: PTH208
-    assert left == sorted([link, folder, f"{link}.lock"])
+    assert left == sorted([link, folder, f"{link}.held"])
 
 
 @pytest.mark.slow
@@ -47,18 +51,6 @@ def test_jobs_that_share_a_node_build_once(tmp_path: Path, tiny: Path) -> None:
     assert sum(" made in " in text for text in said) == 1
     assert sum(" is there" in text for text in said) == 2
     assert len({text.splitlines()[-1] for text in said}) == 1
-
-
-@pytest.mark.slow
-def test_what_was_cut_short_is_made_anew(tmp_path: Path, tiny: Path) -> None:
-    """A job that is killed writes no marker."""
-    _, interpreter = prepared(told(tiny), tmp_path)
-    (Path(interpreter).parents[1] / versioned.MARKER).unlink()
-    said, interpreter = prepared(told(tiny), tmp_path)
-    assert "is incomplete; it is installed again" in said
-    subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
-    assert " is there" in prepared(told(tiny), tmp_path)[0]
-    assert list(tmp_path.glob("relay-*/*.[0-9]*")) == [Path(interpreter).parents[1]]  # nobody used the other
 
 
 # As `relay.launch.step` does: it becomes the job's Python, which imports again when it is told to.
@@ -79,6 +71,8 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
     with subprocess.Popen(**python(RUN, json.dumps(told(tiny)), tmp_path, LATE), **pipes) as job:
         try:
             assert job.stdout.readline() == "runs\n"
+            with pytest.raises(HeldError):  # a file's lock, which NFS tells to other nodes
+                exclusive(folder, 0)
             next(folder.glob("lib/python3*/site-packages/typing_extensions.py")).unlink()
             said, another = prepared(told(tiny), tmp_path)
             assert "is incomplete; it is installed again" in said
@@ -169,12 +163,25 @@ def test_only_what_is_damaged_is_fetched_anew_and_no_stray_wheel_taken_up(tmp_pa
     assert "evil" not in (place / "requirements.txt").read_text() + (place / "SHA256SUMS").read_text()
 
 
+def test_wheels_are_kept_on_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheelhouse.os, "link", Mock(side_effect=PermissionError(errno.EPERM, "not permitted")))
+    (place := tmp_path / "place").mkdir()
+    (partial := tmp_path / "partial").mkdir()
+    (place / "a-1-py3-none-any.whl").write_bytes(b"wheel")
+    (place / wheelhouse.SUMS).write_text(f"{sha256(place / 'a-1-py3-none-any.whl')}  a-1-py3-none-any.whl\n")
+    wheelhouse._keep_good(SimpleNamespace(built=[]), place, partial, [])
+    assert (partial / "a-1-py3-none-any.whl").read_bytes() == b"wheel"
+    assert login_node.lost(told(place) | {"overlay": None}) == ""
+    (place / "a-1-py3-none-any.whl").unlink()  # as from a scratch disk: the next call fetches it again
+    assert "files are gone from" in login_node.lost(told(place) | {"overlay": None})
+
+
 @pytest.mark.slow
 def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
     mine = project(tmp_path / "project", spoil=True)
     with pytest.raises(UserError, match="could not be fetched: THESE PACKAGES DO NOT MATCH THE HASHES"):
         fetched(mine, tmp_path)
-    assert os.listdir(tmp_path / wheelhouse.FOLDER) == ["fetching.lock"]  # noqa: PTH208
+    assert os.listdir(tmp_path / wheelhouse.FOLDER) == ["fetching.held"]  # noqa: PTH208
 
 
 @pytest.mark.slow

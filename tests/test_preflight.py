@@ -110,23 +110,6 @@ def test_ranks_that_cannot_join_each_other_are_a_problem_and_lost_ones_none(tmp_
     assert left(tmp_path) == []
 
 
-# What a strategy requires of each node: from its file through the plan to the preflight's check
-
-MPS = {"strategy": "mps", "devices_per_node": 1, "processes_per_device": 2}
-
-
-def test_mps_planned_for_gpus_is_looked_for_and_stops_where_it_is_not() -> None:
-    facts = recorded({"comparison": MPS})
-    assert facts["run"]["node_needs"] == ("mps",)
-    assert "MPS" not in findings(facts)
-    for rank in facts["ranks"][2:]:
-        rank["mps"]["program"] = None
-    assert says(findings(facts)["MPS"], "stop", "g2 has no nvidia-cuda-mps-control", "leave this strategy out")
-    for rank in facts["ranks"]:
-        rank["mps"]["active"] = True  # a daemon that the site keeps
-    assert "MPS" not in findings(facts)
-
-
 # Several ranks on one GPU: the self-test alone lets them share it, by an NCCL that can, and says so
 
 

@@ -113,7 +113,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         ("caches", "note", ["TRITON_CACHE_DIR is", "/open/triton", "others can write to", "/open;", "of your own"]),
         ("home folder's packages", "warn", ["/.local/lib/site-packages/torch", "PYTHONNOUSERSITE=1"]),
         ("memory", "note", ["the job declares 1000000000 MB", "correct the site's file"]),
-        ("locks", "warn", ["rank 0", "No locks available", "not kept apart", "flock"]),
+        ("locks", "warn", ["rank 0", "no locks available", "not kept apart", "flock"]),
     ],
 )
 def test_faults_of_one_process(unlucky: Seen, check: str, severity: str, words: list[str]) -> None:

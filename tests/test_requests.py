@@ -71,7 +71,7 @@ def test_another_python_than_the_cluster_takes_for_granted_is_told_with_what_giv
     known = {"mode": "current", "driver_python": other, "install_after": f"module load python/{other}"}
     (warning,) = planned(CPU, site={"environment": known}).warnings
     assert warning.endswith(f"`module load python/{other}; make install PYTHON=python{other}`")
-    assert not planned(CPU, site={"environment": known | {"python": "/opt/python"}}).warnings
+    assert not planned(CPU, site={"environment": known | {"mode": "wheels", "python": sys.executable}}).warnings
 
 
 # GPUs

@@ -9,8 +9,6 @@ from plans import CPU, ROOT, planned, strategy_folder
 from refusals import refusal
 from relay.environments import node
 from relay.planning.plan import Plan
-from relay.preflight.checks_node import least_versions, packages
-from relay.preflight.findings import Facts
 from relay.spec import strategy_files, versions
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import load_site, names
@@ -64,26 +62,6 @@ def test_a_ready_site_names_what_each_stack_needs(name: str) -> None:
         assert list(versions.lacking(by_name, there)) == [], strategy
 
 
-def first(check: Any, run: dict[str, Any], **rank: Any) -> Any:
-    """The first finding of a check on one rank of a node."""
-    ranks = [{"rank": 0, "node": "n1", **rank}]
-    return next(check(Facts({"run": run, "job": None, "ranks": ranks, "allreduce": [], "complete": True})), None)
-
-
-def test_preflight_stops_where_the_environment_lacks_it() -> None:
-    def found(**there: str | None) -> Any:
-        run = {"node_needs": ["package deepspeed>=0.14.5,<0.20", "node_disk"], "stack": "deepspeed-0123456789ab"}
-        return first(packages, run, python="/env/bin/python", packages=there | {"numpy": "2.0"})
-
-    assert found(deepspeed="0.19.8") is None
-    stopped = found(deepspeed=None)
-    assert stopped.severity == "stop"
-    assert stopped.found == (
-        "a run of this check needs deepspeed >=0.14.5,<0.20, has none (rank 0 on n1, /env/bin/python)"
-    )
-    assert "environment of stack deepspeed" in stopped.remedy
-
-
 def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
     folder = strategy_folder(tmp_path / "own", "modern", "least_torch='2.9'")
     here = (Arithmetic("", torch) for torch in ("2.5.1", "2.13.0+cpu"))
@@ -93,15 +71,3 @@ def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
     assert not new.skipped
     (check,) = new.preflights.values()
     assert check.node_needs == ("torch>=2.9",)
-
-
-def test_preflight_stops_what_the_node_is_too_old_for() -> None:
-    def found(torch: str, *needs: str) -> Any:
-        return first(least_versions, {"node_needs": needs}, torch={"version": torch}, python_version="3.11.7")
-
-    stopped = found("2.5.1", "torch>=2.9", "libaio")
-    assert stopped.severity == "stop"
-    assert "needs torch 2.9 or newer, has 2.5.1 (rank 0 on n1)" in stopped.found
-    assert found("2.5.1") is None
-    assert "needs torch 2.5 or newer" in found("2.4.1").found
-    assert "needs Python 3.12 or newer, has 3.11.7" in found("2.9.0", "python>=3.12").found

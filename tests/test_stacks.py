@@ -85,10 +85,10 @@ def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
         node.interpreter(asked(lock), tmp_path)
     second = overlay.make(lock).resolve()
     assert second != first
-    (overlay.site_packages(second) / "einops" / "__init__.py").unlink()
+    (versioned.site_packages(second) / "einops" / "__init__.py").unlink()
     third = overlay.make(lock).resolve()
     assert third != second
-    assert (overlay.site_packages(third) / "einops" / "__init__.py").exists()
+    assert (versioned.site_packages(third) / "einops" / "__init__.py").exists()
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_what_cannot_be_fetched_leaves_nothing(
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     with pytest.raises(UserError, match="einops"):
         overlay.make(small_lock(tmp_path / "envs/small.txt", "einops", of="deepspeed"))
-    assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".lock"] == []
+    assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".held"] == []
 
 
 SETUP = """

@@ -65,3 +65,5 @@ def test_what_another_version_has_more_is_passed_over_but_in_a_specification() -
         typed.built(Outer, asdict(WHOLE) | {"seconds": "x"})
     with pytest.raises(TypeError, match="inner: kind: 'c' is none of 'a', 'b'"):
         typed.built(Outer, asdict(WHOLE) | {"inner": [{"kind": "c"}]})
+    with pytest.raises(TypeError, match=r"pair: \(1,\) has 1 parts; allowed: 2"):
+        typed.built(Outer, asdict(WHOLE) | {"pair": (1,)})

@@ -12,7 +12,7 @@ import debian_packages
 from lock import NO_FURTHER_STACK
 from relay.base.errors import UserError
 from relay.base.lock import held
-from relay.environments import kept, overlay
+from relay.environments import kept, overlay, versioned
 from relay.spec import strategy_files
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
@@ -76,7 +76,7 @@ def provide(stack: str) -> Path:
     if overlay.to_build(lock):
         debian_packages.require()
     made = overlay.make(lock)
-    packages = str(overlay.site_packages(made.resolve()))
+    packages = str(versioned.site_packages(made.resolve()))
     if packages not in sys.path:
         sys.path.append(packages)
     return made / "bin" / "python"

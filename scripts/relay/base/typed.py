@@ -61,10 +61,13 @@ def _of(declared: Any, value: Any, passing_over: bool) -> Any:
         return built(declared, value, passing_over=passing_over)
     if origin in (tuple, list, Sequence) and isinstance(value, list | tuple):
         each = args if origin is tuple and args[-1] is not ... else args[:1] * len(value)
+        if len(each) != len(value):
+            raise TypeError(f"{value!r:.40} has {len(value)} parts; allowed: {len(each)}")
         items = [_of(kind, item, passing_over) for kind, item in zip(each, value, strict=True)]
         return items if origin is list else tuple(items)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
-        return {args[0](key): _of(args[1], item, passing_over) for key, item in value.items()}
+        names = [args[0](key) if args[0] in (int, float) else _of(args[0], key, passing_over) for key in value]
+        return {name: _of(args[1], item, passing_over) for name, item in zip(names, value.values(), strict=True)}
     if origin is Literal:
         raise TypeError(f"{value!r:.40} is none of {', '.join(map(repr, args))}")
     # A text is a sequence to Python, and none of those that are declared.

@@ -16,11 +16,7 @@ WORDS = {"true": True, "false": False, "null": None}
 def read_config(file: Path, shown: str | None = None) -> dict[str, Any]:
     """The keys and values of a config file. Raises UserError with one line that names the file (as `shown`)."""
     shown = shown or str(file)
-    raw = yaml_file.read(file, shown)
-    if raw is None:
-        raise UserError(f"{shown}: is empty; allowed: keys and values")
-    if not isinstance(raw, dict):
-        raise UserError(f"{shown}: {show(raw)} is not allowed; allowed: keys and values")
+    raw = yaml_file.read_block(file, shown)
     if TEMPLATE in raw:
         raise UserError(f"{shown}: {TEMPLATE}: is not allowed, because reading the file would run it; allowed: values")
     return raw

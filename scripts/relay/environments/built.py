@@ -102,7 +102,9 @@ def _build(pin: Pin, recipe: Recipe, python: Path, variables: dict[str, str], bu
     source = ["--no-binary=:all:", "--require-hashes", "--requirement", str(folder / "source.txt")]
     program = pip.program(python)
     build.run([*program, "download", *plainly, *source, "--dest", str(folder / "sdist")], environment)
-    unpacked = _unpacked(next((folder / "sdist").glob("*.tar.gz")), folder / "source")
+    with tarfile.open(next((folder / "sdist").glob("*.tar.gz"))) as archive:
+        archive.extractall(folder / "source", filter="data")
+    unpacked = next(path for path in (folder / "source").iterdir() if path.is_dir())
     try:
         recipe.patch(unpacked)
     except (OSError, ValueError) as error:
@@ -114,10 +116,3 @@ def _build(pin: Pin, recipe: Recipe, python: Path, variables: dict[str, str], bu
     build.run([*program, "install", "--no-deps", "--no-index", "--target", tried, str(wheel)], plain)
     build.run([str(python), "-P", "-c", recipe.tried], environment | {"PYTHONPATH": tried})
     return wheel
-
-
-def _unpacked(archive: Path, folder: Path) -> Path:
-    """The one folder of a source archive."""
-    with tarfile.open(archive) as source:
-        source.extractall(folder, filter="data")
-    return next(path for path in folder.iterdir() if path.is_dir())

@@ -12,11 +12,11 @@ import subprocess
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import sha256
+from relay.base.files import sha256, write_text
 from relay.environments.versioned import only_one
 
 CREATED = Path("results/conda")
-COMPLETE = "torch-relay-complete"  # written last, so only a whole environment has it
+COMPLETE = "torch-relay-complete"  # written last, with what there was then
 
 
 def creates(conda: str) -> bool:
@@ -40,7 +40,7 @@ def create(file: Path, folder: Path) -> None:
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
     with only_one(folder):  # two stacks may name one file
-        if (folder / COMPLETE).is_file():
+        if is_whole(folder):
             print(f"environment: {folder} is there")
             return
         if shutil.which("conda") is None:
@@ -50,7 +50,20 @@ def create(file: Path, folder: Path) -> None:
         if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
             failed = "conda could not create the environment (its words are above)"
             raise UserError(f"{file}: {failed}; or create it {remedy}")
-        (folder / COMPLETE).touch()
+        lists = [*folder.glob("conda-meta/*.json"), *folder.glob("lib/python3*/site-packages/*.dist-info/RECORD")]
+        write_text(folder / COMPLETE, "".join(f"{file.relative_to(folder)}\n" for file in lists))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the environment was completed, and still has the lists of its packages' files, which nobody reads.
+
+    Cleaners of old files take these first.
+    """
+    try:
+        lists = (folder / COMPLETE).read_text(encoding="utf-8").splitlines()  # none where an earlier version made it
+    except OSError:
+        return False
+    return all((folder / name).exists() for name in ("bin/python", *lists))
 
 
 def activation(conda: str) -> str:

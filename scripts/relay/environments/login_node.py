@@ -14,7 +14,7 @@ from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.base.grouped import gathered
-from relay.environments import conda, overlay, wheelhouse
+from relay.environments import conda, overlay, versioned, wheelhouse
 from relay.environments.locks import RECORDED, base, is_recorded, lock_of, names_and_versions
 
 if TYPE_CHECKING:
@@ -181,33 +181,51 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
         place = wheelhouse.fetch(wanted)
         return record | {"wheels": sorted(wheel.name for wheel in place.glob("*.whl"))}
     if environment["mode"] == "conda" and conda.creates(environment["conda"]):
-        conda.create(Path(environment["conda"]), Path(environment["conda_folder"]))
-        return record
+        folder = Path(environment["conda_folder"])
+        conda.create(Path(environment["conda"]), folder)
+        return record | _beside_lock(lock, [str(versioned.site_packages(folder))])
     print(f"mode {environment['mode']}: nothing to fetch; each job records the versions that it finds")
     return record
 
 
-def _current(lock: Path, own: Path | None) -> dict[str, Any]:
-    """The interpreter, and the versions pinned and installed of each package in the lock.
+def lost(environment: Mapping[str, Any]) -> str:
+    """Of what `prepare` has made: from where files are gone, as scratch disks delete old ones; '' where all are there.
 
-    `own` is the overlay of the driver's environment that the stack has, if it has one. A package can have several
-    pinned versions, one for each Python. `differs` names the packages whose installed version is not pinned: these are
-    told. Raises UserError for those that are not installed.
+    It is asked at each call, so that no content is read.
+    """
+    if environment["overlay"]:
+        place, whole = environment["overlay"], versioned.is_whole(Path(environment["overlay"]))
+    elif environment["wheelhouse"]:
+        place, whole = environment["wheelhouse"], wheelhouse.has_files(Path(environment["wheelhouse"]))
+    elif environment["mode"] == "conda" and conda.creates(environment["conda"]):
+        place, whole = environment["conda_folder"], conda.is_whole(Path(environment["conda_folder"]))
+    else:
+        return ""
+    return "" if whole else f"is no longer true: files are gone from {place}"
+
+
+def _current(lock: Path, own: Path | None) -> dict[str, Any]:
+    """The interpreter, and what `_beside_lock` tells. Raises UserError for packages that are not installed.
+
+    `own` is the overlay of the driver's environment that the stack has, if it has one.
+    """
+    versions = _beside_lock(lock, [str(versioned.site_packages(own)), *sys.path] if own else sys.path)
+    if missing := sorted(name for name, version in versions["installed"].items() if version is None):
+        raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
+    executable = str(own / "bin" / "python") if own else sys.executable
+    return {"python": platform.python_version(), "executable": executable} | versions
+
+
+def _beside_lock(lock: Path, path: list[str]) -> dict[str, Any]:
+    """The versions pinned and installed, in these folders, of each package in the lock; which `differ` is told.
+
+    A package can have several pinned versions, one for each Python.
     """
     pinned = gathered((name, pin) for name, pin in (line.split("==") for line in names_and_versions(lock)))
-    path = [str(overlay.site_packages(own)), *sys.path] if own else sys.path
-    installed = {name: _installed(name, path) for name in pinned}
-    if missing := sorted(name for name, version in installed.items() if version is None):
-        raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
+    # Of several folders that have a package, the first counts, as for an import.
+    installed = {name: next((each.version for each in distributions(name=name, path=path)), None) for name in pinned}
     # "2.13.0+cpu" is a build of 2.13.0.
-    differs = sorted(name for name, version in installed.items() if str(version).split("+")[0] not in pinned[name])
+    differs = sorted(name for name, pins in pinned.items() if (installed[name] or pins[0]).split("+")[0] not in pins)
     for name in differs:
         print(f"note: {name} is {installed[name]}, the lock pins {' or '.join(pinned[name])}")
-    executable = str(own / "bin" / "python") if own else sys.executable
-    interpreter = {"python": platform.python_version(), "executable": executable}
-    return interpreter | {"pinned": pinned, "installed": installed, "differs": differs}
-
-
-def _installed(name: str, path: list[str]) -> str | None:
-    """The version of a package in these folders, or None. The first folder that has it counts, as for an import."""
-    return next((distribution.version for distribution in distributions(name=name, path=path)), None)
+    return {"pinned": pinned, "installed": installed, "differs": differs}

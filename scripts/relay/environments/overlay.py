@@ -69,16 +69,11 @@ def _optional_parts(lock: Path) -> list[str]:
     return [part for pin in to_build(lock) for part in built.optional(RECIPES[pin.name])]
 
 
-def site_packages(environment: Path) -> Path:
-    """The folder of an environment's own packages."""
-    return next(environment.glob("lib/python3*/site-packages"))
-
-
 def _install(lock: Path, arch_list: str | None, folder: Path, held: int) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     installer.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
     drivers = Path(sysconfig.get_path("purelib")).resolve()  # not through a link, which may be gone later
-    (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
+    (versioned.site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
     python = folder / "bin" / "python"
     wanted = folder / "wanted.txt"
     wanted.write_text(exactly(_to_fetch(lock)), encoding="utf-8")
@@ -102,9 +97,10 @@ def to_build(lock: Path) -> list[Pin]:
 
 def _to_fetch(lock: Path) -> list[Pin]:
     """Those that are neither built here nor in the driver's environment, perhaps as a build with a label."""
-    return [pin for pin in read(lock) if pin.name not in RECIPES and not _has(pin)]
-
-
-def _has(pin: Pin) -> bool:
-    drivers = distributions(name=pin.name, path=[sysconfig.get_path("purelib")])
-    return any(distribution.version.partition("+")[0] == pin.version for distribution in drivers)
+    path = [sysconfig.get_path("purelib")]
+    return [
+        pin
+        for pin in read(lock)
+        if pin.name not in RECIPES
+        and pin.version not in (each.version.partition("+")[0] for each in distributions(name=pin.name, path=path))
+    ]

@@ -1,6 +1,5 @@
 """Locks that the login node records: what pip would take, asked once, and held as long as the same is asked for."""
 
-import os
 import platform
 import re
 import sys
@@ -20,6 +19,7 @@ from relay.base.errors import UserError
 from relay.base.files import write_text
 from relay.environments import pip
 from relay.environments.locks import Pin, lock_of, read, text_of
+from relay.environments.versioned import only_one
 from relay.environments.wheelhouse import version_of
 from relay.spec.identity import fingerprint
 
@@ -71,10 +71,21 @@ class LockRequest:
 
 def record(request: LockRequest) -> None:
     """Write the lock unless it is there. Raises UserError where pip has no solution, or what the lock holds is gone."""
-    lock, what = request.lock, ", ".join(request.requirements)
-    if lock.is_file():
-        return _check(lock)
-    print(f"Looking for what stack {request.stack} needs for {what} (once; {lock})", file=sys.stderr, flush=True)
+    if request.lock.is_file():
+        _check(request.lock)
+        return
+    text = _text(request)
+    with only_one(request.lock):
+        if not request.lock.is_file():  # another driver may have written it meanwhile: that one's versions hold
+            write_text(request.lock, text)
+
+
+def _text(request: LockRequest) -> str:
+    """The lock's text, as pip answers today. Raises UserError where it has no solution."""
+    what = ", ".join(request.requirements)
+    print(
+        f"Looking for what stack {request.stack} needs for {what} (once; {request.lock})", file=sys.stderr, flush=True
+    )
     try:
         new = [taken for taken in _answered(request) if not taken.version.endswith(f"+{LABEL}")]
     except UserError as error:
@@ -87,16 +98,7 @@ def record(request: LockRequest) -> None:
     for each in new:
         text += f"# {each.url}\n" if request.site and each.file else ""
         text += Pin(each.name, each.version, hashes=(f"sha256:{each.sha256}",)).lines()
-    # Another driver may have written it meanwhile: then that one's versions hold.
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    fresh = lock.with_name(f".{lock.name}.{os.getpid()}.new")
-    write_text(fresh, text)
-    try:
-        os.link(fresh, lock)
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink()
+    return text
 
 
 def _answered(request: LockRequest) -> list[pip.Taken]:

@@ -75,26 +75,22 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
         request = None
         try:
             request = _lock_request(config, site, root, stack, chosen)
-            if request is not None:
-                _have(request, record)
+            if request is not None and record:
+                recorded.record(request)
         except UserError as error:
             if chosen.source != "site":
                 raise
             chosen.unrecorded.append(str(error))
-        if request is None or not request.lock.is_file():
+        if request is None:
+            continue
+        if not request.lock.is_file():
+            if not request.site:
+                raise UserError(f"{request.lock} is missing: start the driver again, which records it")
             continue
         chosen.names[stack] = request.name
         if record and chosen.source == "conda":
             recorded.write_conda(request, Path(str(login_node.conda_of(site, stack, root))))
     return chosen
-
-
-def _have(request: LockRequest, record: bool) -> None:
-    """Have the lock of a stack. Raises UserError where it cannot be had, or where the driver of a job lacks it."""
-    if record:
-        recorded.record(request)
-    elif not request.lock.is_file() and not request.site:
-        raise UserError(f"{request.lock} is missing: start the driver again, which records it")
 
 
 def _lock_request(config: Config, site: Site | None, root: Path, stack: str, chosen: Stacks) -> LockRequest | None:
@@ -146,6 +142,8 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -
     offered = site.environment.packages.get(stack)
     if not offered:
         return None
+    torch = chosen.names.get(DRIVERS) if stack != DRIVERS else None
+    pins_of_torch = read(lock_of(Path(), torch)) if torch else []
     where = f"{site.file}: environment.packages.{stack}: this machine's pip cannot tell the versions"
     return LockRequest(
         stack=stack,
@@ -154,14 +152,8 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -
         refused=f"{where} ({{error}}); start Snakemake on the cluster, with its modules",
         modules=tuple(site.modules),
         site=site.name,
-        beside=() if stack == DRIVERS else _pins_of_torch(chosen.names.get(DRIVERS)),
+        beside=[entry for entry in pins_of_torch if entry.name in ("torch", "torchvision")],
     )
-
-
-def _pins_of_torch(stack: str | None) -> list[Pin]:
-    """Torch, and what belongs to it, as a recorded lock has it."""
-    recorded_pins = read(lock_of(Path(), stack)) if stack else []
-    return [entry for entry in recorded_pins if entry.name in ("torch", "torchvision")]
 
 
 def check(config: Config, site: Site | None, root: Path) -> None:

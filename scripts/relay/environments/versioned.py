@@ -1,26 +1,29 @@
 """Environments that outlive a job and can be replaced while other jobs use them.
 
 A folder is never changed once others may use it. Its versions stand side by side, named `name.<time in ns>`, and the
-link `name` points at the version to use now. A process that uses a version holds a lock on it, and the kernel releases
-that lock when the process ends. Standard library only.
+link `name` points at the version to use now. A process that uses a version holds a shared lock on a file in it, and the
+kernel releases that lock when the process ends. NFS tells other machines of a file's lock, and not of a folder's.
+Standard library only.
 """
 
 import contextlib
 import csv
 import fcntl
 import json
+import math
 import os
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from relay.base.files import write_json
+from relay.chain import files
 
 MARKER = "relay-environment.json"  # written last, so only a complete environment has it
-PACKAGES = "lib/python3*/site-packages"
 
 
 def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts: Sequence[str] = ()) -> None:
@@ -38,10 +41,11 @@ def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts:
         _clear(link, but=link.resolve() if whole else None)
         if whole:
             return
-        started, folder = time.monotonic(), new_version(link)
+        started, folder = time.monotonic(), link.with_name(f"{link.name}.{time.time_ns()}")
         try:
             install(folder, lock)
-            packages = sorted(path.name for path in folder.glob(f"{PACKAGES}/*.dist-info"))
+            packages = sorted(path.name for path in site_packages(folder).glob("*.dist-info"))
+            (folder / files.LOCK).touch()
             write_json(folder / MARKER, {"stack": stack, "parts": list(parts), "packages": packages})
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -51,16 +55,11 @@ def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts:
 
 
 def is_whole(environment: Path) -> bool:
-    """Whether the environment was completed and has every file of the packages that its marker names.
-
-    Cleaners of /tmp delete files one by one, and so does a person who looks for room.
-    """
+    """Whether the environment was completed and has every file of the packages that its marker names."""
     try:
-        folder = next(environment.glob(PACKAGES))
-        records = [(folder / name / "RECORD").read_text(encoding="utf-8") for name in _marked(environment)["packages"]]
-    except (OSError, ValueError, KeyError, StopIteration):
+        return has_packages(environment, _marked(environment)["packages"])
+    except (OSError, ValueError, KeyError):
         return False
-    return (environment / "bin/python").exists() and all(_has_files(folder, record) for record in records)
 
 
 def _marked(environment: Path) -> Mapping[str, Any]:
@@ -69,15 +68,31 @@ def _marked(environment: Path) -> Mapping[str, Any]:
     return marked
 
 
-def _has_files(folder: Path, record: str) -> bool:
-    """Whether all of a package's files exist with their recorded sizes. Files without a size (bytecode) do not count.
+def has_packages(environment: Path, names: Collection[str]) -> bool:
+    """Whether a virtual environment has its Python, and every file of these packages (`NAME-VERSION.dist-info`).
 
-    `record` is the text of the package's RECORD file.
+    Cleaners of scratch disks and of /tmp delete old files one by one, and so does a person who looks for room.
+    """
+    own, folder = (environment / "bin/python", environment / "pyvenv.cfg"), site_packages(environment)
+    return all(path.exists() for path in own) and all(_has_files(folder, name) for name in names)
+
+
+def site_packages(environment: Path) -> Path:
+    """The folder of an environment's own packages, where it has one."""
+    return next(environment.glob("lib/python3*/site-packages"), environment / "lib")
+
+
+def _has_files(folder: Path, package: str) -> bool:
+    """Whether all files that a package's RECORD names exist with their sizes.
+
+    Files without a size (bytecode) do not count. Programs beside the packages change their sizes with the place of
+    their Python, which their first line names.
     """
     try:
+        record = (folder / package / "RECORD").read_text(encoding="utf-8").splitlines()
+        sized = [(path, int(size)) for path, _, size in csv.reader(record) if size]
         # Paths are plain text here, because pathlib would take a second for torch's 15,000 files.
-        sized = [(f"{folder}/{path}", int(size)) for path, _, size in csv.reader(record.splitlines()) if size]
-        return all(os.stat(path).st_size == size for path, size in sized)  # noqa: PTH116
+        return all(os.stat(f"{folder}/{path}").st_size == size or path.startswith("..") for path, size in sized)  # noqa: PTH116
     except (OSError, ValueError):
         return False
 
@@ -87,26 +102,21 @@ def only_one(path: Path) -> Iterator[int]:
     """Let one process at a time make what is to lie at `path`; yields the lock's descriptor.
 
     The kernel releases the lock when this process has ended and so has the installer that inherits the descriptor. On
-    a disk without locks nobody is waited for.
+    a disk without locks nobody is waited for. Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    place = path.with_name(f"{path.name}.held")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"environment: another process holds {path}.lock; waiting for it", flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            print(f"environment: {path.parent}: no lock: {error.strerror}", flush=True)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def new_version(link: Path) -> Path:
-    """An unused path for a new version."""
-    return link.with_name(f"{link.name}.{time.time_ns()}")
+        stream, locks = files.exclusive(place, 0)
+    except files.HeldError as held:
+        who = f" ({held})" if str(held) else ""
+        told = f"environment: another process{who} is making {path}; waiting for its end; {files.if_dead(place)}"
+        print(told, file=sys.stderr, flush=True)
+        stream, locks = files.exclusive(place, math.inf)
+    with stream:
+        if not locks:
+            told = f"warning: {path.parent}: this file system has no locks: make {path.name} once at a time"
+            print(told, file=sys.stderr, flush=True)
+        yield stream.fileno()
 
 
 def point(link: Path, version: Path) -> None:
@@ -124,15 +134,15 @@ def interpreter(link: Path) -> str | None:
     while True:
         try:
             version = link.resolve(strict=True)
-            descriptor = os.open(version, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             return None
-        os.set_inheritable(descriptor, True)
         with contextlib.suppress(OSError):  # this disk may have no locks; `_clear` then removes nothing
+            # A shared lock needs no right to write: on some clusters the nodes can only read the home folders.
+            descriptor = os.open(version / files.LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
+            os.set_inheritable(descriptor, True)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         if version.exists():  # another job may have replaced and removed it before it was locked
             return str(version / "bin" / "python") if (version / MARKER).exists() else None
-        os.close(descriptor)
 
 
 def _versions(link: Path) -> list[Path]:
@@ -145,11 +155,10 @@ def _clear(link: Path, *, but: Path | None) -> None:
     for version in _versions(link):
         if but and version.name == but.name:
             continue
-        descriptor = os.open(version, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(version, ignore_errors=True)
-        except OSError:  # another process uses it, or this disk has no locks
-            pass
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError, files.HeldError):
+            stream, locks = files.exclusive(version, 0)
+            with stream:
+                if locks:
+                    shutil.rmtree(version, ignore_errors=True)
+            if locks:  # NFS keeps a folder while a file in it is open
+                shutil.rmtree(version, ignore_errors=True)

@@ -146,6 +146,12 @@ def damaged(place: Path) -> list[str] | None:
     return bad if sums else None
 
 
+def has_files(place: Path) -> bool:
+    """Whether a wheelhouse has all of its files, whatever is in them."""
+    sums = _sums(place)
+    return bool(sums) and all((place / name).is_file() for name in sums)
+
+
 def _sums(place: Path) -> dict[str, str]:
     """The hash of each file, read from SHA256SUMS; empty where there is no wheelhouse."""
     try:
@@ -160,7 +166,10 @@ def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None)
     built_here = {entry.name for entry in wanted.built}
     for name in _sums(place):
         if name.endswith(".whl") and name not in (bad or ()) and name.partition("-")[0] not in built_here:
-            os.link(place / name, partial / name)
+            try:
+                os.link(place / name, partial / name)
+            except OSError:  # a file system without hard links
+                shutil.copy2(place / name, partial)
 
 
 def _download(wanted: Order, partial: Path) -> None:

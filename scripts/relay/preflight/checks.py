@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from relay.preflight.findings import REGISTER, SEVERITIES, Facts, Finding, Registered, warn
+from relay.preflight.findings import REGISTER, Facts, Finding, Registered, warn
 
 # Importing the modules with checks, `checks_*.py` beside this one, fills the register.
 for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
@@ -36,9 +37,5 @@ def _judged(checks: Iterable[Registered], facts: Facts) -> list[Finding]:
             fault = f"the check failed itself: {type(error).__name__}: {error}"
             found.append(warn(fault, "please report it with the facts"))
         if found:
-            worst.append(replace(min(found, key=_rank), check=registered.name))
-    return sorted(worst, key=_rank)
-
-
-def _rank(finding: Finding) -> int:
-    return SEVERITIES.index(finding.severity)
+            worst.append(replace(min(found, key=attrgetter("rank")), check=registered.name))
+    return sorted(worst, key=attrgetter("rank"))

@@ -5,6 +5,10 @@ from itertools import combinations
 
 from relay.preflight.findings import Facts, Finding, check, listed, note, stop, warn, who
 
+LEAST_SHARED_BYTES = 10**9  # containers have 64 MB where nobody asks for more
+LEAST_OPEN_FILES = 2048  # each batch that data workers have ready holds some open; 1024 is many systems' default
+LEAST_LOCKED_BYTES = 10**9
+
 
 @check("nodes")
 def nodes(facts: Facts) -> Iterator[Finding]:
@@ -108,4 +112,43 @@ def memory(facts: Facts) -> Iterator[Finding]:
             yield note(
                 f"{rank['node']} has {rank['node_memory_mb']} MB, the job declares {declared_mb} MB",
                 "ask for less, or correct the site's file: Slurm counts memory that is not there",
+            )
+
+
+@check("shared memory")
+def shared_memory(facts: Facts) -> Iterator[Finding]:
+    """A small or full /dev/shm, through which data workers hand over batches, and NCCL's ranks of a node talk."""
+    workers, ranks = facts.run["data_workers"], facts.run["processes_per_node"]
+    for rank in facts.telling("shared_memory_bytes"):
+        free = rank["shared_memory_bytes"]
+        if free < LEAST_SHARED_BYTES and (workers or (facts.run["backend"] == "nccl" and ranks > 1)):
+            yield warn(
+                f"/dev/shm on {rank['node']} has {free / 1e6:.0f} MB free: processes may end with a bus error",
+                "enlarge it (a container's --shm-size), remove what ended jobs have left there, or take fewer "
+                "data_workers",
+            )
+
+
+@check("open files")
+def open_files(facts: Facts) -> Iterator[Finding]:
+    """A low limit on open files beside data workers (`received 0 items of ancdata`)."""
+    for rank in facts.telling("limits") if facts.run["data_workers"] else ():
+        most = rank["limits"]["open_files"]
+        if most is not None and most < LEAST_OPEN_FILES:
+            yield note(
+                f"{who(rank)} may open {most} files; batches of data workers may need more",
+                "raise it before you submit jobs, which take it over (`ulimit -n`, as far as `ulimit -Hn` allows)",
+            )
+
+
+@check("locked memory")
+def locked_memory(facts: Facts) -> Iterator[Finding]:
+    """A limit on locked memory, which NCCL needs for InfiniBand (`ibv_reg_mr failed: Cannot allocate memory`)."""
+    for rank in facts.telling("limits") if facts.run["backend"] == "nccl" and facts.run["nodes"] > 1 else ():
+        most = rank["limits"]["locked_memory_bytes"]
+        if most is not None and most < LEAST_LOCKED_BYTES and rank["infiniband"]:
+            yield warn(
+                f"{who(rank)} may lock {most / 1e6:.1f} MB of memory: NCCL may fail on InfiniBand",
+                "`ulimit -l` has to be unlimited in jobs: ask your site (slurmd's LimitMEMLOCK, and "
+                "PropagateResourceLimitsExcept=MEMLOCK)",
             )

@@ -1,6 +1,5 @@
 """What only all ranks together can find out: bandwidth, what they see of each other's files, and their clocks."""
 
-import fcntl
 import secrets
 import statistics
 import time
@@ -12,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from relay.base import lock
+from relay.chain import files
 from relay.process.devices import is_gpu, synchronise
 from relay.process.ranks import Ranks
 
@@ -19,7 +20,6 @@ SIZES_BYTES = {"cpu": (64 * 2**10, 2**20, 16 * 2**20), "cuda": (64 * 2**10, 2**2
 REPEATS = 5
 SLOW_SECONDS = 0.5  # a size that takes longer is measured once, and one that would take MOST_SECONDS not at all:
 MOST_SECONDS = 5.0  # preflight is to be short
-LOCKED, BUSY = "locked", "busy"
 SEEN_WITHIN_SECONDS = 10.0  # a network filesystem may show a new file late
 
 
@@ -104,34 +104,24 @@ def files_seen(ranks: Ranks, folder: Path, *, wait_seconds: float = SEEN_WITHIN_
 
 
 def lock_fault(ranks: Ranks, folder: Path) -> str | None:
-    """What keeps this rank from locking a file in the folder, or from noticing rank 0's lock; None: all works.
+    """What keeps rank 0 from locking the folder, or this rank from noticing its lock; None: all works. Collective.
 
-    Collective. Some network filesystems have no locks, and some none that other nodes know of.
+    Some network filesystems have no locks, and some none that other nodes know of.
     """
-    path = folder / f".relay-lock-{ranks.gather(secrets.token_hex(8))[0]}"
+    place, locks = folder / f".relay-lock-{ranks.gather(secrets.token_hex(8))[0]}", False
     with ExitStack() as held:
-        outcome = _lock(path, held, fcntl.LOCK_EX) if ranks.rank == 0 else ""
-        expected = ranks.gather(outcome)[0]  # the others try while rank 0 has it
-        if ranks.rank > 0:
-            outcome = _lock(path, held, fcntl.LOCK_SH)  # shared: rank 0 is in the way of them, not they of each other
+        if ranks.rank == 0:
+            with suppress(OSError):
+                stream, locks = files.exclusive(place, 0)
+                held.enter_context(stream)
+        locks = ranks.gather(locks)[0]  # the others look while rank 0 has it
+        known = lock.held(place)
         ranks.barrier()
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-    if ranks.rank > 0 and outcome == expected == LOCKED:
-        return "rank 0 had locked it, and that is not known there"
-    return None if outcome in (LOCKED, BUSY) else outcome
-
-
-def _lock(path: Path, held: ExitStack, kind: int) -> str:
-    """Lock a file, exclusively or shared, as long as `held` is open: LOCKED, BUSY, or the system's words."""
-    try:
-        # NFS makes a record lock of it, which is shared only on a file open for reading, exclusive only for writing.
-        fcntl.flock(held.enter_context(path.open("a+")), kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return BUSY
-    except OSError as error:
-        return error.strerror or str(error)
-    return LOCKED
+    if ranks.rank == 0:
+        files.remove(place)
+    if not locks:
+        return "no locks available"
+    return None if known else "rank 0 had locked it, and that is not known there"
 
 
 def clock_ahead_seconds(ranks: Ranks) -> float:

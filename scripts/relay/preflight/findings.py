@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from relay.base.grouped import grouped
@@ -23,6 +24,11 @@ class Finding:
     remedy: str = ""
 
     @property
+    def rank(self) -> int:
+        """0 is the worst."""
+        return SEVERITIES.index(self.severity)
+
+    @property
     def line(self) -> str:
         """In one line."""
         return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
@@ -33,19 +39,9 @@ def recorded(facts: Mapping[str, Any]) -> list[Finding]:
     return [Finding(**each) for each in facts["findings"]]
 
 
-def stop(observation: str, remedy: str) -> Finding:
-    """A fault with which nothing can be trained, or not what was declared."""
-    return Finding("", "stop", observation, remedy)
-
-
-def warn(observation: str, remedy: str) -> Finding:
-    """A fault with which training works, slower or less safely."""
-    return Finding("", "warn", observation, remedy)
-
-
-def note(observation: str, remedy: str) -> Finding:
-    """Worth knowing."""
-    return Finding("", "note", observation, remedy)
+# Each takes what was observed, and the remedy. With the first nothing can be trained, or not what was declared; with
+# the second training works, slower or less safely; the third is worth knowing.
+stop, warn, note = (partial(Finding, "", severity) for severity in SEVERITIES)
 
 
 class Facts:

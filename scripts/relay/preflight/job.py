@@ -30,7 +30,8 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     if attempt > 1 and (earlier := read_json(folder / PROBLEMS)):
         return ending.fault("\n".join(earlier))
     _forget(output)
-    status = _launch(spec, results, folder)
+    arguments = ["--spec", str(spec), "--output", str(folder / COLLECTED)]
+    status = launch(spec, "preflight.facts", folder, arguments, freeze(None, folder=results / "code"))  # today's code
     run, job = specification(spec)
     passing = (Kind.HARDWARE, Kind.BUSY)  # another node, or another time, may do
     if passed := [fault for fault in faults.of_ranks(folder) if fault.is_a(*passing)]:
@@ -55,12 +56,6 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     write_json(output, facts)
     print(f"preflight {run.id}: nothing stops training here")
     return 0
-
-
-def _launch(spec: Path, results: Path, folder: Path) -> int:
-    """Start the processes on today's code; returns their status."""
-    arguments = ["--spec", str(spec), "--output", str(folder / COLLECTED)]
-    return launch(spec, "preflight.facts", folder, arguments, freeze(None, folder=results / "code"))
 
 
 def _alone(folder: Path, rank: int) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import ctypes.util
 import os
 import platform
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -38,6 +39,7 @@ COMPILED = {
     "CC": ("c", "#include <Python.h>\nint version() { return PY_MAJOR_VERSION; }", "-O2"),
 }
 WRITTEN_BYTES = 32 * 1024**2
+LIMITS = {"open_files": resource.RLIMIT_NOFILE, "locked_memory_bytes": resource.RLIMIT_MEMLOCK}
 
 
 def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -65,6 +67,8 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "node_disk": node_disk(job),
         "caches": {name: cache(Path(environment.get(name, usual))) for name, usual in CACHES.items()},
         "home": located(Path("~")),
+        "shared_memory_bytes": shared_memory(),
+        "limits": {name: limit(of) for name, of in LIMITS.items()},
         "libaio": {"library": ctypes.util.find_library("aio"), "header": has_header("libaio.h")},
         "mps": mps(),
         "compilers": {name: compiler(name) for name in COMPILERS},
@@ -147,6 +151,20 @@ def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
         return disk | {"error": error.strerror or str(error)}
     disk |= {"filesystem": filesystem(path), "free_bytes": free_bytes}
     return disk | {"written_bytes_per_second": round(WRITTEN_BYTES / seconds) if first else None}
+
+
+def shared_memory() -> int | None:
+    """The free bytes of /dev/shm; None where there is none, as on macOS."""
+    try:
+        return shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return None
+
+
+def limit(of: int) -> int | None:
+    """A limit of this process, as `ulimit` sets it; None where it is unlimited."""
+    most, _ = resource.getrlimit(of)
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def mps() -> dict[str, Any]:

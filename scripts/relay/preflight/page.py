@@ -34,7 +34,7 @@ def page(folder: Path, only: Sequence[str] | None = None) -> str:
     findings = _findings(places)
     legend = "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks."
     lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *map(_row, places)]), "", legend]
-    for finding in sorted(findings, key=lambda each: SEVERITIES.index(each.severity)):
+    for finding in sorted(findings, key=lambda each: each.rank):
         names = findings[finding]
         text = f"{finding.severity}: {finding.check}: {finding.found}"
         text += "" if len(names) == len(places) else f" [{', '.join(names)}]"

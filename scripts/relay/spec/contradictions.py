@@ -12,6 +12,16 @@ from relay.spec.messages import show
 if TYPE_CHECKING:
     from relay.spec.site import Site
 
+# Keys of `environment`, and with what they have an effect.
+USED_WITH = {
+    "wheels_from": ("mode: wheels",),
+    "packages": ("wheels_from: site",),
+    "conda": ("mode: conda",),
+    "image": ("mode: apptainer",),
+    "python": ("mode: wheels",),
+    # Of the others it is known: the lock's, or that of the driver's environment.
+    "torch_version": ("wheels_from: site", "mode: conda", "mode: modules", "mode: apptainer"),
+}
 GRES_TYPE = r"[A-Za-z0-9_.]+"  # what Snakemake's Slurm plugin takes as the type of a GPU
 
 
@@ -59,13 +69,6 @@ def _of_torch(site: Site) -> Iterator[str]:
     if e.source == "wheels" and e.torch == "auto" and gpus and cuda.chosen(gpus, site.nvidia_driver) is None:
         present = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {site.nvidia_driver}"
         yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({present}); name one"
-    downloaded = e.source == "wheels"
-    if e.torch_version and (downloaded or e.mode == "current"):
-        whose = "the lock's" if downloaded else "that of the driver's environment"
-        yield (
-            f"environment.torch_version: {show(e.torch_version)} is not allowed with mode: {e.mode}, whose torch is "
-            f"{whose}; leave it out"
-        )
 
 
 def _of_packages(site: Site) -> Iterator[str]:
@@ -78,8 +81,9 @@ def _of_packages(site: Site) -> Iterator[str]:
         yield "modules: missing with environment.mode: modules; allowed: the modules that give `python` with torch"
     if e.source == "site" and not e.packages:
         yield "environment.packages: missing with wheels_from: site; allowed: {stack: [packages]}"
-    if e.source == "wheels" and e.packages:
-        yield (
-            "environment.packages: not allowed with wheels_from: download, which installs the lock's; allowed: "
-            "wheels_from: site"
-        )
+    given = [f"mode: {e.mode}", *([f"wheels_from: {e.wheels_from}"] if e.mode == "wheels" else [])]
+    for key, used_with in USED_WITH.items():
+        value = getattr(e, key)
+        if value != type(e).model_fields[key].default and not set(given) & set(used_with):
+            allowed = f"{', '.join(used_with)}; leave it out"
+            yield f"environment.{key}: {show(value)} has no effect with {', '.join(given)}; allowed with {allowed}"

@@ -5,7 +5,7 @@ labels of the comparison, and the reference in `config/README.md`. They are plai
 them with Python alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from types import NoneType, UnionType
@@ -86,16 +86,13 @@ def is_declared(each: Field[Any]) -> bool:
 @cache
 def fields_of(groups: tuple[tuple[str, type], ...]) -> tuple[SettingField, ...]:
     """Every declared field of these groups (name and dataclass), in their order."""
-    return tuple(_fields_of(groups))
-
-
-def _fields_of(groups: tuple[tuple[str, type], ...]) -> Iterator[SettingField]:
+    declared: list[SettingField] = []
     for name, kind in groups:
         types = get_type_hints(kind)
-        for each in fields(kind):
-            if is_declared(each):
-                default = None if each.default is MISSING else each.default
-                yield SettingField(name, each.name, _given(types[each.name]), default, each.metadata["about"])
+        for each in filter(is_declared, fields(kind)):
+            default = None if each.default is MISSING else each.default
+            declared.append(SettingField(name, each.name, _given(types[each.name]), default, each.metadata["about"]))
+    return tuple(declared)
 
 
 def _given(kind: Any) -> Any:

@@ -23,18 +23,19 @@ LOOK_ALIKES = (
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
 )
 
-# Names that other programs have for a key.
+# Names that other programs have for a key, of the config or of a site.
 MEANT = {
-    "lr": "learning_rate",
-    "batch_size": "global_batch_size",
-    "gpus": "devices_per_node",
-    "gpus_per_node": "devices_per_node",
-    "processes_per_node": "devices_per_node",
-    "num_workers": "data_workers",
-    "time": "runtime_minutes",
-    "steps": "epochs",
-    "max_steps": "epochs",
-    "mem": "memory_mb_per_node",
+    "lr": ("learning_rate",),
+    "batch_size": ("global_batch_size",),
+    "cpus": ("cpus_per_task", "cpus_per_node"),
+    "gpus": ("devices_per_node", "gpus_per_node"),
+    "gpus_per_node": ("devices_per_node",),
+    "processes_per_node": ("devices_per_node",),
+    "num_workers": ("data_workers",),
+    "time": ("runtime_minutes", "max_minutes"),
+    "steps": ("epochs",),
+    "max_steps": ("epochs",),
+    "mem": ("memory_mb_per_node",),
 }
 MOST_KEYS = 8  # of a block that a line names
 
@@ -55,7 +56,7 @@ def near(value: Any, names: Iterable[str], likeness: float = 0.6) -> str:
     """`did you mean …? ` for a misspelt name, else nothing."""
     names = list(names)
     text = "".join(LOOK_ALIKES.get(character, character) for character in str(value)).strip()
-    close = [name for name in names if name.casefold() in (text.casefold(), MEANT.get(text))]
+    close = [name for name in names if name.casefold() in (text.casefold(), *MEANT.get(text, ()))]
     close = close or difflib.get_close_matches(text, names, n=1, cutoff=likeness)
     return f"did you mean '{close[0]}'? " if close else ""
 
@@ -207,8 +208,9 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[st
 def _unknown_key(location: Sequence[str | int], raw: Any, whole: Schema, further: Mapping[str, str]) -> str:
     """What is said of a key that its block does not have: where it stands instead, or what it may be."""
     keys, name = _at(location[:-1], whole)["properties"], str(location[-1])
-    meant = MEANT.get(name, name)
-    if meant not in keys and (where := _elsewhere([*location[:-1], meant], whole, further)):
+    names = MEANT.get(name, (name,))
+    meant = names[0]
+    if not set(names) & set(keys) and (where := _elsewhere([*location[:-1], meant], whole, further)):
         where = where if meant == name else f"{meant}, {where}"
         return f"is not allowed here; allowed: {where}{_of_command(location, raw) if 'options' in keys else ''}"
     page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"

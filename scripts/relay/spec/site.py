@@ -119,8 +119,8 @@ class Site(Block):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         """Check keys that depend on each other."""
-        for line in contradictions(self):
-            raise PydanticCustomError("exceeds", "{line}", {"line": line})
+        if lines := [*contradictions(self)]:
+            raise PydanticCustomError("exceeds", "{lines}", {"lines": "\nconfig: ".join(lines)})
         return self
 
     @property
@@ -254,7 +254,7 @@ def load_site(name_or_path: str, root: Path) -> Site:
     else:
         refusal = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
         raise UserError(f"{refusal}, or the path of a file of your own")
-    return read_from(_validated(yaml_file.read(file, shown), shown), shown)
+    return read_from(_validated(yaml_file.read_block(file, shown), shown), shown)
 
 
 def read_from(site: Site, shown: str) -> Site:
@@ -263,11 +263,10 @@ def read_from(site: Site, shown: str) -> Site:
     return site
 
 
-def _validated(raw: object, shown: str) -> Site:
-    if not isinstance(raw, dict):
-        raise UserError(f"{shown}: {show(raw)} is not allowed; allowed: keys and values")
+def _validated(raw: dict[str, Any], shown: str) -> Site:
     try:
         return Site.model_validate(raw)
     except ValidationError as error:
         lines = error_lines(error, raw, Site.model_json_schema())
-        raise UserError("\n".join(f"{shown}: {line.removeprefix('config: ')}" for line in lines)) from None
+        told = "\n".join(lines).splitlines()
+        raise UserError("\n".join(f"{shown}: {line.removeprefix('config: ')}" for line in told)) from None

@@ -9,14 +9,16 @@ import ast
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
+from relay.base.typed import built
 from relay.spec.identity import read_source
-from relay.spec.messages import Schema, describe, names_within, near, resolved, show, unknown
+from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import BUILT_IN, SCHEDULES, Need, Requirements, members, unfit
 from relay.spec.versions import PACKAGE, VERSION
 
@@ -64,55 +66,14 @@ def read(path: Path) -> Requirements:
 
 def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
     """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
-    from pydantic import TypeAdapter, ValidationError  # the planner has it, a job's environment need not
-
+    names = [each.name for each in fields(Requirements)]
+    for name in given:
+        if name not in names:
+            raise UserError(f"{path}: requirements: " + unknown(f"'{name}' is unknown", name, names))
     try:
-        _strict()(**given)
-    except ValidationError as error:
-        schema = TypeAdapter[Any](_strict()).json_schema()
-        lines = dict.fromkeys(_requirement_line(each, schema) for each in error.errors(include_url=False))
-        raise UserError("\n".join(f"{path}: {line}" for line in lines)) from None
-    return Requirements(**given)
-
-
-@cache
-def _strict() -> Any:
-    """The requirements as a class that takes nothing of another type."""
-    from pydantic import ConfigDict
-    from pydantic.dataclasses import dataclass as checked
-
-    return checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
-
-
-def _requirement_line(error: Mapping[str, Any], whole: Schema) -> str:
-    """A mistake in the requirements, whose schema is `whole`, in one line."""
-    location = list(error["loc"][:-1] if error["type"] == "missing" else error["loc"])
-    name, value = location[0], error["input"]
-    if name not in whole["properties"]:
-        return "requirements: " + unknown(f"'{name}' is unknown", name, whole["properties"])
-    is_key = location[-1] == "[key]"
-    location = location[:-2] if is_key else location
-    part: Schema = whole
-    for step in location:
-        part = resolved(_member(part, step), whole)
-    if is_key:
-        part = resolved(part.get("propertyNames", {"type": "string"}), whole)
-    if "prefixItems" in part:
-        allowed = f"a tuple of {len(part['prefixItems'])}"
-    elif part.get("items") == {}:  # of anything
-        allowed = "a tuple"
-    else:
-        allowed = describe(part, whole).replace("a list, each", "a tuple, each of them").replace("a block", "a dict")
-    meant = near(value, names_within(part, whole), likeness=0.7) if isinstance(value, str) else ""
-    refusal = f"{value!r} is not allowed{' as a key' if is_key else ''}; {meant}allowed: {allowed}"
-    return f"requirements.{'.'.join(map(str, location))}: {refusal}"
-
-
-def _member(part: Schema, step: str | int) -> Schema:
-    """What a schema says of a member: of an object by its name, of an array by its place."""
-    if isinstance(step, int) and part.get("type") == "array":
-        return dict(part["prefixItems"][step] if "prefixItems" in part else part["items"])
-    return dict(part.get("properties", {}).get(step) or part["additionalProperties"])
+        return built(Requirements, given)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: requirements.{error.args[0]}") from None
 
 
 def _check(path: Path, stated: Requirements) -> None:

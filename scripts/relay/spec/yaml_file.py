@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
+from relay.spec.hints import hint
 from relay.spec.messages import show
 
-MOST = 1_000_000  # bytes of a file, or characters with its aliases written out
-MOST_NODES = 20_000  # values and keys of a YAML file; more take seconds to read
+MOST = 1_000_000  # bytes of a file
 LONGEST = 10_000  # characters of a text
 TEXT = re.compile(rf'"((?:[^"\\]|\\.){{{LONGEST + 1},}})"')  # in JSON
 CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # in JSON
@@ -66,20 +66,6 @@ class Strict(yaml.SafeLoader):
     Here the first two are text, as are dates, which the typed models refuse where they expect a number.
     """
 
-    nodes = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.nodes += 1
-        if self.nodes > MOST_NODES:
-            raise _Refused(f"has more than {MOST_NODES:,} values, which is no file of this kind")
-        return super().compose_node(parent, index)
-
-    def get_single_node(self) -> yaml.Node | None:
-        node = super().get_single_node()
-        if node and _written_out(node, {}) > MOST:
-            raise _Refused(f"is more than {MOST:,} characters with its aliases (*name) written out; use fewer")
-        return node
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         first: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -106,19 +92,6 @@ for _tag, _pattern in (
 
 class _Refused(yaml.YAMLError):
     """What is YAML, and is not allowed here; the text says why."""
-
-
-def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Characters and nodes, with each alias counted as what it stands for. Nothing is expanded for that."""
-    if isinstance(node, yaml.ScalarNode):
-        return 1 + len(node.value)
-    if id(node) not in sizes:
-        sizes[id(node)] = 0  # until it is known
-        parts = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
-        sizes[id(node)] = 1 + sum(_written_out(each, sizes) for each in parts)
-    elif not sizes[id(node)]:
-        raise _Refused(f"line {node.start_mark.line + 1}: an alias (*name) stands within what it names; write it out")
-    return sizes[id(node)]
 
 
 def read(file: Path, shown: str) -> Any:
@@ -154,6 +127,17 @@ def read(file: Path, shown: str) -> Any:
         raise UserError(f"{shown}: {_problem(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+def read_block(file: Path, shown: str) -> dict[str, Any]:
+    """The keys and values of a file. Raises UserError, also for a file that holds something else, or nothing."""
+    value = read(file, shown)
+    if value is None:
+        raise UserError(f"{shown}: is empty; allowed: keys and values")
+    if not isinstance(value, dict):
+        remedy = hint(value, "a block of names and values", [shown])
+        raise UserError(f"{shown}: {show(value)} is not allowed; allowed: keys and values{remedy}")
+    return value
 
 
 def number(text: str) -> int | float | None:

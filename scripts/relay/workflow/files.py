@@ -77,8 +77,9 @@ class Files:
 
     @asked
     def environment(self, job: Any) -> list[str]:
-        file = Path(f"results/environments/{job.stack}.json")
-        return self.needed(file, finished.record(file, asked=self.environment_asked(job.stack)), [])
+        file, asked = Path(f"results/environments/{job.stack}.json"), self.environment_asked(job.stack)
+        why = finished.record(file, asked=asked) or (login_node.lost(asked) if self.call.drives else "")
+        return self.needed(file, why, [])
 
     def environment_asked(self, stack: str) -> dict[str, Any]:
         """What its environment is made of."""
