@@ -23,6 +23,7 @@ from relay.slurm import commands
 FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
 LOST = "echo 'Socket timed out on send/recv operation' >&2; exit 1"
+CLOSED = "echo sbatch: error: Required partition not available '(inactive or drain)' >&2; exit 1"
 FULL = "echo QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy '(job submit limit, …)' >&2; exit 1"
 
 
@@ -250,12 +251,17 @@ def submitting(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Submitting:
     return Submitting(slurm, monkeypatch)
 
 
-def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting) -> None:
+def test_a_submission_waits_for_slurm(
+    slurm: Slurm, submitting: Submitting, caplog: pytest.LogCaptureFixture
+) -> None:
     slurm.lists("5 RUNNING None")
-    for refused in (DOWN, FULL):
+    for refused in (DOWN, FULL, CLOSED):
         later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
         assert submitting.submit(later) == (["submitted"], 4)
-    assert submitting.submit("echo 'Invalid account' >&2; exit 1") == (["error"], 1)
+    assert "the partition is inactive or drained (`sinfo`). The driver tries again" in caplog.text
+    refusal = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    assert submitting.submit(f"echo '{refusal}' >&2; exit 1") == (["error"], 1)
+    assert submitting.told[-1] == "Slurm refuses the job: Invalid qos specification"
     submitting.executor.shutdown()
     assert submitting.happened[-1] == "local rules ended"
     for away in (DOWN, LOST, FULL):

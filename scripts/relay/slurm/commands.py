@@ -33,6 +33,7 @@ _NOT_TAKEN = re.compile(
     "rate limit|authentication (error|credential)|munge",
     re.I,
 )
+_CLOSED = re.compile("partition not available", re.I)  # inactive or drained, which passes; one that is down takes jobs
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
@@ -141,6 +142,11 @@ def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
 def not_taken(said: str) -> bool:
     """Whether a command's error says that its request did not reach Slurm's controller, which may be back later."""
     return bool(_NOT_TAKEN.search(said))
+
+
+def closed(said: str) -> bool:
+    """Whether sbatch's error says that the job's partition takes none for now."""
+    return bool(_CLOSED.search(said))
 
 
 def answer_lost(said: str) -> bool:
