@@ -251,9 +251,7 @@ def submitting(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Submitting:
     return Submitting(slurm, monkeypatch)
 
 
-def test_a_submission_waits_for_slurm(
-    slurm: Slurm, submitting: Submitting, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting, caplog: pytest.LogCaptureFixture) -> None:
     slurm.lists("5 RUNNING None")
     for refused in (DOWN, FULL, CLOSED):
         later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
@@ -308,6 +306,9 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit") as caught:
         commands.expected_start([])
     assert not isinstance(caught.value, Unavailable)
+    monkeypatch.setenv("SLURM_JOB_ID", "4")  # of another job, whose environment a shell has: it may end
+    monkeypatch.delenv(commands.DRIVER_JOB)
+    assert commands.any_other()
 
 
 def test_a_job_at_its_limit_holds_back_none_of_another_partition(slurm: Slurm, submitting: Submitting) -> None:

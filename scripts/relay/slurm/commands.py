@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +39,7 @@ _CLOSED = re.compile("partition not available", re.I)  # inactive or drained, wh
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
 DRIVER_JOB = "TORCH_RELAY_DRIVER_IS_A_JOB"  # set in the environment of such a driver, and of its jobs
+_STARTERS = ("salloc", "slurmstepd")
 _SEPARATOR = "\x1f"  # ASCII's unit separator does not occur in paths, names or comments
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 _ENDED |= {"REVOKED", "TIMEOUT"}
@@ -85,9 +87,10 @@ def available() -> bool:
 
 
 def state(job_id: str) -> str | None:
-    """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it."""
+    """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it. Tried once."""
+    words = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"]
     try:
-        printed = _call(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"]).stdout
+        printed = _call(words, tries=1).stdout
     except UserError as error:
         if GONE.search(str(error)):
             return None
@@ -120,8 +123,17 @@ def named(name: str) -> list[QueuedJob]:
 
 
 def driver_job() -> str | None:
-    """The job that this driver is itself; None where it is none."""
-    return os.environ.get(DRIVER_JOB, os.environ.get("SLURM_JOB_ID"))
+    """The job that this driver is itself; None where it is none: a shell may have the variables of another one."""
+    return os.environ.get(DRIVER_JOB) or (os.environ.get("SLURM_JOB_ID") if _started_by_slurm() else None)
+
+
+def _started_by_slurm() -> bool:
+    """Whether a process above this one is one of Slurm's."""
+    import psutil  # the driver has it
+
+    with suppress(psutil.Error):
+        return any(parent.name() in _STARTERS for parent in psutil.Process().parents())
+    return False
 
 
 def any_other() -> bool:

@@ -42,7 +42,10 @@ class Held:
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Held | None:
-        """The allocation of this process; None outside of one, and where Slurm does not say what it has."""
+        """The allocation of this process; None outside of one, and where Slurm does not say what it has.
+
+        A shell, as of tmux, keeps the variables of an allocation that is over.
+        """
         job_id, cpus = (environment.get(f"SLURM_JOB_{name}", "") for name in ("ID", "CPUS_PER_NODE"))
         each = [int(count) for count in re.findall(r"(?:^|,)(\d+)", cpus)]  # 8(x2),4
         if not (job_id and each):
@@ -50,6 +53,8 @@ class Held:
         nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
         shown: Mapping[str, str] = {}
         with suppress(UserError):  # Slurm's commands are not on every node
+            if (state := commands.state(job_id)) is None or commands.ended(state):
+                return None
             shown = commands.show_job(job_id, tries=1)
         gpus, memory_mb = allocation.of_each_node(shown)
         end = environment.get(allocation.END)
