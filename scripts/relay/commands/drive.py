@@ -161,7 +161,7 @@ def queue_again(job_id: str) -> None:
         except UserError as error:
             if not left:
                 raise
-            print(f"warning: {error}; {left} tries left", flush=True)
+            print(f"warning: {error}; tries left: {left}", flush=True)
             time.sleep(REQUEUE_PAUSE_SECONDS)
 
 

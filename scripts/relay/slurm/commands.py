@@ -210,7 +210,7 @@ def _away(partition: str | None) -> str:
     away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
     count = sum(bool(_AWAY.match(state)) for state in states.values())
     of = f" of partition {partition}" if partition else ""
-    return f"{count} of {len(states)} nodes{of} are away ({', '.join(away)})" if away else ""
+    return f"away are {count} of {len(states)} nodes{of} ({', '.join(away)})" if away else ""
 
 
 def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:

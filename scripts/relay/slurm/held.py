@@ -15,6 +15,7 @@ from relay.base.clock import duration
 from relay.base.errors import UserError
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
+from relay.spec.labels import counted
 from relay.spec.setting import Shape
 
 # Kept free before the allocation's end, for trainings that save: at most this, at most a tenth of what is left.
@@ -71,8 +72,8 @@ class Held:
     @property
     def words(self) -> str:
         """What it has, in a line."""
-        parts = [f"{self.nodes} node{'s' * (self.nodes > 1)}", f"{self.cpus} CPU{'s' * (self.cpus > 1)}"]
-        parts += [f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else []
+        parts = [counted(self.nodes, "node"), counted(self.cpus, "CPU")]
+        parts += [counted(self.gpus, "GPU")] if self.gpus else []
         parts += [f"{self.memory_mb:,} MB"] if self.memory_mb else []
         each = " on each" if self.nodes > 1 else ""
         left = "" if self.ends_at is None else f", {duration(max(0.0, self.ends_at - time.time()))} left"
