@@ -107,11 +107,11 @@ def test_a_silent_controller_is_asked_again_unlike_a_refusal(place: Workplace, m
     monkeypatch.setattr(commands._call, "__defaults__", ("", 2))
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
-        path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
+        path = out_of_reach(place, server.getsockname()[1], "scontrol", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
-        with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
-            commands.state("1")
-        assert calls.read_text().split() == ["squeue"] * 2
+        with pytest.raises(Unavailable, match=r"^scontrol failed: .*timed out"):
+            commands.seconds_remembered()
+        assert calls.read_text().split() == ["scontrol"] * 2
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
             commands.submit("#!/bin/sh\n", [])

@@ -61,6 +61,14 @@ def test_what_needs_somebody_is_said_at_once_and_later(
     assert line.endswith("or cancel with `scancel 0 1 2 3 4 5 6 7 8 9 …`")
 
 
+@pytest.mark.parametrize(
+    "reason", ["QOSMinCpuNotSatisfied", "QOSNotAllowed", "MaxMemPerLimit", "QOSMaxNodePerJobLimit"]
+)
+def test_what_can_never_start_is_to_be_cancelled(news: News, caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    news.waiting(pending(reason, 1))
+    assert "cannot start as submitted; cancel with `scancel 1`" in said(caplog)[0]
+
+
 def test_an_outage_is_said_from_the_second_look_on(news: News, clock: Any, caplog: pytest.LogCaptureFixture) -> None:
     news.unanswered()
     news.answered()

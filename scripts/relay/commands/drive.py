@@ -26,7 +26,8 @@ from relay.base.errors import UserError
 from relay.config.reading import read_config
 from relay.driver.claim import claim
 from relay.driver.first_look import parsed
-from relay.slurm import commands
+from relay.slurm import commands, shapes
+from relay.spec.job import Job
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
 
@@ -107,15 +108,14 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     minutes = minutes or min(USUAL_MINUTES, longest or USUAL_MINUTES)
     if missing := site.missing(minutes, [partition] if partition else []):
         raise UserError("\n".join(missing))
-    options = {
-        "--account": site.account,
-        "--qos": site.qos,
-        "--reservation": site.reservation,
-        "--partition": partition.name if partition else None,
-    }
-    flags = [f"{flag}={value}" for flag, value in options.items() if value]
-    flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--time={minutes}"]
-    flags += [] if partition and not partition.asks_memory else [f"--mem={site.memory_mb_per_cpu}"]
+    job = Job(
+        memory_mb=None if partition and not partition.asks_memory else site.memory_mb_per_cpu,
+        minutes=minutes,
+        partition=partition.name if partition else None,
+        account=site.account,
+        qos=site.qos,
+    )
+    flags = shapes.sbatch_flags(job, site)
     if partition and partition.whole_nodes:
         reason = f"{partition.shown} gives whole nodes: `relay drive tmux` takes none"
         print(f"warning: the driver needs one CPU, and {reason}")

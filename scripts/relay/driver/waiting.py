@@ -23,11 +23,13 @@ _CANCEL = "cannot start as submitted; cancel with `scancel {ids}`, then change w
 _REMEDIES = [
     (r"JobHeldAdmin", "only your cluster's support can release this; ask them, or cancel with `scancel {ids}`"),
     (r"JobHeld|[ _]held", _RELEASE),
-    (r"Never|BadConstraints|Invalid|PartitionTimeLimit|PartitionNodeLimit|ReservationDeleted|Per(Job|Node)", _CANCEL),
+    (r"Never|BadConstraints|Invalid|NotAllowed|Partition(Time|Node)Limit|ReservationDeleted", _CANCEL),
+    (r"Per(Job|Node)|MaxMemPerLimit|QOSMin", _CANCEL),
     (r"Minutes|RunMins", "the account's or QOS's budget is used up, or would be; see `sacctmgr show assoc`"),
     (
         r"^(Assoc|QOS|MaxMem)",
-        "starts once other jobs of the account or QOS end; see `sacctmgr show assoc` and `show qos`",
+        "starts once other jobs of the account or QOS end, or never where the limit is 0; see `sacctmgr show assoc` "
+        "and `show qos`",
     ),
     (r"Partition(Down|Inactive)", "starts once the partition is up; see `sinfo`, or cancel with `scancel {ids}`"),
 ]
