@@ -44,6 +44,14 @@ def snakemake(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "snakemake", *arguments]
 
 
+def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our own words, and Snakemake's; None without `--`."""
+    if "--" not in words:
+        return words, None
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
+
+
 def here(arguments: Sequence[str]) -> int:
     """Snakemake in the foreground, in this very process: signals reach it directly."""
     parsed(arguments)
@@ -188,8 +196,8 @@ def drive(parser: ArgumentParser, words: list[str]) -> int:
     parser.add_argument("where", nargs="?", choices=acts, metavar="{here,tmux,job}", default="here")
     parser.add_argument("--site", help="job: whose account and partition are used (that of the config or profile)")
     parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
-    cut = words.index("--") if "--" in words else len(words)
-    given, arguments = parser.parse_args(words[:cut]), words[cut + 1 :]
+    own, to_snakemake = divided(words)
+    given, arguments = parser.parse_args(own), to_snakemake or []
     if given.where == "tmux":
         return in_tmux(arguments)
     if given.where == "job":
