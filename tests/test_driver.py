@@ -104,14 +104,13 @@ def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:
 @pytest.mark.slow
 def test_a_silent_controller_is_asked_again_unlike_a_refusal(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(commands._call, "__defaults__", ("", 2))
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
-        path = out_of_reach(place, server.getsockname()[1], "scontrol", "sbatch")
+        path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
-        with pytest.raises(Unavailable, match=r"^scontrol failed: .*timed out"):
-            commands.seconds_remembered()
-        assert calls.read_text().split() == ["scontrol"] * 2
+        with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
+            commands.mine(tries=2)
+        assert calls.read_text().split() == ["squeue"] * 2
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
             commands.submit("#!/bin/sh\n", [])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.driver.waiting import News
-from relay.slurm import commands
+from relay.slurm import answers, commands
 
 _SHARED = re.compile("Grp|PerAccount")  # a limit that counts jobs of others, too
 # How long a limit is waited for while this user has no other job. Slurm counts a job for some seconds after its end.
@@ -52,7 +52,7 @@ class Submission:
         submitted twice would wait for itself.
         """
         said, _, call = message.partition(_CALL)
-        if not commands.answer_lost(said):
+        if not answers.answer_lost(said):
             return None
         # The job's own command follows the options: in the call, or in a script below it.
         words = shlex.split(call.strip().partition("\n")[0].partition(" --wrap=")[0])
@@ -67,16 +67,16 @@ class Submission:
     def given_up(self, message: str) -> str:
         """Why a job that Slurm does not have is not submitted any more; '', after a pause, where it is to be now."""
         said = message.partition(_CALL)[0]
-        if commands.SUBMIT_LIMIT.search(said):
+        if answers.SUBMIT_LIMIT.search(said):
             seconds = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
             if self._alone() >= seconds:
                 return f"{_refusal(said)}. {IN_VAIN}"
             tell = self.news.full
-        elif commands.answer_lost(said):  # it was waited for an answer on that
+        elif answers.answer_lost(said):  # it was waited for an answer on that
             return message if self.wait(0) else ""
-        elif commands.not_taken(said):
+        elif answers.NOT_TAKEN.search(said):
             tell = self.news.away
-        elif commands.closed(said):
+        elif answers.CLOSED.search(said):
             tell = self.news.closed
         else:
             return _refusal(said)

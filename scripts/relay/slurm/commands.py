@@ -17,24 +17,11 @@ from pathlib import Path
 
 from relay.base.errors import NoCluster, NoNode, Unavailable, UserError
 from relay.chain.slurm import GONE, environment, fields_of, number_of, unix_seconds
+from relay.slurm import answers
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
 PAUSE_SECONDS = 5.0
-# Messages of a controller that is down or busy; the request itself is right. The last one is scontrol's.
-_TRANSIENT = re.compile(
-    "unable to contact|timed out|connection (refused|reset)|socket|zero bytes|in standby mode|unexpected message|"
-    "temporarily un|transport endpoint|(send|receive) failure|no route to host|network is unreachable|persistent conn|"
-    "not responding|rate limit|authentication (error|credential)|munge",
-    re.I,
-)
-# Those of them with which a request has not reached the controller, or was not taken by it.
-_NOT_TAKEN = re.compile(
-    "unable to contact slurm controller|connection refused|temporarily un|no route to host|network is unreachable|"
-    "rate limit|authentication (error|credential)|munge",
-    re.I,
-)
-_CLOSED = re.compile("partition not available", re.I)  # inactive or drained, which passes; one that is down takes jobs
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
@@ -47,8 +34,6 @@ _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "ST
 _IDS_PER_CALL = 500  # well below the length of a command line
 # What `sbatch --test-only` answers, with a failure, where sbatch itself would queue the job.
 _NOT_NOW = re.compile("nodes are busy|node not available|not available now|not usable now", re.I)
-# What it and sbatch answer where one may submit no more: QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
-SUBMIT_LIMIT = re.compile("SubmitJob")
 # Its answer to a job that no node can take, and to one whose nodes are away. Only the first is refused.
 _NO_SUCH_NODE = "Requested node configuration is not available"
 _AWAY = re.compile("down|drain|fail|maint|reserved|reboot|unknown|inval")  # how the names of such states begin
@@ -151,21 +136,6 @@ def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
     return [QueuedJob(*row) for row in rows if len(row) == len(fields)]  # a greeting of the site's has not these
 
 
-def not_taken(said: str) -> bool:
-    """Whether a command's error says that its request did not reach Slurm's controller, which may be back later."""
-    return bool(_NOT_TAKEN.search(said))
-
-
-def closed(said: str) -> bool:
-    """Whether sbatch's error says that the job's partition takes none for now."""
-    return bool(_CLOSED.search(said))
-
-
-def answer_lost(said: str) -> bool:
-    """Whether a command's error leaves open what Slurm's controller has made of its request."""
-    return bool(_TRANSIENT.search(said)) and not not_taken(said)
-
-
 def ended(state: str) -> bool:
     """Whether a job in this state is over, however it ended."""
     return state in _ENDED
@@ -193,7 +163,7 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
             raise UserError(f"{error}; allowed: {', '.join(partitions)}") from None
         if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
             raise NoNode(f"{error}; {away}") from None
-        if SUBMIT_LIMIT.search(str(error)) and any_other():
+        if answers.SUBMIT_LIMIT.search(str(error)) and any_other():
             raise Unavailable(str(error)) from None
         raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
@@ -309,5 +279,5 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
             raise NoCluster(
                 f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster"
             )
-        raise (Unavailable if _TRANSIENT.search(message) else UserError)(f"{program} failed: {message}")
+        raise (Unavailable if answers.TRANSIENT.search(message) else UserError)(f"{program} failed: {message}")
     return result
