@@ -113,11 +113,15 @@ def driver_job() -> str | None:
 
 
 def _started_by_slurm() -> bool:
-    """Whether a process above this one is one of Slurm's."""
-    import psutil  # the driver has it
-
-    with suppress(psutil.Error):
-        return any(parent.name() in _STARTERS for parent in psutil.Process().parents())
+    """Whether a process above this one is one of Slurm's, as far as this user may see them."""
+    process = os.getppid()
+    with suppress(OSError):
+        while process:
+            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            if status["Name"] in _STARTERS:
+                return True
+            process = int(status["PPid"])
     return False
 
 
