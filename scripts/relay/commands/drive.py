@@ -53,9 +53,12 @@ def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def here(arguments: Sequence[str]) -> int:
-    """Snakemake in the foreground, in this very process: signals reach it directly."""
-    parsed(arguments)
-    os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm())
+    """Snakemake in the foreground, in this very process: signals reach it directly.
+
+    Where it submits nothing, it works in the allocation that it is in.
+    """
+    submits = parsed(arguments).executor not in (None, "local")
+    os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm() if submits else dict(os.environ))
 
 
 def outside_of_slurm() -> dict[str, str]:
