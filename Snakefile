@@ -75,5 +75,3 @@ rule all:
         COMPARED,
         files.of_runs,
         files.forced,
-    conda:
-        driver.no_environment

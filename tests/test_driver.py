@@ -70,9 +70,9 @@ def test_a_job_whose_nodes_are_away_is_queued_and_one_that_no_node_can_take_is_r
     for node in ("g1", "g2"):
         place.cluster.set_node(node, "drain")
     queued, impossible = ["--partition=gpu", "--gpus-per-node=1"], ["--partition=cpu", "--gpus-per-node=1"]
-    with pytest.raises(NoNode, match=r"is not available; 2 of 2 nodes of partition gpu are away \(drained\)$"):
+    with pytest.raises(NoNode, match=r"is not available; away are 2 of 2 nodes of partition gpu \(drained\)$"):
         commands.expected_start(queued, "gpu")
-    with pytest.raises(NoNode, match=r"; 2 of 4 nodes are away"):
+    with pytest.raises(NoNode, match=r"; away are 2 of 4 nodes"):
         commands.expected_start(queued)
     place.cluster.run("sbatch", *queued, "--wrap=true", cwd=place.folder)  # as Slurm itself does
     with pytest.raises(UserError, match=r"is not available$") as caught:
@@ -104,13 +104,12 @@ def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:
 @pytest.mark.slow
 def test_a_silent_controller_is_asked_again_unlike_a_refusal(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(commands._call, "__defaults__", ("", 2))
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
         path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
         with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
-            commands.state("1")
+            commands.mine(tries=2)
         assert calls.read_text().split() == ["squeue"] * 2
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
@@ -197,7 +196,9 @@ def test_a_second_driver_is_refused_and_one_after_kill_9_waits_and_submits_no_jo
     killed.kill()
     waiting = place.drive(seconds=1)
     told = read_until(waiting, WAITS)
-    assert re.search(rf"(?m)^3 jobs of a driver that was killed \(pid {killed.pid} on .*\) are not over", told)
+    assert re.search(
+        rf"(?m)^Waiting for the end of 3 jobs of a driver that was killed \(pid {killed.pid} on .*\); ", told
+    )
     waiting.send_signal(signal.SIGINT)
     printed, _ = waiting.communicate(timeout=LONGEST_SECONDS)
     stopped = "Stopped. What is finished or saved is kept. Give the same command again to continue.\n"
@@ -208,9 +209,9 @@ def test_a_second_driver_is_refused_and_one_after_kill_9_waits_and_submits_no_jo
     place.release()
     printed += last.communicate(timeout=LONGEST_SECONDS)[0]
     assert last.returncode == 0, printed
-    assert "3 jobs of an earlier driver are not over; their end is waited for" in printed
+    assert "Waiting for the end of 3 jobs of an earlier driver; nothing is submitted twice" in printed
     assert len(re.findall(r"(?m)^  \d+ \w+ rule_first_wildcards_\d$", printed)) == 3
-    assert printed.index("They are over") < printed.index("Building DAG")
+    assert printed.index("All is over") < printed.index("Building DAG")
     assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
     assert len(place.submitted()) == 4
     assert (place.folder / "last.txt").read_text() == "done\n"
@@ -340,7 +341,7 @@ def test_as_a_job_it_makes_way_for_its_successor_in_time(place: Workplace, monke
     assert (place.folder / "driver_job.txt").read_text() == job  # it counts towards a user's limits
     said = (place.folder / f"relay-driver-{job}.log").read_text()
     assert "The driver's time is up; it is queued again" in said
-    assert "warning: scontrol failed: Busy; 9 tries left" in said
+    assert "warning: scontrol failed: Busy; tries left: 9" in said
     assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
     assert len(place.submitted()) == 4
     assert not [name for name in ("one", "two") if (place.folder / name).exists()]

@@ -23,6 +23,7 @@ from relay.slurm import commands
 FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
 LOST = "echo 'Socket timed out on send/recv operation' >&2; exit 1"
+CLOSED = "echo sbatch: error: Required partition not available '(inactive or drain)' >&2; exit 1"
 FULL = "echo QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy '(job submit limit, …)' >&2; exit 1"
 
 
@@ -250,12 +251,15 @@ def submitting(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Submitting:
     return Submitting(slurm, monkeypatch)
 
 
-def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting) -> None:
+def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting, caplog: pytest.LogCaptureFixture) -> None:
     slurm.lists("5 RUNNING None")
-    for refused in (DOWN, FULL):
+    for refused in (DOWN, FULL, CLOSED):
         later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
         assert submitting.submit(later) == (["submitted"], 4)
-    assert submitting.submit("echo 'Invalid account' >&2; exit 1") == (["error"], 1)
+    assert "the partition is inactive or drained (`sinfo`). The driver tries again" in caplog.text
+    refusal = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    assert submitting.submit(f"echo '{refusal}' >&2; exit 1") == (["error"], 1)
+    assert submitting.told[-1] == "Slurm refuses the job: Invalid qos specification"
     submitting.executor.shutdown()
     assert submitting.happened[-1] == "local rules ended"
     for away in (DOWN, LOST, FULL):
@@ -302,6 +306,9 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit") as caught:
         commands.expected_start([])
     assert not isinstance(caught.value, Unavailable)
+    monkeypatch.setenv("SLURM_JOB_ID", "4")  # of another job, whose environment a shell has: it may end
+    monkeypatch.delenv(commands.DRIVER_JOB)
+    assert commands.any_other()
 
 
 def test_a_job_at_its_limit_holds_back_none_of_another_partition(slurm: Slurm, submitting: Submitting) -> None:

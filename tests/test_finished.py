@@ -139,7 +139,7 @@ def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
     assert replaced.aside(places).run.exists() is kept
 
 
-@pytest.mark.parametrize("words", [["-n", "run-1"], ["run-1", "--", "--dry-run"]])
+@pytest.mark.parametrize("words", [["-n", "run-1"], ["run-1", "--", "-np"]])
 def test_a_call_that_only_shows_puts_nothing_aside(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

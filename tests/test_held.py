@@ -51,6 +51,15 @@ def test_it_is_that_of_the_environment_and_its_smallest_node_counts() -> None:
     assert found.elsewhere == ""
 
 
+@pytest.mark.parametrize("queue", ["echo 7 7 COMPLETED", "echo Invalid job id specified >&2; exit 1"])
+def test_one_that_is_over_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str) -> None:
+    """As in tmux, which was begun inside of it."""
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{queue}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Held.here({**TWO_NODES, **INSIDE, "SLURM_JOB_END_TIME": "5"}) is None
+
+
 def test_no_more_is_planned_with_than_it_has() -> None:
     cpus, gpus = held().bounded(64, 8)
     assert (cpus, gpus()) == (4, 1)

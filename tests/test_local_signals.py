@@ -96,9 +96,9 @@ def test_the_next_call_waits_for_what_a_killed_driver_has_left(driver: LocalDriv
     process.kill()
     process.communicate()
     again = driver.start(driver.trained)
-    assert "processes of a driver that was killed (pid " in read_until(again, "To end them at once", "Building DAG")
+    assert "of a driver that was killed (pid " in read_until(again, "To end them at once", "Building DAG")
     assert again.poll() is None
     rank.resume()
-    read_until(again, "They are over")
+    read_until(again, "All is over")
     (saved, *_) = driver.steps()
     until(lambda: _resumed(driver, saved), "it goes on")

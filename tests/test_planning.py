@@ -113,7 +113,7 @@ def test_a_contradiction_is_named(comparison: dict[str, Any], gpus: int, reason:
 def test_lengths_that_leave_nothing_are_named() -> None:
     assert reasons(CPU, epochs=0.01) == ["epochs 0.01 are less than one step; an epoch has 22 steps"]
     (reason,) = reasons(CPU, epochs=1, warmup_steps=22)
-    assert reason.endswith("leave none of the run's 22 steps to be timed; allowed: at most 21, or more epochs")
+    assert reason.endswith("leave none of 22 steps to be timed; allowed: at most 21, or more epochs")
     (warning,) = planned(CPU | {"segment": {"steps": 10}}).warnings
     assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
 

@@ -1,5 +1,6 @@
 """What jobs ask of a site: nodes, tasks, CPUs, memory and GPUs for every shape; and what some clusters refuse."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12}
 SITE |= {"memory_mb_per_gpu": 32_000, "memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 STRATEGIES = str(Path(__file__).parent / "strategies")
+
+ROOT = Path(__file__).parents[1]
 
 Planned = Callable[..., Plan]
 
@@ -135,6 +138,15 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
         monkeypatch.setenv(name, "its")
     kept = {name for name in drive.outside_of_slurm() if name.startswith(("SLURM_", "SBATCH_"))}
     assert kept == {"SLURM_CONF", "SLURM_CLUSTERS"}
+
+
+def test_a_driver_that_submits_nothing_works_in_its_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    variables: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda *given: variables.append(given[2]))
+    for profile in ("local", "slurm"):
+        drive.here(["--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles" / profile)])
+    assert ["SLURM_JOB_ID" in each for each in variables] == [True, False]
 
 
 # Every shape, and what makes another run of it

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from chain_runs import Bench, Chain
-from relay.base import lock
+from relay.base import ending, lock
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.chain.sealed import MANIFEST
 from relay.driver.retries import Retries
+from relay.driver.submission import REFUSED
 from relay.driver.terminal import SEGMENT
 from relay.launch.launcher import KILLED
 from relay.process.system import memory_kills
@@ -142,6 +143,14 @@ def test_where_its_time_was_over_the_limit_is_named(said: list[str]) -> None:
     retries = Retries({1: "SLURM status is: 'TIMEOUT'. "}, more_memory=lambda job, had_mb: None)
     assert not killed(retries, 3, 900, "CANCELLED")
     assert "remedy    its time limit of 5 minutes was too short: raise runtime_minutes, then" in said[-1]
+
+
+def test_what_slurm_refuses_is_not_submitted_again(said: list[str], tmp_path: Path) -> None:
+    (job,) = attempts(1)
+    job.log = [tmp_path / "job.log"]
+    assert Retries({1: f"{REFUSED}Invalid qos specification"}).times(job) == 0
+    assert "what      Slurm refuses the job: Invalid qos specification\n  remedy    change what is asked" in said[-1]
+    assert ending.read(tmp_path / "job.log").status == ending.FAULT  # for the report
 
 
 # A job that Slurm itself starts again, as after a lost node, ends with the reason when it comes no further

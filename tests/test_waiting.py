@@ -2,13 +2,17 @@
 
 import logging
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from relay.driver.orphans import wait_for_jobs
 from relay.driver.waiting import News
+from relay.slurm import commands
 from relay.slurm.commands import QueuedJob
+from relay.spec.labels import counted
 
 LOGGER = logging.getLogger("relay.tests")
 
@@ -57,6 +61,14 @@ def test_what_needs_somebody_is_said_at_once_and_later(
     assert line.endswith("or cancel with `scancel 0 1 2 3 4 5 6 7 8 9 …`")
 
 
+@pytest.mark.parametrize(
+    "reason", ["QOSMinCpuNotSatisfied", "QOSNotAllowed", "MaxMemPerLimit", "QOSMaxNodePerJobLimit"]
+)
+def test_what_can_never_start_is_to_be_cancelled(news: News, caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    news.waiting(pending(reason, 1))
+    assert "cannot start as submitted; cancel with `scancel 1`" in said(caplog)[0]
+
+
 def test_an_outage_is_said_from_the_second_look_on(news: News, clock: Any, caplog: pytest.LogCaptureFixture) -> None:
     news.unanswered()
     news.answered()
@@ -92,3 +104,14 @@ def test_a_limit_is_said_ever_less_often_though_jobs_are_submitted(
         "Slurm has taken no job of partition cpu",
         "Slurm takes jobs of partition cpu again",
     ]
+
+
+def test_one_job_is_told_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = iter([[QueuedJob("7", "relay_x", "RUNNING", "/", "rule_first")], []])
+    monkeypatch.setattr(commands, "jobs_named", lambda *_: next(queue))
+    wait_for_jobs(tmp_path, "relay", "", poll_seconds=0)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "Waiting for the end of 1 job of an earlier driver; nothing is submitted twice:"
+    assert (counted(1, "process"), counted(1200, "process")) == ("1 process", "1,200 processes")

@@ -17,8 +17,6 @@ wildcard_constraints:
 rule first_repeats:
     input:
         files.of_first_repeats,
-    conda:
-        driver.no_environment
 
 
 # A file that is made for as long as another one, which is there and not finished, has to be made anew.
@@ -26,8 +24,6 @@ rule unfinished:
     output:
         temp(touch("results/unfinished/{file}")),
     localrule: True
-    conda:
-        driver.no_environment
     params:
         why=driver.why,
     message:

@@ -28,5 +28,3 @@ rule data:
     input:
         files.of_data,
     localrule: True
-    conda:
-        driver.no_environment

@@ -43,8 +43,6 @@ rule script_verdict:
     log:
         "results/logs/script_verdict.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "Scripts are measured as they stand, and not proven"
     run:
@@ -59,5 +57,3 @@ rule equivalence:
     input:
         files.verdicts,
     localrule: True
-    conda:
-        driver.no_environment

@@ -27,5 +27,3 @@ rule export:
     input:
         files.exported,
     localrule: True
-    conda:
-        driver.no_environment

@@ -24,8 +24,6 @@ rule libtorch:
     log:
         "results/logs/libtorch.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "Trained models in C++"
     run:
@@ -56,8 +54,6 @@ rule libtorch_example:
     log:
         "results/logs/libtorch_example.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "The smallest C++ program"
     run:

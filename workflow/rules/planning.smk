@@ -21,16 +21,12 @@ use rule look as speed with:
 rule plan:
     input:
         files.speeds,
-    conda:
-        driver.no_environment
 
 
 # `snakemake status`: what is done, running, queued and still to do. It changes nothing, and may be asked for while a
 # driver works on the same results, on a cluster too. Shown at the end of the call. Nothing is run, and so nothing written:
 # results may be read-only.
 rule status:
-    conda:
-        driver.no_environment
 
 
 rule record_plan:
@@ -43,8 +39,6 @@ rule record_plan:
     benchmark:
         "results/benchmarks/record_plan.tsv"
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "Writing the plan"
     run:

@@ -27,8 +27,6 @@ rule probed:
     benchmark:
         "results/benchmarks/probed.tsv"
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "Writing {output}"
     run:
@@ -42,8 +40,6 @@ rule probe:
     log:
         "results/logs/probe.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "The largest batches that fit"
     run:
@@ -74,8 +70,6 @@ rule largest_model:
     log:
         "results/logs/largest_model.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "The largest models that fit"
     run:

@@ -7,7 +7,5 @@ for strategy in call.strategies_as_targets():
             strategy
         input:
             files.of_strategy(strategy),
-        conda:
-            driver.no_environment
         message:
             driver.strategy_in_words(strategy)

@@ -53,8 +53,6 @@ rule chain:
     input:
         files.of_one_repeat,
     localrule: True
-    conda:
-        driver.no_environment
 
 
 rule summary:

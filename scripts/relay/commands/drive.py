@@ -26,7 +26,8 @@ from relay.base.errors import UserError
 from relay.config.reading import read_config
 from relay.driver.claim import claim
 from relay.driver.first_look import parsed
-from relay.slurm import commands
+from relay.slurm import commands, shapes
+from relay.spec.job import Job
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
 
@@ -43,10 +44,21 @@ def snakemake(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "snakemake", *arguments]
 
 
+def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our own words, and Snakemake's; None without `--`."""
+    if "--" not in words:
+        return words, None
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
+
+
 def here(arguments: Sequence[str]) -> int:
-    """Snakemake in the foreground, in this very process: signals reach it directly."""
-    parsed(arguments)
-    os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm())
+    """Snakemake in the foreground, in this very process: signals reach it directly.
+
+    Where it submits nothing, it works in the allocation that it is in.
+    """
+    submits = parsed(arguments).executor not in (None, "local")
+    os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm() if submits else dict(os.environ))
 
 
 def outside_of_slurm() -> dict[str, str]:
@@ -107,15 +119,14 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     minutes = minutes or min(USUAL_MINUTES, longest or USUAL_MINUTES)
     if missing := site.missing(minutes, [partition] if partition else []):
         raise UserError("\n".join(missing))
-    options = {
-        "--account": site.account,
-        "--qos": site.qos,
-        "--reservation": site.reservation,
-        "--partition": partition.name if partition else None,
-    }
-    flags = [f"{flag}={value}" for flag, value in options.items() if value]
-    flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--time={minutes}"]
-    flags += [] if partition and not partition.asks_memory else [f"--mem={site.memory_mb_per_cpu}"]
+    job = Job(
+        memory_mb=None if partition and not partition.asks_memory else site.memory_mb_per_cpu,
+        minutes=minutes,
+        partition=partition.name if partition else None,
+        account=site.account,
+        qos=site.qos,
+    )
+    flags = shapes.sbatch_flags(job, site)
     if partition and partition.whole_nodes:
         reason = f"{partition.shown} gives whole nodes: `relay drive tmux` takes none"
         print(f"warning: the driver needs one CPU, and {reason}")
@@ -161,7 +172,7 @@ def queue_again(job_id: str) -> None:
         except UserError as error:
             if not left:
                 raise
-            print(f"warning: {error}; {left} tries left", flush=True)
+            print(f"warning: {error}; tries left: {left}", flush=True)
             time.sleep(REQUEUE_PAUSE_SECONDS)
 
 
@@ -188,8 +199,8 @@ def drive(parser: ArgumentParser, words: list[str]) -> int:
     parser.add_argument("where", nargs="?", choices=acts, metavar="{here,tmux,job}", default="here")
     parser.add_argument("--site", help="job: whose account and partition are used (that of the config or profile)")
     parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
-    cut = words.index("--") if "--" in words else len(words)
-    given, arguments = parser.parse_args(words[:cut]), words[cut + 1 :]
+    own, to_snakemake = divided(words)
+    given, arguments = parser.parse_args(own), to_snakemake or []
     if given.where == "tmux":
         return in_tmux(arguments)
     if given.where == "job":

@@ -15,6 +15,7 @@ from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.base.typed import built
 from relay.environments import login_node, task_python
+from relay.spec.labels import counted
 from relay.spec.tasks import DatasetSpec, TaskSpec
 
 
@@ -43,7 +44,7 @@ def dataset(parser: ArgumentParser, words: list[str]) -> int:
         print("interrupted; nothing was kept", file=sys.stderr)
         return 130
     size = sum((given.output / name).stat().st_size for name in manifest.files) / 1e6
-    print(f"{manifest.name}: {len(manifest.files)} files, {size:,.1f} MB, in {given.output}")
+    print(f"{manifest.name}: {counted(len(manifest.files), 'file')}, {size:,.1f} MB, in {given.output}")
     return 0
 
 

@@ -15,19 +15,19 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.base.options import add
+from relay.commands.drive import divided, snakemake
 from relay.driver.claim import claim
+from relay.driver.first_look import dry
 from relay.run_folder import replaced
 from relay.run_folder.places import Places
 from relay.spec.messages import show, unknown
 from relay.spec.run import Run
 from relay.training.runs_table import runs_table
 
-DRY = {"-n", "--dry-run", "--dryrun"}
-
 
 def train_again(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line, put aside what was trained, and start Snakemake."""
-    own, snakemake = divided(words)
+    own, to_snakemake = divided(words)
     parser.epilog = __doc__
     parser.add_argument("names", nargs="*", metavar="NAME", help="a strategy, a setting or a run")
     parser.add_argument("--list", action="store_true", help="only show the runs, their ids, and how far they have come")
@@ -40,7 +40,7 @@ def train_again(parser: ArgumentParser, words: list[str]) -> int:
     if not given.names:
         parser.error("name a strategy, a setting or a run; --list shows the runs")
     places_of_runs = chosen(given.results, given.names)
-    if given.dry_run or DRY & set(snakemake or ()):
+    if given.dry_run or dry(to_snakemake or ()):
         put_aside(places_of_runs, dry=True)
         return 0
     held = claim(Path.cwd())  # no driver works on them
@@ -51,9 +51,9 @@ def train_again(parser: ArgumentParser, words: list[str]) -> int:
         return 0
     put_aside(places_of_runs, dry=False)
     held.release()
-    if snakemake is not None:
+    if to_snakemake is not None:
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "snakemake", *snakemake])
+        os.execv(sys.executable, snakemake(to_snakemake))
     print("The next call of snakemake trains them.")
     return 0
 
@@ -66,14 +66,6 @@ def put_aside(runs: Collection[Places], *, dry: bool) -> None:
         else:
             outcome = replaced.put_aside(places)
         print(f"{places.run_id}: {outcome or 'nothing is trained yet'}", flush=True)
-
-
-def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Our own words, and Snakemake's; None without `--`."""
-    if "--" not in words:
-        return words, None
-    place = words.index("--")
-    return words[:place], words[place + 1 :]
 
 
 def chosen(results: Path, names: Collection[str]) -> list[Places]:

@@ -29,6 +29,18 @@ READ_FIRST = (
     "Planning runs files of the config's author, also with -n: the task's, strategies' `needs`. Read them first."
 )
 JUDGED = "results are judged by what they hold; their times do not matter, and `--forcerun RULE` makes some anew"
+# Options with which Snakemake would not do here what its help says, as its parser names them, and why.
+UNSERVED = {
+    "archive": "it packs no results; pack the folder by tar: it can be unpacked anywhere, and the next call goes on",
+    "containerize": "environments are made from envs/*.txt, and not by conda",
+    "export_cwl": "CWL has no chains of jobs",
+    "delete_all_output": "it would leave half of each training; to begin anew, move the folder results away",
+    "generate_unit_tests": "`make test` runs this project's tests",
+    "target_jobs": "the names in it are made by the plan; give a target, and --until RULE",
+    "touch": JUDGED,
+    "trust_io_cache": "it reads a pickle, which can run code, and saves no time here",
+}
+RUNS_TABLE = Path("results/runs.csv")
 SNAKEFILE = Path(__file__).parents[3] / "Snakefile"
 TARGETS = re.compile(r"(?m)^#   (snakemake --profile .*)$")  # in the Snakefile: those for users, in words
 LEAST_SNAKEMAKE = (9, 23)  # with the parts of its logging that `relay.driver.terminal` is made of
@@ -120,14 +132,13 @@ def _refused(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Options with which Snakemake would not do what their user expects: why, and what to use instead."""
     from snakemake.settings.enums import RerunTrigger
 
-    if given.touch:
-        yield "--touch", JUDGED
+    for name, why in UNSERVED.items():
+        if getattr(given, name):
+            yield f"--{name.replace('_', '-')}", why
     if given.rerun_triggers != RerunTrigger.all():
         yield "--rerun-triggers", JUDGED
-    if given.trust_io_cache:
-        yield "--trust-io-cache", "it reads a pickle, which can run code, and saves no time here"
-    if given.delete_all_output:
-        yield "--delete-all-output", "it would leave half of each training; to begin anew, move the folder results away"
+    if given.report and not (Path(given.directory or "") / RUNS_TABLE).exists():
+        yield "--report", f"{RUNS_TABLE} is missing: nothing is compared yet; first give the same call without it"
     if given.executor == "torch-relay":
         for name in (name for name, value in vars(given).items() if name.startswith("slurm_") and value is not MISSING):
             option = name.replace("_", "-")

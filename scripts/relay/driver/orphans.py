@@ -12,6 +12,7 @@ from relay.base.errors import UserError
 from relay.base.lifeline import DRIVER
 from relay.driver.claim import say
 from relay.slurm import commands
+from relay.spec.labels import counted
 
 POLL_SECONDS = 15.0
 SETTLE_SECONDS = 5.0  # an sbatch that a killed driver had just started may still get through
@@ -33,11 +34,11 @@ def wait_for_jobs(folder: Path, prefix: str, left_by: str, poll_seconds: float) 
     if not jobs:
         return
     whose = f"a driver that was killed ({left_by})" if left_by else "an earlier driver"
-    say(f"{len(jobs)} jobs of {whose} are not over; their end is waited for, and nothing is submitted twice:")
+    say(f"Waiting for the end of {counted(len(jobs), 'job')} of {whose}; nothing is submitted twice:")
     for job in jobs:
         say(f"  {job.id} {job.condition} {job.comment}")
     say(f"To cancel them instead: scancel {' '.join(job.id for job in jobs)}")
-    _until_over(lambda: commands.jobs_named(prefix, folder), "jobs", poll_seconds)
+    _until_over(lambda: commands.jobs_named(prefix, folder), "job", poll_seconds)
 
 
 def wait_for_processes(folder: Path, left_by: str) -> None:
@@ -48,9 +49,9 @@ def wait_for_processes(folder: Path, left_by: str) -> None:
     left = _processes_of(folder)
     if not left:
         return
-    say(f"{len(left)} processes of a driver that was killed ({left_by}) save their work and end; they are waited for.")
+    say(f"Waiting for {counted(len(left), 'process')} of a driver that was killed ({left_by}), to save and end.")
     say(f"To end them at once, and lose what they do not save: kill -9 {' '.join(str(p.pid) for p in left)}")
-    _until_over(lambda: _processes_of(folder), "processes", LOOK_SECONDS)
+    _until_over(lambda: _processes_of(folder), "process", LOOK_SECONDS)
 
 
 def _until_over(look: Callable[[], Sequence[Any]], what: str, seconds: float) -> None:
@@ -60,13 +61,13 @@ def _until_over(look: Callable[[], Sequence[Any]], what: str, seconds: float) ->
         time.sleep(seconds)
         try:
             count = len(look())
-            news = f"{count} {what} left"
+            news = f"{counted(count, what)} left"
         except UserError as error:
             news = str(error)
         if count != 0 and time.monotonic() - said_at >= PROGRESS_SECONDS:
             say(f"Waiting: {news}")
             said_at = time.monotonic()
-    say("They are over; going on with what is missing")
+    say("All is over; going on with what is missing")
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:

@@ -11,10 +11,12 @@ from relay.base import ending, lock
 from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
+from relay.driver.submission import REFUSED
 from relay.driver.terminal import SEGMENT
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.sound_checkpoints import saved_step
 from relay.run_folder.try_again import Case, Tried, given_up
+from relay.spec.labels import counted
 
 RESULTS = Path("results")
 LAST_LINES = 5
@@ -22,7 +24,8 @@ LOG_BYTES = 2**16  # at its end, that are searched for words of a kill for memor
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
 LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer processes on a node), or use larger nodes"
 LOOK_AT_LOG = "the log says more; the same call tries again"
-LONGER = "its time limit of {} minutes was too short: raise runtime_minutes, then start the same call again"
+CHANGE = "change what is asked for (`snakemake plan` shows it), then start the same call again"
+LONGER = "its time limit of {} was too short: raise runtime_minutes, then start the same call again"
 PREFLIGHT = "preflight_job"  # the rule
 
 
@@ -115,10 +118,13 @@ class Retries:
         if (error := disk_refusal(RESULTS)) and ending.remedy_of(error):
             return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
         said = self.said_of.get(job.jobid) or NO_WORD
+        if said.startswith(REFUSED):
+            ending.record(refused := Ending(ending.FAULT, said, CHANGE), log)
+            return refused
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
         # A preflight has a limit of its own, within which a sound node has done all.
         late = "'TIMEOUT'" in said and job.rule.name != PREFLIGHT
-        remedy = LONGER.format(job.resources.get("runtime")) if late else LOOK_AT_LOG
+        remedy = LONGER.format(counted(job.resources.get("runtime"), "minute")) if late else LOOK_AT_LOG
         return Ending(ending.INTERRUPTED, "\n".join([said, *(f"| {line}" for line in lines)]), remedy)
 
     def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.driver.waiting import News
-from relay.slurm import commands
+from relay.slurm import answers, commands
 
 _SHARED = re.compile("Grp|PerAccount")  # a limit that counts jobs of others, too
 # How long a limit is waited for while this user has no other job. Slurm counts a job for some seconds after its end.
@@ -20,6 +20,8 @@ SHARED_LIMIT_SECONDS = 24 * 3600.0
 PAUSE_SECONDS = 5.0  # the first between two tries; each is twice as long
 LONGEST_PAUSE_SECONDS = 60.0
 IN_VAIN = "You have no other job in Slurm's queue: the limit may be 0 (`sacctmgr show assoc` and `show qos`)"
+REFUSED = "Slurm refuses the job: "  # a retry would only repeat it
+_ERROR = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
 _CALL = "sbatch call:"  # of the plugin: what follows it are its words, not Slurm's
 
 
@@ -50,7 +52,7 @@ class Submission:
         submitted twice would wait for itself.
         """
         said, _, call = message.partition(_CALL)
-        if not commands.answer_lost(said):
+        if not answers.answer_lost(said):
             return None
         # The job's own command follows the options: in the call, or in a script below it.
         words = shlex.split(call.strip().partition("\n")[0].partition(" --wrap=")[0])
@@ -65,14 +67,20 @@ class Submission:
     def given_up(self, message: str) -> str:
         """Why a job that Slurm does not have is not submitted any more; '', after a pause, where it is to be now."""
         said = message.partition(_CALL)[0]
-        if limit := commands.SUBMIT_LIMIT.search(said):
+        if answers.SUBMIT_LIMIT.search(said):
             seconds = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
             if self._alone() >= seconds:
-                return f"{said.strip()} {IN_VAIN}"
-        elif commands.answer_lost(said):  # it was waited for an answer on that
+                return f"{_refusal(said)}. {IN_VAIN}"
+            tell = self.news.full
+        elif answers.answer_lost(said):  # it was waited for an answer on that
             return message if self.wait(0) else ""
-        again = (limit or commands.not_taken(said)) and self._waits(self.news.full if limit else self.news.away)
-        return "" if again else message
+        elif answers.NOT_TAKEN.search(said):
+            tell = self.news.away
+        elif answers.CLOSED.search(said):
+            tell = self.news.closed
+        else:
+            return _refusal(said)
+        return "" if self._waits(tell) else message
 
     def _waits(self, tell: Callable[[str], None]) -> bool:
         """Say why nothing is submitted, and wait; False where the driver ends meanwhile."""
@@ -90,3 +98,9 @@ class Submission:
             return 0.0
         self._alone_since = self._alone_since or self.clock()
         return self.clock() - self._alone_since
+
+
+def _refusal(said: str) -> str:
+    """Slurm's own words, out of the plugin's, which quotes them."""
+    lines = [line.removesuffix("'.") for line in _ERROR.findall(said)]
+    return REFUSED + "; ".join(lines) if lines else said.strip()

@@ -23,11 +23,13 @@ _CANCEL = "cannot start as submitted; cancel with `scancel {ids}`, then change w
 _REMEDIES = [
     (r"JobHeldAdmin", "only your cluster's support can release this; ask them, or cancel with `scancel {ids}`"),
     (r"JobHeld|[ _]held", _RELEASE),
-    (r"Never|BadConstraints|Invalid|PartitionTimeLimit|PartitionNodeLimit|ReservationDeleted|Per(Job|Node)", _CANCEL),
+    (r"Never|BadConstraints|Invalid|NotAllowed|Partition(Time|Node)Limit|ReservationDeleted", _CANCEL),
+    (r"Per(Job|Node)|MaxMemPerLimit|QOSMin", _CANCEL),
     (r"Minutes|RunMins", "the account's or QOS's budget is used up, or would be; see `sacctmgr show assoc`"),
     (
         r"^(Assoc|QOS|MaxMem)",
-        "starts once other jobs of the account or QOS end; see `sacctmgr show assoc` and `show qos`",
+        "starts once other jobs of the account or QOS end, or never where the limit is 0; see `sacctmgr show assoc` "
+        "and `show qos`",
     ),
     (r"Partition(Down|Inactive)", "starts once the partition is up; see `sinfo`, or cancel with `scancel {ids}`"),
 ]
@@ -101,11 +103,15 @@ class News:
         """A job of this id was cancelled."""
         self.logger.warning(f"Job {id}: is cancelled, because another one in the queue does the same work")
 
-    def away(self, partition: str) -> None:
+    def away(self, partition: str, why: str = "its controller is busy or down (`scontrol ping`)") -> None:
         """Slurm's controller took no job of this partition ('' for Slurm's default)."""
         reminder = self._away.setdefault(partition, Reminder(first=0.0))
-        why = "its controller is busy or down (`scontrol ping`). The driver tries again until it does"
-        self._lasts(reminder, f"Slurm has taken no job{_of(partition)} for {{}}: {why}")
+        text = f"Slurm has taken no job{_of(partition)} for {{}}: {why}. The driver tries again until it does"
+        self._lasts(reminder, text)
+
+    def closed(self, partition: str) -> None:
+        """This partition takes no job."""
+        self.away(partition, "the partition is inactive or drained (`sinfo`)")
 
     def full(self, partition: str) -> None:
         """A limit keeps back a job of this partition. As jobs end, others take their place: it is never over."""

@@ -108,16 +108,17 @@ def _short_jobs(planned: PlannedSetting, plan: Plan) -> Iterator[str]:
         return  # the number of steps is not known yet; it will be large
     steps, warmup = plan.steps_in_a_job(planned), plan.config.warmup_steps
     if steps <= warmup:
-        yield f"has jobs of {steps} steps: warmup_steps {warmup} leave no step to be timed"
+        yield f"has jobs of {counted(steps, 'step')}: warmup_steps {warmup} leave no step to be timed"
 
 
 def _crowd(shape: Shape, here: Here) -> Iterator[str]:
     """Warn of more busy threads than CPUs: the run works, but it does not show the speed of that many CPUs."""
     busy = shape.world_size * shape.threads
     if shape.device == "cpu" and here.cpus is not None and busy > here.cpus:
+        processes, threads = counted(shape.world_size, "process"), counted(shape.threads, "thread")
         yield (
-            f"computes in {shape.world_size} processes of {counted(shape.threads, 'thread')} each, this machine has "
-            f"{here.cpus} CPUs: its speed is not that of {busy} CPUs"
+            f"computes in {processes} of {threads} each, this machine has {counted(here.cpus, 'CPU')}: "
+            f"its speed is not that of {busy} CPUs"
         )
 
 
@@ -134,7 +135,7 @@ def _spread(shape: Shape, partition: Partition | None) -> Iterator[str]:
     """Warn of several partly used nodes: they cost network traffic and time in the queue (document 003)."""
     if partition and shape.nodes > 1 and shape.device == "cuda" and shape.devices_per_node < partition.gpus_per_node:
         yield (
-            f"takes {shape.nodes} nodes with {shape.devices_per_node} GPUs each; "
+            f"takes {shape.nodes} nodes with {counted(shape.devices_per_node, 'GPU')} each; "
             f"{partition.shown} has {partition.gpus_per_node}: fill a node first"
         )
 
@@ -167,8 +168,8 @@ def _more_than_at_once(plan: Plan, site: Site) -> Iterator[str]:
     for name, counter in counters.items():
         if total[name] > counter.most:
             yield (
-                f"{len(plan.runs)} runs at once would take {total[name]} {counter.shown}, of which a user may have "
-                f"{counter.most} at once ({site.file}): some wait for others, and are not even in the queue"
+                f"{counted(len(plan.runs), 'run')} at once would take {total[name]} {counter.shown}, of which a user "
+                f"may have {counter.most} at once ({site.file}): some wait for others, and are not even in the queue"
             )
 
 

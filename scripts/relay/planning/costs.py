@@ -25,6 +25,7 @@ from relay.run_folder import attempts, run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.run_chain import Attempt
 from relay.slurm import shapes
+from relay.spec.labels import counted
 from relay.spec.price import Price
 from relay.spec.run import Specification
 from relay.spec.setting import Shape
@@ -167,7 +168,7 @@ def kept_to(plan: Plan) -> Plan:
         message = f"{over}: {left_out} of each setting left out (over_budget: drop_repeats)"
         plan = replace(plan, warnings=[*plan.warnings, message])
     if hours > budget:
-        with_fewer = f" ({round(hours, 2):g} with {after} repeats)" if after < before else ""
+        with_fewer = f" ({round(hours, 2):g} with {counted(after, 'repeat')})" if after < before else ""
         already = f"; {spent:g} of them were used so far" if spent else ""
         message = (
             f"config: {over} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "

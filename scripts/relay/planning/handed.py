@@ -29,6 +29,7 @@ from relay.run_folder import proof_notes
 from relay.run_folder.results_folder import check_layout, keep_others_out
 from relay.run_folder.snapshot import PLANNED, freeze
 from relay.slurm import shapes
+from relay.spec.labels import counted
 from relay.spec.run import Gate, Run, Specification, Training
 from relay.spec.site import read_from
 from relay.training.changed_code import code_of_today
@@ -129,7 +130,8 @@ def _edited(plan: Plan) -> str:
     if not earlier or earlier & now or before.get("config") != json.loads(json.dumps(plan.config.written())):
         return ""
     cause = "the code, or the versions of its packages,"
-    return f"{cause} changed since the last call: its {len(now)} runs are new. Earlier results stay in results/runs"
+    new = f"changed since the last call, which makes {counted(len(now), 'new run')}"
+    return f"{cause} {new}. Earlier results stay in results/runs"
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

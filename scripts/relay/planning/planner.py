@@ -215,4 +215,5 @@ def _once(planned: PlannedSetting, again: PlannedSetting) -> str:
     if planned.comparison == again.comparison:
         place = "twice in"
     other = "" if planned.segment == again.segment else ", with the segment of the former"
-    return f"{planned.id} is {place} comparisons[{again.comparison}]: runs once, {planned.repeats} repeats{other}"
+    repeats = counted(planned.repeats, "repeat")
+    return f"{planned.id} is {place} comparisons[{again.comparison}]: runs once, {repeats}{other}"

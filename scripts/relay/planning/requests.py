@@ -105,9 +105,9 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     seconds = (times.startup_seconds + trained + times.saving_seconds) * (1 + MARGIN) + START_SECONDS
     minutes = min(declared.minutes, max(least, math.ceil(seconds / 60)))
     time_why = (
-        f"{times.startup_seconds:.0f} s to start, {trained:.0f} s for {steps} steps and {times.saving_seconds:.0f} s "
-        f"to save in the slowest of {counted(times.jobs, 'job')}, {100 * MARGIN:.0f} % more, and "
-        f"{START_SECONDS:.0f} s for Slurm's start"
+        f"{times.startup_seconds:.0f} s to start, {trained:.0f} s for {counted(steps, 'step')} and "
+        f"{times.saving_seconds:.0f} s to save in the slowest of {counted(times.jobs, 'job')}, "
+        f"{100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
     )
     return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
 
@@ -130,7 +130,7 @@ def shown(plan: Plan) -> Iterator[str]:
         declared = plan.job_by_config(first[name])
         job = plan.job(first[name])
         assert job is not None
-        text = f"{job.minutes} minutes (declared: {declared.minutes}; measured: {sized.time_why})"
+        text = f"{counted(job.minutes, 'minute')} (declared: {declared.minutes}; measured: {sized.time_why})"
         if job.memory_mb:
             text = f"{job.memory_mb} MB (declared: {declared.memory_mb}; measured: {sized.memory_why}), {text}"
         yield f"asks for, by measurement: {plan.names[name]}: {text}"
@@ -181,8 +181,10 @@ def _expected(plan: Plan) -> Iterator[ExpectedStart]:
         except UserError as error:
             yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {job_text}: {error}", refused=True)
         else:
-            minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
-            yield ExpectedStart(f"expected start of {job_text}: in {minutes:.0f} minutes, says sbatch --test-only")
+            minutes = round(max(0.0, (start - now).total_seconds() / 60)) if start else 0
+            yield ExpectedStart(
+                f"expected start of {job_text}: in {counted(minutes, 'minute')}, says sbatch --test-only"
+            )
 
 
 def _words(shape: Shape) -> str:

@@ -28,7 +28,7 @@ from relay.run_folder import run_chain
 from relay.run_folder.places import Places
 from relay.run_folder.verdicts import of_batch, refuses
 from relay.slurm import shapes
-from relay.spec.labels import comparable, flat, training_of
+from relay.spec.labels import comparable, counted, flat, training_of
 from relay.spec.run import OwnBatch, Run
 
 ROUNDS = 2  # by which it is decided whether a setting is clearly slower
@@ -102,7 +102,7 @@ def with_anchors(plan: Plan) -> tuple[Mapping[str, Mapping[str, Any]], list[str]
             more, beside = max(map(len, new)), [runs[0].setting_id for runs in new]
             anchors[name] = {"repeats": before["repeats"] + more, "beside": [*before["beside"], *beside]}
             lines.append(
-                f"{plan.names[name]} is measured again, {more} times, because settings that are new "
+                f"{plan.names[name]} is measured again, {counted(more, 'time')}, because settings that are new "
                 "were not measured on its day (anchor: false leaves it out)"
             )
     return anchors, lines
@@ -161,9 +161,10 @@ def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
         ]
         if faster:
             best = max(faster, key=lambda other: min(other.speeds))
+            ratio = min(best.speeds) / max(each.speeds)
             reasons[each.setting] = (
-                f"after {len(each.speeds)} repeats: {best.name} was {min(best.speeds) / max(each.speeds):.1f} times as "
-                f"fast, and costs no more (drop_slower_than: {factor:g})"
+                f"after {counted(len(each.speeds), 'repeat')}: {best.name} was {ratio:.1f} times as fast, "
+                f"and costs no more (drop_slower_than: {factor:g})"
             )
     return reasons
 

@@ -17,6 +17,7 @@ from relay.config.config import Config
 from relay.planning import settings, skips
 from relay.planning.inputs import Here
 from relay.spec.identity import source_digest
+from relay.spec.labels import counted
 from relay.spec.messages import show
 from relay.spec.recipe import Batch, Length, Optimization, SpotChecks
 from relay.spec.requirements import Requirements
@@ -166,8 +167,9 @@ def _launcher_problems(setting: Setting, asked: Launcher | None, here: Here) -> 
     begin = started_by_torchrun(script.command)
     started = options_given(script.command, begin).get("--nproc-per-node", "") if begin is not None else ""
     if started.isdecimal() and int(started) != shape.processes_per_node:
+        ranks = counted(int(started), "process")
         yield (
-            f"the command starts {started} processes on a node (--nproc-per-node), and {shape.processes_per_node} are "
+            f"the command starts {ranks} on a node (--nproc-per-node), and {shape.processes_per_node} are "
             "asked for; leave that option out, or write {processes_per_node}"
         )
 

@@ -33,11 +33,6 @@ class ChainForecast:
         """What all jobs take together, without the queue."""
         return self.startup_seconds + self.useful_seconds + self.between_seconds + self.saving_seconds
 
-    @property
-    def goodput(self) -> float:
-        """The part of the allocated time in which steps are trained."""
-        return self.useful_seconds / self.allocated_seconds
-
 
 @dataclass(frozen=True)
 class TooShort:
@@ -91,25 +86,23 @@ def read_speeds(results: Path) -> dict[str, float]:
     return speeds
 
 
-def steps_in(times: JobTimes, limit_minutes: float, spare: float = SPARE_FRACTION) -> int:
-    """The number of steps that a job of `limit_minutes` has time for, when the fraction `spare` stays free; or 0."""
-    seconds = limit_minutes * 60 * (1 - spare) - times.startup_seconds - times.saving_seconds
+def steps_in(times: JobTimes, limit_minutes: float) -> int:
+    """The number of steps that a job of `limit_minutes` has time for, with what stays free of them; or 0."""
+    seconds = limit_minutes * 60 * (1 - SPARE_FRACTION) - times.startup_seconds - times.saving_seconds
     return max(0, math.floor(seconds / (times.seconds_per_step + times.between_seconds_per_step)))
 
 
-def least_minutes(times: JobTimes, spare: float = SPARE_FRACTION) -> float:
+def least_minutes(times: JobTimes) -> float:
     """The shortest time limit in which a job has time for a step."""
     around = times.startup_seconds + times.saving_seconds
-    return (around + times.seconds_per_step + times.between_seconds_per_step) / (1 - spare) / 60
+    return (around + times.seconds_per_step + times.between_seconds_per_step) / (1 - SPARE_FRACTION) / 60
 
 
-def forecast(
-    times: JobTimes, total_steps: int, limit_minutes: float, spare: float = SPARE_FRACTION
-) -> ChainForecast | TooShort:
-    """The chain of a training of `total_steps` in jobs of `limit_minutes`, of which the fraction `spare` stays free."""
-    steps = steps_in(times, limit_minutes, spare)
+def forecast(times: JobTimes, total_steps: int, limit_minutes: float) -> ChainForecast | TooShort:
+    """The chain of a training of `total_steps` in jobs of `limit_minutes`, of which a part stays free."""
+    steps = steps_in(times, limit_minutes)
     if steps < 1:
-        return TooShort(limit_minutes, least_minutes(times, spare))
+        return TooShort(limit_minutes, least_minutes(times))
     jobs = math.ceil(total_steps / steps)
     return ChainForecast(
         limit_minutes=limit_minutes,

@@ -10,6 +10,7 @@ from relay.environments.built import has_header
 from relay.planning.inputs import Here
 from relay.planning.settings import BACKENDS, OPTIMIZER_OPTIONS, default_backend
 from relay.process.one_gpu import can_share
+from relay.spec.labels import counted
 from relay.spec.requirements import SCHEDULES, Requirements
 from relay.spec.run import Setting
 from relay.spec.setting import TF32
@@ -174,10 +175,10 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
     needs, world_size, options = strategy.requirements, setting.shape.world_size, setting.strategy.options
     group = needs.group_size(world_size, options)
     if world_size % group:
-        yield f"{needs.group} {group} does not divide the {world_size} processes"
+        yield f"{needs.group} {group} does not divide {counted(world_size, 'process')}"
     for name in needs.divisors:
         if options[name] > 1 and (world_size % options[name] or options[name] >= world_size):
-            yield f"{name} {options[name]} does not divide the {world_size} processes into groups of two or more"
+            yield f"{name} {options[name]} does not divide {counted(world_size, 'process')} into groups of two or more"
     if "samples" in needs.divides and needs.group and group == world_size > 1:
         yield f"{needs.group} {group} leaves one replica of {world_size} processes; nothing divides the samples"
     if needs.pipelined:
@@ -209,7 +210,7 @@ def _batch_problems(combination: Combination, setting: Setting, config: Config, 
         yield f"epochs {setting.length.epochs:g} are less than one step; an epoch has {per_epoch} steps"
     elif steps <= config.warmup_steps:
         least = f"allowed: at most {steps - 1}, or more epochs"
-        yield f"warmup_steps {config.warmup_steps} leave none of the run's {steps} steps to be timed; {least}"
+        yield f"warmup_steps {config.warmup_steps} leave none of {counted(steps, 'step')} to be timed; {least}"
 
 
 def _optimization_problems(task: TaskSpec, axes: Mapping[str, Any], epochs: float) -> Iterator[str]:

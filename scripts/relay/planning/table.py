@@ -9,7 +9,7 @@ from rich.text import Text
 from relay.base.plain_text import plain_text
 from relay.planning import chains, costs, requests
 from relay.planning.plan import Plan
-from relay.spec.labels import described, flat, setting_labels
+from relay.spec.labels import counted, described, flat, setting_labels
 from relay.spec.run import Preflight, Run, Setting, setting_fields
 from relay.spec.setting import Shape
 
@@ -104,10 +104,10 @@ def _hours(hours: float) -> str:
 
 
 def _totals(plan: Plan) -> str:
-    total = costs.whole(plan)
+    total, limit = costs.whole(plan), counted(plan.config.runtime_minutes, "minute")
     line = (
-        f"{total.jobs} jobs; at most {_hours(total.cpu_hours)} CPU-hours and {_hours(total.gpu_hours)} GPU-hours "
-        f"per try (time limit of each job: {plan.config.runtime_minutes} minutes)"
+        f"{counted(total.jobs, 'job')}; at most {_hours(total.cpu_hours)} CPU-hours and {_hours(total.gpu_hours)} "
+        f"GPU-hours per try (time limit of each job: {limit})"
     )
     if plan.unmeasured:
         line += "; without the settings marked ?, whose speed is not measured yet"

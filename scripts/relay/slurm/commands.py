@@ -10,33 +10,23 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from relay.base.errors import NoCluster, NoNode, Unavailable, UserError
 from relay.chain.slurm import GONE, environment, fields_of, number_of, unix_seconds
+from relay.slurm import answers
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
 PAUSE_SECONDS = 5.0
-# Messages of a controller that is down or busy; the request itself is right. The last one is scontrol's.
-_TRANSIENT = re.compile(
-    "unable to contact|timed out|connection (refused|reset)|socket|zero bytes|in standby mode|unexpected message|"
-    "temporarily un|transport endpoint|(send|receive) failure|no route to host|network is unreachable|persistent conn|"
-    "not responding|rate limit|authentication (error|credential)|munge",
-    re.I,
-)
-# Those of them with which a request has not reached the controller, or was not taken by it.
-_NOT_TAKEN = re.compile(
-    "unable to contact slurm controller|connection refused|temporarily un|no route to host|network is unreachable|"
-    "rate limit|authentication (error|credential)|munge",
-    re.I,
-)
 # The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
 DRIVER_JOB = "TORCH_RELAY_DRIVER_IS_A_JOB"  # set in the environment of such a driver, and of its jobs
+_STARTERS = ("salloc", "slurmstepd")
 _SEPARATOR = "\x1f"  # ASCII's unit separator does not occur in paths, names or comments
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 _ENDED |= {"REVOKED", "TIMEOUT"}
@@ -44,8 +34,6 @@ _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "ST
 _IDS_PER_CALL = 500  # well below the length of a command line
 # What `sbatch --test-only` answers, with a failure, where sbatch itself would queue the job.
 _NOT_NOW = re.compile("nodes are busy|node not available|not available now|not usable now", re.I)
-# What it and sbatch answer where one may submit no more: QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, …
-SUBMIT_LIMIT = re.compile("SubmitJob")
 # Its answer to a job that no node can take, and to one whose nodes are away. Only the first is refused.
 _NO_SUCH_NODE = "Requested node configuration is not available"
 _AWAY = re.compile("down|drain|fail|maint|reserved|reboot|unknown|inval")  # how the names of such states begin
@@ -84,9 +72,10 @@ def available() -> bool:
 
 
 def state(job_id: str) -> str | None:
-    """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it."""
+    """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it. Tried once."""
+    words = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"]
     try:
-        printed = _call(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"]).stdout
+        printed = _call(words, tries=1).stdout
     except UserError as error:
         if GONE.search(str(error)):
             return None
@@ -119,8 +108,21 @@ def named(name: str) -> list[QueuedJob]:
 
 
 def driver_job() -> str | None:
-    """The job that this driver is itself; None where it is none."""
-    return os.environ.get(DRIVER_JOB, os.environ.get("SLURM_JOB_ID"))
+    """The job that this driver is itself; None where it is none: a shell may have the variables of another one."""
+    return os.environ.get(DRIVER_JOB) or (os.environ.get("SLURM_JOB_ID") if _started_by_slurm() else None)
+
+
+def _started_by_slurm() -> bool:
+    """Whether a process above this one is one of Slurm's, as far as this user may see them."""
+    process = os.getppid()
+    with suppress(OSError):
+        while process:
+            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            if status["Name"] in _STARTERS:
+                return True
+            process = int(status["PPid"])
+    return False
 
 
 def any_other() -> bool:
@@ -136,16 +138,6 @@ def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
     printed = _call([*all_mine, f"--format={_SEPARATOR.join(fields)}"], tries=tries).stdout
     rows = (line.replace("(null)", "").split(_SEPARATOR) for line in printed.splitlines())
     return [QueuedJob(*row) for row in rows if len(row) == len(fields)]  # a greeting of the site's has not these
-
-
-def not_taken(said: str) -> bool:
-    """Whether a command's error says that its request did not reach Slurm's controller, which may be back later."""
-    return bool(_NOT_TAKEN.search(said))
-
-
-def answer_lost(said: str) -> bool:
-    """Whether a command's error leaves open what Slurm's controller has made of its request."""
-    return bool(_TRANSIENT.search(said)) and not not_taken(said)
 
 
 def ended(state: str) -> bool:
@@ -175,7 +167,7 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
             raise UserError(f"{error}; allowed: {', '.join(partitions)}") from None
         if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
             raise NoNode(f"{error}; {away}") from None
-        if SUBMIT_LIMIT.search(str(error)) and any_other():
+        if answers.SUBMIT_LIMIT.search(str(error)) and any_other():
             raise Unavailable(str(error)) from None
         raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
@@ -192,7 +184,7 @@ def _away(partition: str | None) -> str:
     away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
     count = sum(bool(_AWAY.match(state)) for state in states.values())
     of = f" of partition {partition}" if partition else ""
-    return f"{count} of {len(states)} nodes{of} are away ({', '.join(away)})" if away else ""
+    return f"away are {count} of {len(states)} nodes{of} ({', '.join(away)})" if away else ""
 
 
 def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
@@ -291,5 +283,5 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
             raise NoCluster(
                 f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster"
             )
-        raise (Unavailable if _TRANSIENT.search(message) else UserError)(f"{program} failed: {message}")
+        raise (Unavailable if answers.TRANSIENT.search(message) else UserError)(f"{program} failed: {message}")
     return result

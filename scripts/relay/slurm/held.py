@@ -15,6 +15,7 @@ from relay.base.clock import duration
 from relay.base.errors import UserError
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
+from relay.spec.labels import counted
 from relay.spec.setting import Shape
 
 # Kept free before the allocation's end, for trainings that save: at most this, at most a tenth of what is left.
@@ -42,7 +43,10 @@ class Held:
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Held | None:
-        """The allocation of this process; None outside of one, and where Slurm does not say what it has."""
+        """The allocation of this process; None outside of one, and where Slurm does not say what it has.
+
+        A shell, as of tmux, keeps the variables of an allocation that is over.
+        """
         job_id, cpus = (environment.get(f"SLURM_JOB_{name}", "") for name in ("ID", "CPUS_PER_NODE"))
         each = [int(count) for count in re.findall(r"(?:^|,)(\d+)", cpus)]  # 8(x2),4
         if not (job_id and each):
@@ -50,6 +54,8 @@ class Held:
         nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
         shown: Mapping[str, str] = {}
         with suppress(UserError):  # Slurm's commands are not on every node
+            if (state := commands.state(job_id)) is None or commands.ended(state):
+                return None
             shown = commands.show_job(job_id, tries=1)
         gpus, memory_mb = allocation.of_each_node(shown)
         end = environment.get(allocation.END)
@@ -66,8 +72,8 @@ class Held:
     @property
     def words(self) -> str:
         """What it has, in a line."""
-        parts = [f"{self.nodes} node{'s' * (self.nodes > 1)}", f"{self.cpus} CPU{'s' * (self.cpus > 1)}"]
-        parts += [f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else []
+        parts = [counted(self.nodes, "node"), counted(self.cpus, "CPU")]
+        parts += [counted(self.gpus, "GPU")] if self.gpus else []
         parts += [f"{self.memory_mb:,} MB"] if self.memory_mb else []
         each = " on each" if self.nodes > 1 else ""
         left = "" if self.ends_at is None else f", {duration(max(0.0, self.ends_at - time.time()))} left"

@@ -168,4 +168,4 @@ def several(names: Sequence[str]) -> str:
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun, such as '1 GPU' or '1,200 GPUs'."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")

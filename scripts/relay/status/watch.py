@@ -9,6 +9,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.slurm import commands
 from relay.slurm.commands import QueuedJob
+from relay.spec.labels import counted
 from relay.spec.run import Run
 from relay.status.runs import Standing, queued, standing
 
@@ -59,6 +60,6 @@ class Watch:
         self._asked_at = now
         try:
             jobs = commands.jobs_of(Path.cwd(), tries=self.tries)
-            self._queue, self.news = queued(jobs), f"queue: {len(jobs)} jobs of this folder"
+            self._queue, self.news = queued(jobs), f"queue: {counted(len(jobs), 'job')} of this folder"
         except UserError as error:
             self._queue, self.news = self._queue or {}, f"queue: unknown: {error}"

@@ -8,19 +8,18 @@ the file system is shared. Nothing outlives the process that started it, whateve
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from relay.chain import writers
+from relay.chain import files, writers
 from relay.virtual_cluster.namespaces import OWN_NETWORK, OWN_PROCESSES, Contained, Network, network
 from relay.virtual_cluster.slurm_conf import Host, Node, Partition, gres_conf, slurm_conf
 
@@ -30,7 +29,6 @@ SYSTEM_PATH = "/usr/sbin:/sbin"  # where the daemons are; not on every user's PA
 COMMANDS = ("srun", "sbatch", "salloc", "scancel", "scontrol", "squeue", "sinfo", "sattach", "sbcast", "strigger")
 OF_AN_OUTER_SLURM = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
 NODE_DISK = Path("/mnt/nodetmp")
-LOCK = "lock"
 FILES = ("slurm.conf", "gres.conf", "hosts")
 PARTS = ("state", "spool", "log", "bin", "dev", "run")
 NODES = (Node("c1"), Node("c2"), Node("g1", gpus=4), Node("g2", gpus=4))
@@ -97,15 +95,22 @@ class VirtualCluster:
         if unsafe := writers.unsafe_above(self.folder, own=1):  # root runs scripts from there
             raise RuntimeError(unsafe)
         there = {path.name for path in self.folder.iterdir()}
-        if there and not {LOCK} <= there <= {LOCK, *FILES, *PARTS}:
+        if there and not {files.LOCK} <= there <= {files.LOCK, *FILES, *PARTS}:
             raise RuntimeError(f"{self.folder}: holds {min(there)}, which `down` would remove; name a new folder")
-        undo.enter_context(_sole_user(self.folder))
+        try:
+            lock, _ = files.exclusive(self.folder, 0)
+        except files.HeldError:
+            raise RuntimeError(f"{self.folder}: another virtual cluster is up in this folder") from None
+        undo.callback(lock.close)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))  # for `down`
+        lock.flush()
         net = undo.enter_context(network())
         self._lay_out(net, undo)
         run = self.folder / "run"
-        files = {"key-file": "munge.key", "socket": "munge.sock", "pid-file": "munged.pid", "seed-file": "munge.seed"}
+        own = {"key-file": "munge.key", "socket": "munge.sock", "pid-file": "munged.pid", "seed-file": "munge.seed"}
         # --force: that it is root, and that others may look into its folder, is only remarked upon
-        munged = ["munged", "--foreground", "--force", *(f"--{option}={run / name}" for option, name in files.items())]
+        munged = ["munged", "--foreground", "--force", *(f"--{option}={run / name}" for option, name in own.items())]
         self._contain(undo, "munged", munged).go()
         self._contain(undo, "slurmctld", ["slurmctld", "-D", "-f", f"{self.folder}/slurm.conf"]).go()
         for index, node in enumerate(self.nodes):
@@ -236,15 +241,3 @@ class VirtualCluster:
         for log in sorted((self.folder / "log").iterdir()):
             lines += [f"{log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-5:]]
         return "\n".join(lines)
-
-
-@contextmanager
-def _sole_user(folder: Path) -> Iterator[None]:
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RuntimeError(f"{folder}: another virtual cluster is up in this folder") from None
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield

@@ -13,6 +13,7 @@ from relay.environments import locks, login_node
 from relay.equivalence.verdict import of_scripts
 from relay.run_folder import replaced, run_chain
 from relay.run_folder.places import Places
+from relay.spec.labels import counted
 from relay.spec.script import NOT_PROVEN
 from relay.workflow.asked import asked
 from relay.workflow.call import RESULTS, Call
@@ -48,7 +49,7 @@ class BesideDriver:
         plan = self.call.plan
         reasons = [reason for skipped in plan.skipped_of(strategy) for reason in skipped.reasons]
         skips = "".join(f"\n  skipped: {reason}" for reason in reasons)
-        return f"{strategy}: {len(plan.runs_of(strategy))} runs{skips}".replace("{", "{{").replace("}", "}}")
+        return f"{strategy}: {counted(len(plan.runs_of(strategy)), 'run')}{skips}".replace("{", "{{").replace("}", "}}")
 
     @asked
     def no_environment(self, wildcards: Any) -> None:

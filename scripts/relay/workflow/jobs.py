@@ -17,8 +17,8 @@ from relay.workflow.order import Order
 
 LOG = "\n    log: {log}"
 REQUEST = (
-    "\n    asks for: {resources.nodes} nodes, {resources.tasks} tasks of {resources.cpus_per_task} CPUs,"
-    " {params.memory}, {resources.runtime} minutes, {resources.slurm_extra}"
+    "\n    asks for: nodes: {resources.nodes}, tasks: {resources.tasks}, CPUs of each: {resources.cpus_per_task},"
+    " {params.memory}, minutes: {resources.runtime}, {resources.slurm_extra}"
 )
 OF_RUN, OF_REFERENCE, OF_GATE, OF_SPOT_CHECK, OF_PREFLIGHT = (  # where their specifications are
     f"results/{specification_place(rule, '{}')}" for rule in ("run", "reference", "gate", "spot_check", "preflight")

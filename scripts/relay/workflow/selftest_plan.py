@@ -11,6 +11,7 @@ from relay.environments import overlay, versioned
 from relay.environments.locks import lock_of
 from relay.planning.plan import Plan, Skipped
 from relay.process.one_gpu import VARIABLES
+from relay.spec.labels import counted
 from relay.spec.run import Gate, Preflight, Setting
 
 TARGET = "selftest"
@@ -98,7 +99,6 @@ def described(plan: Plan, gpus: Callable[[], int]) -> str:
     if any(gate.shape.device == "cuda" for gate in plan.gates.values()):
         count, ranks = gpus(), max(gate.shape.devices_per_node for gate in plan.gates.values())
         shared = f", which up to {ranks} ranks share: what works is told, their speed says nothing"
-        if count == 1:
-            return f"this machine's 1 GPU{shared * (VARIABLES in os.environ)}"
-        return f"this machine's {count} GPUs" if count else "this machine's GPUs"
+        named = counted(count, "GPU") if count else "GPUs"
+        return f"this machine's {named}{shared * (count == 1 and VARIABLES in os.environ)}"
     return "this machine's CPUs, without a GPU"

@@ -59,12 +59,12 @@ class Executor(slurm.Executor):
     def __init__(self, workflow: Any, logger: Any) -> None:
         sys.path.append(str(Path(__file__).parents[3] / "scripts"))  # this project's Snakefile has put it first
         from relay.chain.slurm import environment
-        from relay.slurm.commands import DRIVER_JOB
+        from relay.slurm.commands import DRIVER_JOB, driver_job
 
         for name in os.environ.keys() - environment("sbatch").keys():  # a user's defaults for what commands print
             del os.environ[name]
-        if job := os.environ.get("SLURM_JOB_ID"):  # the plugin removes it
-            os.environ.setdefault(DRIVER_JOB, job)
+        if job := driver_job():  # the plugin removes the variable that tells it
+            os.environ[DRIVER_JOB] = job
         super().__init__(workflow, logger)
 
     def __post_init__(self, *arguments: Any, **options: Any) -> None:
