@@ -11,10 +11,12 @@ import torch
 from gate_runs import Gates, planned
 from relay.equivalence import reference, trial_task
 from relay.equivalence.figures import largest, scaled
+from relay.equivalence.first_pass import FirstPass
 from relay.equivalence.lock_step import LockStep
-from relay.equivalence.trial_task import FirstPass, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial, at_own_batch, trials
 from relay.spec.run import Gate, OwnBatch, Training, changed
+from relay.task.bound import BoundTask
 from test_any_model import written
 from trial_runs import gate_of
 
@@ -105,14 +107,14 @@ def test_a_model_that_computes_on_a_gpu_alone_is_looked_at_there(
     """Its device is a pretended one, on which the second pass works."""
     data = clipping(1.0, tmp_path)
     data.device = torch.device("cpu", 0)
-    passed = data._passed
+    passed = FirstPass.of
 
-    def on_gpu(device: torch.device) -> FirstPass:
+    def on_gpu(task: BoundTask, first: Any, device: torch.device) -> FirstPass:
         if device == CPU:
             raise RuntimeError("Expected all tensors to be on the same device, but got cuda:0 and cpu")
-        return passed(device)
+        return passed(task, first, device)
 
-    monkeypatch.setattr(data, "_passed", on_gpu)
+    monkeypatch.setattr(FirstPass, "of", on_gpu)
     with pytest.raises(RuntimeError):
         data.looks_on  # noqa: B018
     monkeypatch.setattr(trial_task, "is_gpu", lambda _: True)

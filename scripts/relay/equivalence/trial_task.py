@@ -14,11 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from relay.equivalence.clipping import clipped_at
-from relay.equivalence.figures import norm
+from relay.equivalence.first_pass import FirstPass
 from relay.equivalence.trials import Trial
 from relay.process.devices import is_gpu
-from relay.process.generators import drawn_from
 from relay.spec.run import Training
 from relay.task import batches
 from relay.task.batches import Batch
@@ -49,17 +47,6 @@ class Identified(NamedTuple):
 
     data: Batch
     ids: torch.Tensor
-
-
-class FirstPass(NamedTuple):
-    """What the first samples show: the device that the model needs for them; whether something asks for float32; the
-    norm of their gradients, where a step may clip; and the norm at which the task's own optimiser clips (None: none is
-    seen)."""
-
-    device: torch.device
-    lowers: bool
-    norm: float = 0.0
-    clipped_at: float | None = None
 
 
 @dataclass
@@ -251,24 +238,11 @@ class TrialData:
     @cached_property
     def _first_pass(self) -> FirstPass:
         try:
-            return self._passed(CPU)
+            return FirstPass.of(self._small, self.first, CPU)
         except Exception as error:
             if not needs_gpu(error) or not is_gpu(self.device):
                 raise
-        return self._passed(self.device)
-
-    def _passed(self, device: torch.device) -> FirstPass:
-        small, first = self._small.apart(), batches.moved(self.first, device)
-        model = batches.model_of_type(small.built(), torch.float64).to(device)
-        optimizer = small.optimizer(model.parameters())
-        steps_by_itself = not type(optimizer).__module__.startswith("torch.optim")
-        with drawn_from(0), InFloat64() as mode, torch.enable_grad():
-            loss = small.loss(small.outputs(model, first), first)
-            if small.own.clip_grad_norm is not None or steps_by_itself:
-                loss.backward()
-        gradients = [each.grad for each in model.parameters() if each.grad is not None]
-        at = clipped_at(small, model) if steps_by_itself else None
-        return FirstPass(device, mode.seen, norm(gradients), at)
+        return FirstPass.of(self._small, self.first, self.device)
 
     @cached_property
     def _small(self) -> BoundTask:

@@ -172,7 +172,7 @@ class Loop:
     ) -> Computed:
         """The spot's steps, from the saved state on, and the losses of so many steps `following` it.
 
-        To see how far rounding goes, `noise` first changes the parameters at random by so much, relative to each; and
+        To see how far rounding goes, `noise` first moves the parameters by half of it, relative to each; and
         `precision` is another one than the run's. Before the steps that follow, noise is larger. `alike`: that of
         `Plain`.
         """
@@ -182,7 +182,7 @@ class Loop:
         plain, division = self.read(spot.first, task), self.division
         plain.copies, model = division.copies, plain.model
         if noise:
-            move(model, 1, lambda parameter: noise * parameter)
+            move(model, 1, lambda parameter: noise / 2 * parameter)
         before = State.of(plain)
         plain.alike = alike
         if division.replicas > 1:
@@ -200,7 +200,7 @@ class Loop:
             if step == spot.last - 1:
                 after, replicas = State.of(plain), [*zip(began, plain.candidates, strict=True)]
                 if noise:
-                    move(model, 2, lambda parameter: FOLLOWING_NOISE * noise * parameter)
+                    move(model, 1, lambda parameter: FOLLOWING_NOISE * noise / 2 * parameter)
         count, masks = spot.last - spot.first, self._masks(layers, streams)
         return Computed(losses[:count], after, before, masks, losses[count:], replicas)
 
