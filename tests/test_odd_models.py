@@ -259,11 +259,20 @@ def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["wrong_clips_its_slice", "wrong_clips_its_stage"])
-def test_clipping_by_another_norm_than_that_of_all_is_seen(strategy: str, tmp_path: Path) -> None:
-    verdict = judged(written(tmp_path, CLIPPED), tmp_path, strategy)
+@pytest.mark.parametrize(
+    ("strategy", "options", "trial"),
+    [
+        ("wrong_clips_its_slice", {}, "algorithm"),
+        ("wrong_clips_its_stage", {}, "algorithm"),
+        ("wrong", {"fault": "Rescales"}, "as trained"),
+    ],
+)
+def test_clipping_by_another_norm_than_that_of_all_is_seen(
+    strategy: str, options: dict[str, Any], trial: str, tmp_path: Path
+) -> None:
+    verdict = judged(written(tmp_path, CLIPPED), tmp_path, strategy, options=options)
     assert verdict["equivalent"] is False
-    assert "algorithm: parameters" in {part["name"] for part in verdict["parts"] if not part["passed"]}
+    assert f"{trial}: parameters" in {part["name"] for part in verdict["parts"] if not part["passed"]}
 
 
 @pytest.mark.slow

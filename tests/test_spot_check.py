@@ -20,6 +20,7 @@ from relay.spot_check import evaluated, stretch
 from relay.spot_check.stretch import Findings
 from relay.training.changed_code import edited_since
 from spot_checked import figures, kept, states, verdict
+from test_any_model import written
 from test_spots import planned as begun
 
 pytest_plugins = ["chain_runs"]
@@ -227,6 +228,31 @@ def test_a_wrong_run_is_told_and_its_states_stay(bench: Bench, wrong: str) -> No
     assert states(chain.work)
     assert told in (problems := "\n".join(found["problems"]))
     assert ("update" in problems) is (told == "update differ")
+
+
+# The gradient of its first bias is nothing but rounding, of which NAdam makes whole steps.
+BIASED = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 3, 8, 8), torch.arange(n) % 3) for n in (64, 16)]
+
+    def model(self):
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.NAdam(parameters, self.learning_rate)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["none", "fp16"])
+def test_a_bias_that_rounding_moves_hides_no_fault_in_other_tensors(sent: str, bench: Bench, tmp_path: Path) -> None:
+    task = replace(written(tmp_path, BIASED), learning_rate=0.002)
+    found = found_of(bench.chain("run", task, **SHORT, **of("ddp", compression=sent)))
+    assert (max(figures(found, "steady update")) < 5e-6) is (sent == "none")
+    assert any("steady update differs" in problem for problem in found["problems"]) is (sent == "fp16")
 
 
 @pytest.mark.slow

@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from gate_runs import Gates, planned
-from relay.equivalence import reference
+from relay.equivalence import reference, trial_task
 from relay.equivalence.figures import largest, scaled
+from relay.equivalence.first_pass import FirstPass
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial, at_own_batch, trials
 from relay.spec.run import Gate, OwnBatch, Training, changed
+from relay.task.bound import BoundTask
+from test_any_model import written
+from trial_runs import gate_of
 
 CPU = torch.device("cpu")
 
@@ -51,11 +55,70 @@ def test_an_own_batch_is_trained_at_its_own_learning_rate(gates: Gates) -> None:
     assert (larger.learning_rate(0), larger.own.learning_rate) == (own.learning_rate, own.learning_rate)
 
 
-@pytest.mark.parametrize(("norm", "limit"), [(100.0, 2.0), (4.0, 1.0), (0.0, 2.0)])
-def test_the_gate_clips_at_a_norm_that_gradients_reach_and_never_at_none(norm: float, limit: float) -> None:
+@pytest.mark.parametrize(("norm", "limit", "scaled"), [(100.0, 2.0, 1 / 1024), (4.0, 1.0, 1 / 64), (0.0, 2.0, 1.0)])
+def test_the_gate_clips_at_a_norm_that_gradients_reach_and_at_one_that_they_do_not(
+    norm: float, limit: float, scaled: float
+) -> None:
     data = TrialData(planned("cpu")[0], Path(), CPU)
-    data.__dict__ |= {"_first_pass": (False, norm), "_small": SimpleNamespace(own=SimpleNamespace(clip_grad_norm=2.0))}
-    assert data.clip_grad_norm == limit
+    small = SimpleNamespace(own=SimpleNamespace(clip_grad_norm=2.0))
+    data.__dict__ |= {"_first_pass": FirstPass(CPU, False, norm), "_small": small}
+    assert (data.clip_grad_norm, data.across) == (limit, scaled)
+
+
+CLIPS = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (64, 16)]
+
+    def model(self):
+        return nn.Linear(12, 3)
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        class Own(torch.optim.Adam):
+            def step(self, closure=None):
+                nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], MOST)
+                return super().step(closure)
+
+        return Own(parameters, self.learning_rate)
+"""
+
+
+def clipping(most: float, place: Path) -> TrialData:
+    """Its data, of a task whose own optimiser clips at that norm."""
+    task, folder = written(place, CLIPS.replace("MOST", str(most))), place / "data"
+    return TrialData(gate_of(task, folder), folder, CPU)
+
+
+@pytest.mark.parametrize("most", [0.01, 100.0])
+def test_a_norm_at_which_the_tasks_own_optimiser_clips_is_reached_in_one_trial_alone(
+    most: float, tmp_path: Path
+) -> None:
+    data = clipping(most, tmp_path)
+    norm = data._first_pass.norm
+    assert max(norm, data.across * norm) / most > 2
+    assert most / min(norm, data.across * norm) > 2
+
+
+def test_a_model_that_computes_on_a_gpu_alone_is_looked_at_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device is a pretended one, on which the second pass works."""
+    data = clipping(1.0, tmp_path)
+    data.device = torch.device("cpu", 0)
+    passed = FirstPass.of
+
+    def on_gpu(task: BoundTask, first: Any, device: torch.device) -> FirstPass:
+        if device == CPU:
+            raise RuntimeError("Expected all tensors to be on the same device, but got cuda:0 and cpu")
+        return passed(task, first, device)
+
+    monkeypatch.setattr(FirstPass, "of", on_gpu)
+    with pytest.raises(RuntimeError):
+        data.looks_on  # noqa: B018
+    monkeypatch.setattr(trial_task, "is_gpu", lambda _: True)
+    assert data.looks_on == data.device
 
 
 def test_a_limit_follows_rounding_as_long_as_faults_are_larger() -> None:

@@ -16,7 +16,7 @@ from relay.datasets.manifest import digest
 from relay.equivalence import judged
 from relay.equivalence.course import Observed
 from relay.equivalence.division import divided
-from relay.equivalence.figures import apart, difference, distance, leaves_of, scaled, share
+from relay.equivalence.figures import apart, difference, distance, each_apart, leaves_of, scaled, share
 from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
@@ -25,6 +25,7 @@ from relay.run_folder.faults import Fault
 from relay.run_folder.verdicts import CAUSES, all_problems, of_batch, refuses
 from relay.spec.run import OwnBatch
 from relay.strategies.base import Replica
+from relay.task.mean_loss import LIMITS, mean_over_samples
 
 
 def with_losses(figure: float) -> Verdict:
@@ -86,6 +87,42 @@ def test_complex_outputs_are_compared_and_something_is_infinitely_more_than_noth
     one, other = (leaves_of({"spectrum": torch.tensor([[1 + 1j], [imaginary]])}, {}) for imaginary in (2j, 2.5j))
     assert apart(one, other) == 0.5 / 2.5
     assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
+
+
+def test_whole_numbers_that_differ_count_by_their_part_and_a_single_one_is_a_count() -> None:
+    """As classes or a mask; a slice counts its own words."""
+    classes = (torch.tensor([[1, 2], [3, each]]) for each in (4, 5))
+    one, other = (leaves_of({"classes": each, "words": torch.tensor(7)}, {}) for each in classes)
+    assert each_apart(one, other) == [0.25]
+    assert each_apart([torch.ones(2, dtype=torch.bool)], [torch.ones(3, dtype=torch.bool)]) == [math.inf]
+
+
+@pytest.mark.parametrize(
+    ("off", "rounding", "passed", "unprovable", "notes"),
+    [
+        ([0.0, 0.25], [1e-16, 0.0], False, False, 0),
+        ([0.0, 0.25], [1e-16, 0.25], True, False, 1),
+        ([2e-9, 0.0], [1e-10, 0.0], True, False, 0),
+        ([2e-9, 0.0], [2e-5, 0.0], True, True, 0),
+    ],
+)
+def test_outputs_that_rounding_moves_are_not_proven_and_no_strategy_is_blamed(
+    off: list[float], rounding: list[float], passed: bool, unprovable: bool, notes: int
+) -> None:
+    verdict, outputs = Verdict("a-gate"), [torch.ones(4), torch.ones(4, dtype=torch.long)]
+    judged._outputs(verdict, off, {"outputs": outputs, "outputs_rounding": rounding})
+    assert (not verdict.problems, bool(verdict.unprovable), len(verdict.notes)) == (passed, unprovable, notes)
+
+
+@pytest.mark.parametrize(("far", "power", "is_mean"), [(1e6, 1.0, True), (0.0, 1 + 1e-10, False)])
+def test_a_loss_that_rounds_coarsely_is_still_a_mean(far: float, power: float, is_mean: bool) -> None:
+    batch = (torch.randn(16, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),)
+    task: Any = SimpleNamespace(
+        dtype=torch.float64,
+        outputs=lambda _, given: given[0],
+        loss=lambda outputs, _: ((outputs.exp() + far).mean() - far) ** power,
+    )
+    assert (mean_over_samples(task, torch.nn.Identity(), batch) <= LIMITS[torch.float64]) is is_mean
 
 
 def undivided(strategy: str, told: list[Observed], held: dict[str, int]) -> list[str]:

@@ -17,8 +17,8 @@ class Wrong(ByHand):
 
     requirements = Requirements(
         least_devices=2, divides=("samples",), options={"fault": "SingleBias"}, choices={"fault": (
-            "SingleBias", "Clipping", "FP16Compression", "Noise", "WholeBatch", "SamplesTwice", "NoSchedule",
-            "EvaluationRounds", "EvaluationLowered",
+            "SingleBias", "Clipping", "Rescales", "FP16Compression", "Noise", "WholeBatch", "SamplesTwice",
+            "NoSchedule", "EvaluationRounds", "EvaluationLowered",
             "LoweredMomentum", "ResumeWithoutMomentum", "MomentumRoundedWhenLoaded", "SavingDisturbs",
             "CheckpointOfItsOwn", "ScaleLost", "DropoutLeftOut", "DropoutRepeats", "DropoutAlike",
             "PredictsInTrainingMode", "WorkForward", "PredictsNarrow", "PredictsNothing",
@@ -48,6 +48,16 @@ class Clipping(Wrong):
     def exchange(self) -> None:
         super().exchange()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+
+
+class Rescales(Wrong):
+    """Wrong: scales the gradients to the norm that the task allows, smaller ones too."""
+
+    def exchange(self) -> None:
+        super().exchange()
+        norm, most = torch.nn.utils.get_total_norm(self.gradients()), self.task.own.clip_grad_norm
+        for gradient in self.gradients():
+            gradient *= most / (norm + 1e-6) if most else 1.0
 
 
 class FP16Compression(Wrong):

@@ -97,7 +97,8 @@ class Tried:
 
     def train(self, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:
         """Train, and compare. Collective."""
-        verdict, run, task = self.verdict, data.run, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
+        verdict, run = self.verdict, data.run
+        task = data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown), data.across)
         first, second = (Course(data, ranks, task, counted=True) for _ in range(2))
         journey = travel(first, second, folder / "middle")
         self.replicas = first.strategy.replica.count

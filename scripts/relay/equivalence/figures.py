@@ -65,18 +65,34 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
-    """What a model gives for samples, whatever its structure: its tensors of numbers, on the CPU, samples first.
+    """What a model gives for samples, whatever its structure: its tensors, on the CPU, samples first.
 
     A complex number is two real ones. They are copies: a model may give a parameter, such as a temperature that its
-    loss needs, and training would go on changing it.
+    loss needs, and training would go on changing it. A single whole number counts what a slice has, such as its words.
     """
     leaves = (_real(leaf.detach().cpu().clone()) for leaf in batches.of_samples(outputs, along))
-    return [leaf for leaf in leaves if leaf.is_floating_point()]
+    return [leaf for leaf in leaves if leaf.is_floating_point() or leaf.dim()]
 
 
 def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """The largest difference between outputs, `scaled`; infinite where one has other tensors, 0 where none has any."""
-    return most(map(scaled, mine, reference)) if len(mine) == len(reference) else math.inf
+    """The largest difference between outputs; infinite where one has other tensors, 0 where none has any."""
+    return most(each_apart(mine, reference))
+
+
+def each_apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> list[float]:
+    """The difference of each output: `scaled`; of whole numbers, such as classes or a mask, the part that differs."""
+    if len(mine) != len(reference):
+        return [math.inf]
+    return [
+        scaled(one, other) if other.is_floating_point() else _unlike(one, other)
+        for one, other in zip(mine, reference, strict=True)
+    ]
+
+
+def _unlike(mine: torch.Tensor, reference: torch.Tensor) -> float:
+    if mine.shape != reference.shape:
+        return math.inf
+    return float((mine != reference).double().mean()) if mine.numel() else 0.0
 
 
 def norm(tensors: Iterable[torch.Tensor]) -> float:

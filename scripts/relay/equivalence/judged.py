@@ -15,7 +15,7 @@ import torch
 
 from relay.equivalence.course import Course, EndedEarlyError, Observed, cloned
 from relay.equivalence.division import computed, divided
-from relay.equivalence.figures import apart, difference, distance, largest, scaled, share
+from relay.equivalence.figures import difference, distance, each_apart, largest, scaled, share
 from relay.equivalence.plain import Plain, State, Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial
@@ -29,7 +29,8 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 
-OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions may be, in float64
+# How many times as far as rounding moves them predictions may be, in float64; beyond the most, nothing would be seen.
+OUTPUTS_MARGIN, MOST_OF_OUTPUTS = 100, 1e-3
 RELATIVE_LIMIT, RELATIVE_MARGIN = 1e-6, 10  # and how far parameters may be; for lenet, right strategies are below 1e-14
 REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
 
@@ -142,10 +143,32 @@ def _evaluated(
         expected = [leaf for each in places for leaf in plain.predicted(data.batch(task, 0, each, len(slices)))]
     else:
         outputs, expected = batches.joined(slices), reference["outputs"]
-    what = "largest difference of the trained model's outputs, in float64"
+    _outputs(verdict, each_apart(outputs, expected), reference)
+
+
+def _outputs(verdict: Verdict, figures: Sequence[float], reference: dict[str, Any]) -> None:
+    """Judge how far outputs are from the reference's, of one batch or of each slice."""
     # Parameters may be a hundred times as far from the reference's as rounding moves them. So may the outputs.
-    limit = max(EXACT, OUTPUTS_MARGIN * reference["outputs_rounding"])
-    verdict.add(Part("algorithm", "outputs", what, apart(outputs, expected), limit))
+    limits = [max(EXACT, OUTPUTS_MARGIN * rounding) for rounding in reference["outputs_rounding"]] or [EXACT]
+    compared = [(figures[place], limits[place % len(limits)]) for place in range(len(figures))]
+    for output, limit in zip(reference["outputs"], limits, strict=False):
+        if limit > MOST_OF_OUTPUTS:
+            _unclear(verdict, limit / OUTPUTS_MARGIN, whole=not output.is_floating_point())
+    clear = [pair for pair in compared if pair[1] <= MOST_OF_OUTPUTS]
+    if clear or not compared:
+        what = "largest difference of the trained model's outputs, in float64"
+        figure, limit = max(clear, key=lambda pair: (pair[0] != pair[0], pair[0] / pair[1]), default=(0.0, EXACT))
+        verdict.add(Part("algorithm", "outputs", what, figure, limit))
+
+
+def _unclear(verdict: Verdict, rounding: float, *, whole: bool) -> None:
+    """Tell that an output is not compared, because rounding alone moves it too far."""
+    if whole:
+        why = f"rounding alone changes {rounding:.1%} of an output's whole numbers"
+        verdict.notes.append(f"evaluation: {why}: they are not compared")
+    else:
+        why = f"rounding alone moves the trained model's outputs by {rounding:.0e}, in float64"
+        verdict.unprovable = verdict.unprovable or why
 
 
 def _print(verdict: Verdict, trial: Trial, run: Training) -> None:

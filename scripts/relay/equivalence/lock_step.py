@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from relay.equivalence.figures import apart, largest, most, norm, scaled
-from relay.equivalence.plain import Plain, one_unit
+from relay.equivalence.figures import each_apart, largest, most, norm, scaled
+from relay.equivalence.plain import Plain, move, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.strategies.base import footprint
@@ -122,7 +122,7 @@ class LockStep:
     def _divided(self, pieces: int) -> Plain:
         plain = Plain.of(self.task, self.data.device)
         if self.exact or (self.trial.precision == "fp32" and not self.trial.smooth):
-            plain.move(self.seed + pieces, one_unit)
+            move(plain.model, self.seed + pieces, one_unit)
         return plain
 
     def _fault(self, losses: Sequence[torch.Tensor], apart: Sequence[float]) -> str:
@@ -194,13 +194,13 @@ class LockStep:
             "footprint": footprint(self.first.model, self.first.optimizer),
         }
 
-    def _outputs_rounding(self, outputs: list[torch.Tensor]) -> float:
-        """In float64, how far outputs go when each parameter is as far away as rounding has moved any, up or down."""
+    def _outputs_rounding(self, outputs: list[torch.Tensor]) -> list[float]:
+        """In float64, how far each of them goes when every parameter is as far away as rounding has moved any."""
         if not self.exact:
-            return 0.0
+            return []
         moved = replace(self.first, model=copied(self.first.model))
-        moved.move(self.seed, lambda _: self.rounding.get("parameters", 0.0))
-        return apart(self._predicted(moved), outputs)
+        move(moved.model, self.seed, lambda _: self.rounding.get("parameters", 0.0))
+        return each_apart(self._predicted(moved), outputs)
 
     def _predicted(self, plain: Plain) -> list[torch.Tensor]:
         return plain.predicted(self.data.batch(self.task, 0))

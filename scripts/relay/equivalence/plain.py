@@ -182,14 +182,6 @@ class Plain:
         """The tensors of numbers in these outputs, as `leaves_of` has them."""
         return leaves_of(self.predict(batch, replica), self.task.along)
 
-    @torch.no_grad()
-    def move(self, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:
-        """Move each parameter by what `size` says of it, up or down at random."""
-        generator = torch.Generator().manual_seed(seed)
-        for parameter in self.model.parameters():
-            signs = torch.randint(0, 2, parameter.shape, generator=generator, dtype=parameter.dtype) * 2 - 1
-            parameter.add_(signs.to(parameter.device) * size(parameter))
-
     def use_statistics(self, replica: int) -> None:
         """Let the model compute with a replica's statistics, which it updates in place."""
         if not self.statistics:
@@ -208,6 +200,15 @@ def declared_parts(run: Training, requirements: Requirements) -> int:
 def ways(run: Training, replicas: int) -> tuple[bool, ...]:
     """`alike` of each plain training that a run may be: where buffers move the loss, replicas may share them or not."""
     return (False, True) if run.task.card.buffers and replicas > 1 else (False,)
+
+
+@torch.no_grad()
+def move(model: nn.Module, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:
+    """Move each parameter by what `size` says of it, up or down at random."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        signs = torch.randint(0, 2, parameter.shape, generator=generator, dtype=parameter.dtype) * 2 - 1
+        parameter.add_(signs.to(parameter.device) * size(parameter))
 
 
 def one_unit(parameter: torch.Tensor) -> torch.Tensor:

@@ -92,7 +92,8 @@ def unprovable(data: TrialData) -> str | None:
     model = task.model()
     if reason := task.stilled.unrepeatable:
         return reason
-    batch = Identified(data.first, data.indices(0)[: batches.count(data.first)])
+    model.to(data.looks_on)
+    batch = batches.moved(Identified(data.first, data.indices(0)[: batches.count(data.first)]), data.looks_on)
     try:
         with task.computing():
             figure = mean_over_samples(task, model, batch)

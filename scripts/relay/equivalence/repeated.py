@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from relay.equivalence.course import AsTrained
-from relay.equivalence.plain import Plain, State, Statistics, declared_parts, one_unit
+from relay.equivalence.plain import Plain, State, Statistics, declared_parts, move, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import AFTER, BEFORE, PREDICTED
 from relay.spec.requirements import Requirements
@@ -51,7 +51,7 @@ class Repeated:
         """Another one, whose parameters begin one unit in the last place away: what is then apart is rounding."""
         alike = self.plain.alike
         other = Repeated(self.data, self.task, self.replicas, self.requirements, alike=alike)
-        other.plain.move(self.data.run.seed, one_unit)
+        move(other.plain.model, self.data.run.seed, one_unit)
         return other
 
     def train(self) -> None:
@@ -69,7 +69,8 @@ class Repeated:
         self.task.draws.taken()
         slices = [batches.chunks(self._slice(step, replica), self.parts) for replica in range(self.replicas)]
         self.work.append([])
-        self.losses.append(float(self.plain.step(slices, self.task.learning_rate(step), self.work[-1])))
+        loss = self.plain.step(slices, self.task.learning_rate(step), self.work[-1])
+        self.losses.append(float(loss) / self.task.scale)
         self.drawn.append(self.task.draws.taken())
 
     def _slice(self, step: int, replica: int) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
@@ -13,10 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from relay.equivalence.figures import norm
+from relay.equivalence.first_pass import FirstPass
 from relay.equivalence.trials import Trial
 from relay.process.devices import is_gpu
-from relay.process.generators import drawn_from
 from relay.spec.run import Training
 from relay.task import batches
 from relay.task.batches import Batch
@@ -26,12 +26,15 @@ from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.lowered import computed_in
 from relay.task.modes import everywhere, optimizers_outside, outside
+from relay.task.places import needs_gpu
 from relay.task.smooth import Smooth, all_experts
 from relay.task.split import chosen
 from relay.task.still import FrozenNorms, Stilled, still
 
 # BatchNorm's statistics are frozen on so many samples at most.
 MEASURED_SAMPLES = 64
+CPU = torch.device("cpu")
+BEYOND = 16  # how many times beyond the limit of clipping, or below it, a scaled loss takes the gradients' norm
 Kind = TypeVar("Kind", bound="TrialTask")
 KEPT = "what it computes in float32 whatever the precision is computed in float64 in the gate's trials in float64"
 
@@ -51,10 +54,12 @@ class TrialTask(BoundTask):
     """A task as a trial trains it: without dropout, with frozen statistics, its loss noting which samples reach it.
 
     `first` is the batch on which BatchNorm's statistics are frozen. `sgd`: with SGD in place of its own optimiser.
+    `looks_on`: where the model is looked at before it is trained.
     `lowers`: the model or the loss asks for float32 by name.
     """
 
     first: Batch = None
+    looks_on: torch.device = CPU
     smooth: bool = False
     lowers: bool = False
     sgd: bool = False
@@ -74,11 +79,11 @@ class TrialTask(BoundTask):
         if self.smooth:
             all_experts(model)
         with InFloat64(), Smooth() if self.smooth else nullcontext():
-            self.stilled = still(model, self._compute)
+            self.stilled = still(model.to(self.looks_on), self._compute)
         if self.compiled and self.stilled.draws:
             self.compiled = False  # compiled code draws in ways of its own
             self.stilled.notes.append("it is not compiled in the gate, because it draws random numbers")
-        return model
+        return model.to(CPU)
 
     def as_written(self) -> nn.Module:
         """The model as the user's file builds it, in float64 with the initial values of float32."""
@@ -86,7 +91,8 @@ class TrialTask(BoundTask):
             return batches.model_of_type(BoundTask.built(self), torch.float64)
 
     def _compute(self, model: nn.Module) -> None:
-        arguments, keywords = self.arguments(Identified(batches.cast(self.first, torch.float64), torch.empty(0)))
+        first = batches.moved(batches.cast(self.first, torch.float64), self.looks_on)
+        arguments, keywords = self.arguments(Identified(first, torch.empty(0)))
         model(*arguments, **keywords)
 
     def computing(self) -> AbstractContextManager[Any]:
@@ -168,6 +174,7 @@ class TrialData:
             precision=trial.precision,
             steps_per_epoch=min(run.length.steps_per_epoch, max(1, a_quarter)),
             first=self.first,
+            looks_on=self.looks_on,
             smooth=trial.smooth,
             lowers=self.lowers,
             sgd=sgd,
@@ -187,7 +194,7 @@ class TrialData:
         samples = self._small.split("train")
         which = self._chosen(0)
         read = samples.read(which._replace(positions=which.positions[:MEASURED_SAMPLES]))
-        return samples.ready(read, torch.device("cpu"))
+        return samples.ready(read, CPU)
 
     @property
     def padded(self) -> bool:
@@ -197,7 +204,7 @@ class TrialData:
     @property
     def lowers(self) -> bool:
         """Whether the model or the loss asks for float32 in float64, as seen of the first samples."""
-        return self._first_pass[0]
+        return self._first_pass.lowers
 
     @cached_property
     def computed_in(self) -> str:
@@ -210,17 +217,32 @@ class TrialData:
     def clip_grad_norm(self) -> float | None:
         """That of the task, or less: a quarter of the first samples' norm, so that the gate sees clipping at work."""
         most = self._small.own.clip_grad_norm
-        return None if most is None else min(most, self._first_pass[1] / 4 or most)
+        return None if most is None else min(most, self._first_pass.norm / 4 or most)
+
+    @property
+    def across(self) -> float:
+        """A scale of the loss that takes gradients to the other side of the norm at which a step clips; 1 for none.
+
+        A step that always rescales its gradients to that norm, or never, is right on one side.
+        """
+        limit, gradients = self.clip_grad_norm or self._first_pass.clipped_at, self._first_pass.norm
+        if not limit or not gradients:
+            return 1.0
+        return 2.0 ** round(math.log2(limit / gradients)) * (BEYOND if limit > gradients else 1 / BEYOND)
+
+    @property
+    def looks_on(self) -> torch.device:
+        """Where the model is looked at: on the CPU; on the training's GPU where the model computes on none but that."""
+        return self._first_pass.device
 
     @cached_property
-    def _first_pass(self) -> tuple[bool, float]:
-        """Of the first samples: whether something asks for float32; and the gradients' norm, where the task clips."""
-        model, clips = batches.model_of_type(self._small.built(), torch.float64), self._small.own.clip_grad_norm
-        with drawn_from(0), InFloat64() as mode, torch.enable_grad():
-            loss = self._small.loss(self._small.outputs(model, self.first), self.first)
-            if clips is not None:
-                loss.backward()
-        return mode.seen, norm(each.grad for each in model.parameters() if each.grad is not None)
+    def _first_pass(self) -> FirstPass:
+        try:
+            return FirstPass.of(self._small, self.first, CPU)
+        except Exception as error:
+            if not needs_gpu(error) or not is_gpu(self.device):
+                raise
+        return FirstPass.of(self._small, self.first, self.device)
 
     @cached_property
     def _small(self) -> BoundTask:

@@ -9,10 +9,9 @@ from typing import Literal
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import nn
 
 from relay.base.grouped import gathered
-from relay.equivalence.plain import Plain, State, Statistics, copies, declared_parts
+from relay.equivalence.plain import Plain, State, Statistics, copies, declared_parts, move
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
@@ -173,7 +172,7 @@ class Loop:
     ) -> Computed:
         """The spot's steps, from the saved state on, and the losses of so many steps `following` it.
 
-        To see how far rounding goes, `noise` first changes the parameters at random by so much, relative to each; and
+        To see how far rounding goes, `noise` first moves the parameters by half of it, relative to each; and
         `precision` is another one than the run's. Before the steps that follow, noise is larger. `alike`: that of
         `Plain`.
         """
@@ -183,7 +182,7 @@ class Loop:
         plain, division = self.read(spot.first, task), self.division
         plain.copies, model = division.copies, plain.model
         if noise:
-            _disturb(model, noise)
+            move(model, 1, lambda parameter: noise / 2 * parameter)
         before = State.of(plain)
         plain.alike = alike
         if division.replicas > 1:
@@ -201,7 +200,7 @@ class Loop:
             if step == spot.last - 1:
                 after, replicas = State.of(plain), [*zip(began, plain.candidates, strict=True)]
                 if noise:
-                    _disturb(model, FOLLOWING_NOISE * noise)
+                    move(model, 1, lambda parameter: FOLLOWING_NOISE * noise / 2 * parameter)
         count, masks = spot.last - spot.first, self._masks(layers, streams)
         return Computed(losses[:count], after, before, masks, losses[count:], replicas)
 
@@ -224,11 +223,3 @@ def _cut(slice_: Batch, sizes: list[int] | None) -> list[Batch]:
     """A replica's slice in the parts in which the run computed it; in one, where these are not known."""
     ends = [*accumulate(sizes or [batches.count(slice_)])]
     return [batches.taken(slice_, slice(*ends)) for ends in pairwise([0, *ends])]
-
-
-def _disturb(model: nn.Module, noise: float) -> None:
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            random = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) * 2 - 1
-            parameter.mul_((1 + noise * random.to(parameter.device)).to(parameter.dtype))

@@ -171,6 +171,7 @@ class Check:
             """Judge, where rounding moves the plain loop to `other`."""
             rounding, _ = stretch.difference(other, plain, other.before)
             figures, notes = stretch.judged(precision, apart, differing, rounding, lossy)
+            figures += [] if lossy else stretch.judged_steady(recorded, plain, other, precision)
             limit = next((figure.limit for figure in figures if figure.name == "buffers"), None)
             if replicas is not None and limit is not None:
                 figures.append(stretch.Figure("statistics of replicas", replicas, limit, 0.0))

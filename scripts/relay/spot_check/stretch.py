@@ -19,6 +19,7 @@ ROUNDING_MARGIN = 10
 # Difference of states, relative to what the steps have changed. Below these, and below the gate's LOSS_LIMITS for the
 # loss of a step, no rounding is looked for. A compression of gradients to fp16 changes an update by 1e-4 or more.
 STATE_LIMITS = {"fp64": EXACT, "fp32": 2e-5, **GRADIENT_LIMITS}
+MOST_OF_STEADY = 1e-3  # of what the steps have changed in a tensor; rounding that moves more of it is no rounding error
 # Losses of further steps: a unit that rounding switches on or off moved them by 1e-4 in LeNet, another learning rate in
 # one step by 1e-2.
 FOLLOWING_MARGIN = 100
@@ -89,11 +90,7 @@ def difference(
     Figures of states are L2 norms over all tensors, relative to what the plain loop has changed; of the optimizer
     relative to its state.
     """
-    start, before_of, after_of = (before or plain.before).parameters, plain.before.parameters, plain.after.parameters
-    off = {
-        name: norm([(mine.double() - start[name].double()) - (after_of[name].double() - before_of[name].double())])
-        for name, mine in recorded.after.parameters.items()
-    }
+    before_of, after_of, off = plain.before.parameters, plain.after.parameters, _updates_apart(recorded, plain, before)
     statistics = [name for name, buffer in plain.after.buffers.items() if buffer.is_floating_point()]
     strays, shifts = (
         distance([(other.buffers[name], plain.after.buffers[name]) for name in statistics])
@@ -108,6 +105,32 @@ def difference(
         "optimizer": _optimizer(recorded.after.optimizer, plain.after.optimizer),
     }
     return figures, max(off, key=lambda name: off[name], default="")
+
+
+def _updates_apart(recorded: Recorded, plain: Computed, before: State | None) -> dict[str, float]:
+    """By tensor, how far what the steps have changed is from what they have changed in the plain loop."""
+    start, before_of, after_of = (before or plain.before).parameters, plain.before.parameters, plain.after.parameters
+    return {
+        name: norm([(mine.double() - start[name].double()) - (after_of[name].double() - before_of[name].double())])
+        for name, mine in recorded.after.parameters.items()
+    }
+
+
+def judged_steady(recorded: Recorded, plain: Computed, other: Computed, precision: str) -> list[Figure]:
+    """The update of those tensors that rounding hardly moves, where it moves others; `other`: as below.
+
+    Adam makes whole steps of gradients that are nothing but rounding, such as those of biases before BatchNorm or of
+    an attention's keys. Beside them a fault in all others would not be seen.
+    """
+    off, rounding = _updates_apart(recorded, plain, None), _updates_apart(other, plain, other.before)
+    moved = {name: distance([(plain.after.parameters[name], p)]) for name, p in plain.before.parameters.items()}
+    steady = [name for name in moved if rounding[name] <= MOST_OF_STEADY * moved[name]]
+    if not steady or len(steady) == len(moved):
+        return []
+    figure, own, all_moved = (math.hypot(*(of[name] for name in steady)) for of in (off, rounding, moved))
+    figure, own = share(figure, all_moved), share(own, all_moved)
+    limit = min(max(STATE_LIMITS[precision], ROUNDING_MARGIN * own), MOST_STATE)
+    return [Figure("steady update", figure, limit, own, max(steady, key=lambda name: off[name]))]
 
 
 def _optimizer(mine: Tensors, plain: Tensors) -> float:

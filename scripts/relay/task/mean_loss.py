@@ -14,6 +14,8 @@ from relay.task.bound import BoundTask
 
 # How far the loss of a batch may be from the weighted losses of its parts, relative to it where it is greater than 1.
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
+# Where other orders of the samples round the loss otherwise, it may be so many times as far, up to so many limits.
+ROUNDING_MARGIN, MOST_LIMITS, ORDERS = 10, 1_000, 4
 SCALE = 2.0**30  # of a loss; a power of two scales without rounding
 CHANGING = (
     "the loss of one batch is another one when it is computed again: the forward pass or the loss changes parameters, "
@@ -43,9 +45,10 @@ def mean_over_samples(
 
     In two and in three uneven parts, which `read` gives by their first and last sample; None: cut from the batch.
     The model must treat each sample by itself: BatchNorm frozen, draws fixed.
-    Where the difference is beyond `LIMITS`, the loss is a sum, or compares the samples of a batch with each other.
-    It is infinite where a part has no finite loss and the batch has one. Raises NotFinite where the batch has none, and
-    Dependent where something else than the batch decides on its loss, such as a counter.
+    Where the difference is beyond `LIMITS`, the loss is a sum, or compares the samples of a batch with each other. What
+    rounding explains is no difference. It is infinite where a part has no finite loss and the batch has one.
+    Raises NotFinite where the batch has none, and Dependent where something else than the batch decides on its loss,
+    such as a counter.
     """
 
     def loss_of(part: Batch) -> float:
@@ -63,7 +66,12 @@ def mean_over_samples(
         parts = [(start, end) for start, end in pairwise(places) if end > start]
         mean = sum((end - start) / samples * loss_of(read(start, end)) for start, end in parts)
         differences.append(abs(mean - whole) / max(1.0, abs(whole)) if math.isfinite(mean) else math.inf)
-    return max(differences)
+    limit, figure = LIMITS[task.dtype], max(differences)
+    if not limit < figure <= MOST_LIMITS * limit:
+        return figure
+    orders = (torch.randperm(samples, generator=torch.Generator().manual_seed(seed)) for seed in range(ORDERS))
+    rounding = max(abs(loss_of(batches.taken(batch, order)) - whole) for order in orders) / max(1.0, abs(whole))
+    return 0.0 if figure <= ROUNDING_MARGIN * rounding else figure
 
 
 @torch.enable_grad()
