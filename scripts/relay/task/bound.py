@@ -36,6 +36,12 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE = 1024.0
 # The optimisers that are fused on CPUs. SGD could be, but not where gradients are sparse.
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
+# Modules that are none of a model, by what they are, and what takes their place.
+UNFIT = {
+    AveragedModel: ("an average of weights", "the model without it; steps update only weights that are trained"),
+    torch.jit.ScriptModule: ("what torch.jit made", "the module in Python, into which proofs can look"),
+    nn.DataParallel: ("an nn.DataParallel", "the module in it; strategies decide which devices compute"),
+}
 
 
 @dataclass
@@ -118,19 +124,16 @@ class BoundTask:
         Its own `train` may leave modules in evaluation mode, such as a backbone that is not trained: then they begin
         each job, and go on after each evaluation, so.
 
-        What `torch.compile` has made of it is taken off, because not every strategy has models so.
-
         Raises UserError for what is no module, and for parameters that cannot be trained here.
         """
         with drawn_from(self.seed):  # building a model does not change the rank's own generators
             model = self.own.model()
         if not isinstance(model, nn.Module):
-            raise UserError(
-                f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
-            )
-        self.unwrapped = hasattr(model, "_orig_mod")
-        model = cast("nn.Module", getattr(model, "_orig_mod", model))
+            got = type(model).__name__
+            raise UserError(f"task {self.spec.name}: model() returned {got}; allowed: a torch.nn.Module")
+        self.unwrapped = any(hasattr(module, "_orig_mod") for module in model.modules())
         self._check(model)
+        model = _plain(model)
         model.train()
         taken = inspect.signature(model.forward).parameters.values()
         every = any(each.kind is each.VAR_KEYWORD for each in taken)
@@ -138,11 +141,10 @@ class BoundTask:
         return model
 
     def _check(self, model: nn.Module) -> None:
-        if averages := [name for name, module in model.named_modules() if isinstance(module, AveragedModel)]:
-            raise UserError(
-                f"task {self.spec.name}: model() has an average of weights ({averages[0] or 'the model itself'}), and "
-                "steps update no other weights than those that are trained; allowed: the model without it"
-            )
+        for name, module in model.named_modules():
+            for what, allowed in (why for kind, why in UNFIT.items() if isinstance(module, kind)):
+                where = f"{what} ({name or 'the model itself'})"
+                raise UserError(f"task {self.spec.name}: model() has {where}; allowed: {allowed}")
         for name, parameter in model.named_parameters():
             if is_lazy(parameter):
                 raise UserError(
@@ -277,6 +279,20 @@ class BoundTask:
 def _forward(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
     """A forward pass with a frame outside torch: the compiler skips torch's own, such as that of nn.Sequential."""
     return type(module).forward(module, *arguments, **keywords)
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """The model without what `torch.compile` has made of it or of its modules.
+
+    Its `state_dict` is torch's own: checkpoints hold parameters and buffers by their names in the model.
+    """
+    whole: nn.Module = getattr(model, "_orig_mod", model)
+    for module in [*whole.modules()]:
+        module._modules.update({name: getattr(each, "_orig_mod", each) for name, each in module._modules.items()})
+        if type(module).state_dict is not nn.Module.state_dict:
+            for name in ("state_dict", "load_state_dict"):
+                setattr(module, name, MethodType(getattr(nn.Module, name), module))
+    return whole
 
 
 def in_float32(outputs: Any) -> Any:

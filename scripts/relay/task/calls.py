@@ -49,6 +49,12 @@ def in_mode(model: nn.Module, training: bool) -> nn.Module:
     return model
 
 
+def on_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model, which has moved to a device. A `to` of the user's own may return nothing."""
+    model.to(device)
+    return model
+
+
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:
     empty = torch.empty_like(tensor, device="meta", requires_grad=False)
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
@@ -86,7 +92,7 @@ class PassObserver(FunctionMode):
             try:
                 copy, (given, named) = place(model, (tuple(arguments), dict(keywords)))
                 watch = cls(in_mode(copy, training=True))
-                with torch.random.fork_rng(devices=[]), torch.no_grad(), watch.watching():
+                with torch.random.fork_rng(devices=[]), torch.enable_grad(), watch.watching():
                     outputs = copy(*given, **named)
             except Exception:  # whatever a user's model raises: it wants values, or a GPU
                 continue
