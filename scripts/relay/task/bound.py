@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
-from torch.optim.swa_utils import AveragedModel
 
 from relay.base.errors import UserError
 from relay.process.devices import is_gpu
@@ -22,6 +20,7 @@ from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
+from relay.task.built import check, plain
 from relay.task.calls import Readings
 from relay.task.learning_rate import FACTOR, LearningRate
 from relay.task.load import task_of
@@ -36,12 +35,6 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE = 1024.0
 # The optimisers that are fused on CPUs. SGD could be, but not where gradients are sparse.
 FUSED = (torch.optim.Adam, torch.optim.AdamW)
-# Modules that are none of a model, by what they are, and what takes their place.
-UNFIT = {
-    AveragedModel: ("an average of weights", "the model without it; steps update only weights that are trained"),
-    torch.jit.ScriptModule: ("what torch.jit made", "the module in Python, into which proofs can look"),
-    nn.DataParallel: ("an nn.DataParallel", "the module in it; strategies decide which devices compute"),
-}
 
 
 @dataclass
@@ -129,33 +122,17 @@ class BoundTask:
         with drawn_from(self.seed):  # building a model does not change the rank's own generators
             model = self.own.model()
         if not isinstance(model, nn.Module):
-            got = type(model).__name__
-            raise UserError(f"task {self.spec.name}: model() returned {got}; allowed: a torch.nn.Module")
+            raise UserError(
+                f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
+            )
         self.unwrapped = any(hasattr(module, "_orig_mod") for module in model.modules())
-        self._check(model)
-        model = _plain(model)
+        check(model, self.spec.name)
+        model = plain(model)
         model.train()
         taken = inspect.signature(model.forward).parameters.values()
         every = any(each.kind is each.VAR_KEYWORD for each in taken)
         self._accepted = None if every else frozenset(each.name for each in taken)
         return model
-
-    def _check(self, model: nn.Module) -> None:
-        for name, module in model.named_modules():
-            for what, allowed in (why for kind, why in UNFIT.items() if isinstance(module, kind)):
-                where = f"{what} ({name or 'the model itself'})"
-                raise UserError(f"task {self.spec.name}: model() has {where}; allowed: {allowed}")
-        for name, parameter in model.named_parameters():
-            if is_lazy(parameter):
-                raise UserError(
-                    f"task {self.spec.name}: model() leaves the size of '{name}' open; allowed: modules that know the "
-                    "sizes of their inputs, such as nn.Linear in place of nn.LazyLinear"
-                )
-            if parameter.is_complex():
-                raise UserError(
-                    f"task {self.spec.name}: model() has a complex parameter '{name}'; allowed: real ones; it can be a "
-                    "real one of shape (…, 2), read by torch.view_as_complex"
-                )
 
     def blocks(self, model: nn.Module, readings: Readings | None = None) -> list[tuple[str, nn.Module]]:
         """The modules that are sharded, recomputed and cut as units, with their names in the model.
@@ -279,20 +256,6 @@ class BoundTask:
 def _forward(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
     """A forward pass with a frame outside torch: the compiler skips torch's own, such as that of nn.Sequential."""
     return type(module).forward(module, *arguments, **keywords)
-
-
-def _plain(model: nn.Module) -> nn.Module:
-    """The model without what `torch.compile` has made of it or of its modules.
-
-    Its `state_dict` is torch's own: checkpoints hold parameters and buffers by their names in the model.
-    """
-    whole: nn.Module = getattr(model, "_orig_mod", model)
-    for module in [*whole.modules()]:
-        module._modules.update({name: getattr(each, "_orig_mod", each) for name, each in module._modules.items()})
-        if type(module).state_dict is not nn.Module.state_dict:
-            for name in ("state_dict", "load_state_dict"):
-                setattr(module, name, MethodType(getattr(nn.Module, name), module))
-    return whole
 
 
 def in_float32(outputs: Any) -> Any:
