@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from chain_runs import Bench
+from gate_runs import FOLDER
 from mistaken import PLACES, TASK, edited
 from own_tasks import spec
 from refusals import refusal
@@ -20,11 +21,14 @@ from relay.base.errors import UserError
 from relay.card.look import Data, look
 from relay.card.words import in_words
 from relay.commands.card import card
+from relay.config.strategies import StrategyFile
 from relay.planning.skips import why_unproven
+from relay.spec.strategy_files import find
 from relay.spec.tasks import NO_GPU, Looked
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped, Streamed
 from relay.task.split import Chosen
+from trial_runs import gate_of
 
 CASES = yaml.safe_load(Path(__file__).with_name("card_mistakes.yaml").read_text())
 READ = "(Path(__file__).parent / 'labels.json').read_text()\nreturn Network()"
@@ -104,6 +108,8 @@ def test_parameters_that_some_samples_leave_out_are_seen(tmp_path: Path) -> None
     seen = looked(tmp_path, edited(forward=forward))
     assert (seen.warnings, seen.task.card.conditional) == ((), ("second.weight", "second.bias"))
     assert "Some samples leave out second.weight, second.bias: ddp looks for such" in in_words(seen)
+    unmet = StrategyFile.of(find([FOLDER])["fsdp"], reading=False).unmet(gate_of(seen.task, tmp_path / "data", "fsdp"))
+    assert "some samples leave out parameters of mine's model, such as second.weight, and the" in next(unmet)
 
 
 def test_what_torch_compile_has_made_of_a_part_is_taken_off(tmp_path: Path) -> None:
