@@ -1,8 +1,10 @@
 """Users' mistakes in a task's file: each is one line with the file and the line, mostly before anything is queued."""
 
+import logging
 import math
 import re
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,22 @@ import torch
 import yaml
 
 from chain_runs import Bench
+from gate_runs import FOLDER
 from mistaken import PLACES, TASK, edited
 from own_tasks import spec
 from refusals import refusal
 from relay.base.errors import UserError
 from relay.card.look import Data, look
 from relay.card.words import in_words
+from relay.commands.card import card
+from relay.config.strategies import StrategyFile
 from relay.planning.skips import why_unproven
-from relay.spec.tasks import Looked
+from relay.spec.strategy_files import find
+from relay.spec.tasks import NO_GPU, Looked
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped, Streamed
 from relay.task.split import Chosen
+from trial_runs import gate_of
 
 CASES = yaml.safe_load(Path(__file__).with_name("card_mistakes.yaml").read_text())
 READ = "(Path(__file__).parent / 'labels.json').read_text()\nreturn Network()"
@@ -68,14 +75,48 @@ def test_a_declared_file_is_read_and_its_content_makes_the_data(tmp_path: Path) 
 
 
 @cases("refused")
-def test_a_mistake_is_one_line_with_its_place(case: dict[str, str], tmp_path: Path) -> None:
-    text = text_of(case)
+def test_a_mistake_is_one_line_with_its_place(
+    case: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, logged = text_of(case), list[Any]()
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "handle", logged.append)
     told = refusal(looked, tmp_path, text)
     assert case["told"] in told
     assert "task" in told
     place = re.search(r"\.py:(\d+)", told)
     assert place, told
     assert case["line"] in text.splitlines()[int(place[1]) - 1]
+    assert not logged, "torch's traceback"
+
+
+@pytest.mark.parametrize("needs", ["inputs.cuda()", "check(inputs.is_cuda)"])
+def test_for_want_of_a_gpu_the_card_says_what_to_do(
+    needs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    check = "def check(is_cuda):\n    assert is_cuda\n\n\nclass Network"
+    file = tmp_path / "mine.py"
+    file.write_text(edited(forward=f"self.second(self.first(inputs)) + ({needs} or 0)").replace("class Network", check))
+    assert card(ArgumentParser(), ["--task", str(file)]) == NO_GPU
+    assert "; no GPU is here: leave out .cuda() and device=…, " in capsys.readouterr().err
+
+
+def test_parameters_that_some_samples_leave_out_are_seen(tmp_path: Path) -> None:
+    """As experts are, of which a sample takes few."""
+    forward = "self.second(F.relu(self.first(inputs))) if inputs.sum() > 20 else self.first(inputs)[:, :3]"
+    seen = looked(tmp_path, edited(forward=forward))
+    assert (seen.warnings, seen.task.card.conditional) == ((), ("second.weight", "second.bias"))
+    assert "Some samples leave out second.weight, second.bias: ddp looks for such" in in_words(seen)
+    unmet = StrategyFile.of(find([FOLDER])["fsdp"], reading=False).unmet(gate_of(seen.task, tmp_path / "data", "fsdp"))
+    assert "some samples leave out parameters of mine's model, such as second.weight, and the" in next(unmet)
+
+
+def test_what_torch_compile_has_made_of_a_part_is_taken_off(tmp_path: Path) -> None:
+    seen = looked(tmp_path, edited(model="return nn.Sequential(torch.compile(nn.Linear(4, 8)), nn.Linear(8, 3))"))
+    assert "model() has what torch.compile made" in seen.warnings[0]
+    task = BoundTask(seen.task, 1, "fp32", 1, 1)
+    assert [name for name, _ in task.model().named_parameters()] == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
 def test_the_task_without_mistakes_has_a_card(tmp_path: Path) -> None:

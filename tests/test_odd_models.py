@@ -141,7 +141,7 @@ BY_WORD = (
 DROPPED = PADDED.replace(
     "(torch.tanh(self.up(self.words(texts)))", "(F.dropout(torch.tanh(self.up(self.words(texts))), 0.3, self.training)"
 )
-# A backbone that stays in evaluation mode; its `train` returns nothing.
+# A backbone that stays in evaluation mode; methods of its own return nothing, and its states have other names.
 FROZEN = (
     IMAGES
     + """
@@ -156,6 +156,15 @@ FROZEN = (
             def train(self, mode=True):
                 super().train(mode)
                 self.backbone.eval()
+
+            def to(self, *given):
+                super().to(*given)
+
+            def state_dict(self, **named):
+                return {f"net.{name}": each for name, each in super().state_dict(**named).items()}
+
+            def load_state_dict(self, state, **named):
+                super().load_state_dict({name[4:]: each for name, each in state.items()}, **named)
 
             def forward(self, images):
                 return self.head(self.backbone(images))

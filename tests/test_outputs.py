@@ -19,6 +19,7 @@ from relay.training.evaluation import Evaluation
 from test_any_model import HEAD
 from trial_runs import judged
 
+pytest_plugins = ["checkpointed"]
 pytestmark = pytest.mark.slow
 
 # The state (1, N, 16) of an LSTM, in training (N, 16); and a table that has nothing to do with samples.
@@ -99,6 +100,13 @@ def test_a_right_strategy_is_proven(tmp_path: Path) -> None:
     verdict = judged(looked(tmp_path).task, tmp_path, "pipeline")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
+
+
+def test_parts_of_a_batch_are_joined_as_they_are_computed_in_training(ranks: Ranks, tmp_path: Path) -> None:
+    """Where it evaluates, samples are counted elsewhere."""
+    task = bound(looked(tmp_path).task, folder=Path())
+    made = strategies.load("model_parallel_in_process")(task, ranks, 16, {"micro_batches": 2})
+    assert made.forward(task.example(16))[1].shape == (16, 16)
 
 
 def test_beside_a_tensor_for_each_sample_one_of_all_is_compared(tmp_path: Path) -> None:

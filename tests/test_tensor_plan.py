@@ -60,6 +60,20 @@ def test_what_is_added_to_whole_numbers_is_whole() -> None:
     assert styles(Residual(8), torch.zeros(2, 8)) == {"inner": "column, whole", "outer": "column, whole"}
 
 
+class Slopes(nn.Sequential):
+    """Takes gradients where it trains."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            x = torch.autograd.grad(super().forward(x).sum(), self[0].weight, create_graph=True)[0]
+        return super().forward(x)
+
+
+def test_a_model_is_looked_at_with_gradients() -> None:
+    model = Slopes(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    assert plan_of(model, (torch.zeros(2, 8),), {}).share == 0.5
+
+
 class Tied(nn.Module):
     """Its table of tokens is looked up at the start, and multiplied at the end."""
 

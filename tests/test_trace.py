@@ -12,6 +12,7 @@ from relay.strategies import _cut
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
 from relay.strategies._stages import call_seconds
+from relay.task.calls import Readings
 from relay.task.units import blocks
 
 CPU = torch.device("cpu")
@@ -143,6 +144,30 @@ def test_why_a_model_cannot_be_cut_is_one_line() -> None:
         found = _cut.cuttable(model, (torch.randn(2, 3),), {}, [])
         assert found.startswith(said)
         assert "\n" not in found
+
+
+class Called(nn.Module):
+    """Calls a module with a weight that it computes, and keeps what it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made, self.base = nn.Linear(4, 9), nn.Linear(3, 3)
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = {"weight": self.made(x[:, [0, 1, 2, 0]]).mean(0).view(3, 3), "bias": self.base.bias}
+        self.kept = [torch.func.functional_call(self.base, given, (x,))]
+        return self.kept[0]
+
+
+def test_a_module_that_is_called_with_other_parameters_is_no_unit() -> None:
+    """FSDP would put its own in their place."""
+    model, x = Called(), torch.zeros(2, 3)
+    model(x)
+    found = Readings.of(model, (x,), {})
+    assert found is not None
+    assert "base" not in dict(blocks(model, readings=found))
+    assert "base" in dict(blocks(model))
 
 
 def test_lists_of_parameters_are_no_units() -> None:

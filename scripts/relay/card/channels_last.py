@@ -10,6 +10,7 @@ from relay.card.draft import Draft
 from relay.card.model import Computable
 from relay.process.generators import drawn_from
 from relay.task import batches
+from relay.task.calls import on_device
 from relay.task.modes import FunctionMode
 
 TOLERANCE = 1e-3  # relative, of a loss in float32: another order in memory is another order of sums
@@ -37,7 +38,7 @@ def _loss(task: Computable, *, channels_last: bool) -> float:
     bound = replace(task.bound, channels_last=channels_last)
     batch = batches.with_channels_last(task.batch) if channels_last else task.batch
     with drawn_from(0), _Crashing():
-        model = bound.model().to(batches.leaves(batch)[0].device)
+        model = on_device(bound.model(), batches.leaves(batch)[0].device)
         loss = bound.loss(bound.outputs(model, batch), batch)
         loss.backward()
     return float(loss.detach())

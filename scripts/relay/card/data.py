@@ -64,7 +64,9 @@ def _check_leaves(kind: Any, method: str, batch: Batch, count: int) -> None:
         )
     for where, leaf in parts:
         if not isinstance(leaf, torch.Tensor):
-            raise wrong(f"{where} is {type(leaf).__name__}; allowed: tensors, which can be divided by samples")
+            raise wrong(
+                f"{where} is {type(leaf).__name__}; allowed: tensors, which can be divided by samples; leave it out"
+            )
         if not leaf.dim() or len(leaf) != count:
             raise wrong(
                 f"{where} of {count} samples has the shape {list(leaf.shape)}; allowed: {count}, the samples, as the "

@@ -3,7 +3,7 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import cache
 from itertools import combinations
@@ -23,7 +23,7 @@ from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.calls import in_mode
+from relay.task.calls import copied, in_mode
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.load import in_one_line
@@ -96,8 +96,27 @@ def _gradients(task: Computable, loss: torch.Tensor, draft: Draft) -> None:
         allowed = "finite ones; torch.where and nanmean hide NaN in a loss alone"
         raise mistake(kind, "loss", f"{problem}; allowed: {allowed}")
     draft.card["without_gradient"] = tuple(left)
-    if left:
+    draft.card["conditional"] = _conditional(task, trained)
+    if left := [name for name in left if name not in draft.card["conditional"]]:
         draft.warn("model", f"{several(left)} got no gradient in the first step; is that meant?")
+
+
+def _conditional(task: Computable, trained: Iterable[str]) -> tuple[str, ...]:
+    """The trained parameters that get a gradient from some samples and none from others; none where samples differ."""
+    bound, samples = task.bound, batches.count(task.batch)
+    for size in (1, 2):  # BatchNorm wants two
+        model, left = in_mode(copied(task.model), training=True), list[set[str]]()
+        try:
+            for first in range(0, samples - size + 1, size):
+                part = batches.taken(task.batch, slice(first, first + size))
+                model.zero_grad()
+                with drawn_from(first):
+                    bound.loss(bound.outputs(model, part), part).backward()
+                left.append({name for name, each in model.named_parameters() if each.grad is None})
+        except Exception:  # the model takes no other batch
+            continue
+        return tuple(name for name in trained if len({name in each for each in left}) > 1)
+    return ()
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ from relay.spec.run import TaskLook
 from relay.spec.setting import Device, Shape
 from relay.spec.site import Site
 from relay.spec.strategy_files import checked_options
-from relay.spec.tasks import NO_GPU, NO_PACKAGE, UNPREPARED, Looked
+from relay.spec.tasks import NO_GPU, NO_PACKAGE, UNPREPARED, WITHOUT_GPU, Looked
 
 SECONDS = 600  # a look that takes longer has gone wrong: a download in `datasets`, a model made on the CPU
 
@@ -177,6 +177,5 @@ class Looks:
             _, is_mistake, message = f"\n{ended.stderr.strip()}".rpartition("\nerror: ")  # a line for each mistake
             line = message if is_mistake else message.strip().rpartition("\n")[2]
             line = line or f"task {config.task}: looking at it ended with status {ended.returncode} and said nothing"
-            no_gpu = "; no GPU is here: leave out .cuda() and device=…, because strategies put the model on its device"
-            raise UserError(line + (no_gpu if ended.returncode == NO_GPU else ""))
+            raise UserError(line + (WITHOUT_GPU if ended.returncode == NO_GPU else ""))
         sys.stderr.write(ended.stderr)

@@ -21,7 +21,7 @@ from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.calls import emptied, in_mode, names_of
+from relay.task.calls import emptied, in_mode, names_of, on_device
 from relay.task.load import in_one_line
 from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread
@@ -34,9 +34,7 @@ MOST_FLOPS = 2e9
 HEAVY_FLOPS = 1e8
 FEW_SAMPLES = 3
 DRAWING_SEED = 1
-UNWRAPPED = (
-    "model() returns what torch.compile made; the model itself is trained, and compiled where the config says so"
-)
+UNWRAPPED = "model() has what torch.compile made; the module itself is trained, and compiled where the config says so"
 
 
 class Computable(NamedTuple):
@@ -90,7 +88,7 @@ def _on_meta(bound: BoundTask) -> nn.Module | None:
 
 def _built(bound: BoundTask, device: torch.device) -> nn.Module:
     with calling(type(bound.own), "model"):
-        return batches.model_of_type(bound.built(), bound.dtype).to(device)
+        return on_device(batches.model_of_type(bound.built(), bound.dtype), device)
 
 
 def _small(bound: BoundTask, device: torch.device) -> Computable | None:
@@ -177,7 +175,6 @@ def computed(task: Computable, draft: Draft) -> Any:
         watch = CardObserver(in_mode(task.model, training=True))
         with watch.watching():
             outputs = bound.outputs(task.model, batch)
-        _see_changed(task, draft)
         moved = tuple(name for name, state in _elsewhere().items() if state != before[name])
         start_drawing(DRAWING_SEED)
         _start_gpu(draft.device)
@@ -186,20 +183,16 @@ def computed(task: Computable, draft: Draft) -> Any:
         ).watching():  # as before: modes change in which order is drawn
             again = bound.outputs(task.again, batch)
     watched(watch, batches.count(batch), draft, flops="forward_flops" not in draft.card)
+    if watch.changed:
+        draft.card["dependent"] = (
+            f"the forward pass changes parameters ({several([*watch.changed])}), as max_norm of an Embedding, initial "
+            f"values from data or an average of weights do ({place(type(bound.own), 'model')}): each process changes "
+            "them by its own samples, and in each of its passes"
+        )
     pairs = [each for each in zip(tree_leaves(outputs), tree_leaves(again), strict=False) if _are_tensors(each)]
     same = all(_same(one, other) for one, other in pairs)
     draft.card["outside"] = moved if moved or same else ("a generator of its own",)
     return outputs
-
-
-def _see_changed(task: Computable, draft: Draft) -> None:
-    """Put onto the card which parameters a forward pass of one of the two models has changed."""
-    pairs = zip(task.model.named_parameters(), task.again.parameters(), strict=True)
-    if changed := [name for (name, one), other in pairs if not _same(one, other)]:
-        draft.card["dependent"] = (
-            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding or initial values "
-            f"from data do ({place(type(task.bound.own), 'model')}): each process changes them by its own samples"
-        )
 
 
 def _start_gpu(device: torch.device) -> None:

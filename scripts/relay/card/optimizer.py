@@ -99,7 +99,7 @@ def step(task: Computable) -> None:
     with quiet, torch.no_grad(), drawn_from(0), calling(kind, "loss"):  # which may know the optimiser
         bound.loss(bound.outputs(task.model, task.batch), task.batch)
     for what, call in (
-        ("step() of {}, called without a closure", optimizer.step),
+        ("step() of {}, called without a closure (AdamW, for one, needs none)", optimizer.step),
         ("state_dict() of {}, which checkpoints save and load", partial(_reload, optimizer)),
     ):
         try:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.spec.tasks import BUILT_IN, NO_GPU, NO_PACKAGE, UNPREPARED, built_in
+from relay.spec.tasks import BUILT_IN, NO_GPU, NO_PACKAGE, UNPREPARED, WITHOUT_GPU, built_in
 
 DATASETS = Path("results/datasets")
 
@@ -40,7 +40,8 @@ def card(parser: ArgumentParser, words: list[str]) -> int:
         lacking = NO_PACKAGE if isinstance(error.__cause__, ImportError) else NO_GPU if needs_gpu(error) else None
         if lacking is None:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        remedy = WITHOUT_GPU if lacking == NO_GPU and given.output is None else ""  # a plan may let a job look
+        print(f"error: {error}{remedy}", file=sys.stderr)
         return lacking
     if given.output is None:
         from relay.card.words import in_words

@@ -25,6 +25,7 @@ from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask
+from relay.task.calls import on_device
 from relay.task.learning_rate import set_learning_rate
 from relay.task.modes import Work
 from relay.task.recompute import StatisticsKept
@@ -117,7 +118,7 @@ class Plain:
     def of(cls, task: BoundTask, device: torch.device, replicas: int = 1) -> Plain:
         """The training before its first step. `replicas`: how many sets of statistics it has."""
         task = task.apart()
-        model = task.model().to(device)
+        model = on_device(task.model(), device)
         scaler = torch.amp.GradScaler(device.type, init_scale=FIRST_SCALE, enabled=task.precision == "fp16")
         plain = cls(task, model, task.optimizer(model.parameters()), scaler)
         if replicas > 1:

@@ -30,7 +30,7 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.task.bound import BoundTask
-from relay.task.calls import in_mode
+from relay.task.calls import in_mode, on_device
 from relay.task.data import Resident
 from relay.task.split import Chosen
 
@@ -62,7 +62,7 @@ class Example:
         arguments, keywords = task.arguments(Resident(split, device).fetch(Chosen(torch.arange(len(split)))))
         if keywords or len(arguments) != 1 or not isinstance(inputs := arguments[0], torch.Tensor):
             raise UserError(f"libtorch: the model of {run.task.name} takes more than one tensor; allowed: one tensor")
-        return cls(in_mode(model, training=False).to(device), inputs, run.batch.global_batch_size, precision)
+        return cls(on_device(in_mode(model, training=False), device), inputs, run.batch.global_batch_size, precision)
 
     @torch.inference_mode()
     def outputs(self) -> torch.Tensor:

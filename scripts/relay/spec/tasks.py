@@ -37,7 +37,8 @@ class Card:
     parameter. `dropout` and `batch_norm` name modules or functions, `synced` those of SyncBatchNorm, `buffers` what a
     forward pass changes beside BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside
     torch's that they come from. `differentiates`: the forward pass takes gradients. `without_gradient` are parameters
-    that the first step leaves out. `forward_flops` are floating-point operations of a sample's forward pass.
+    that the first step leaves out; `conditional` are those that some samples leave out and others not, as experts are.
+    `forward_flops` are floating-point operations of a sample's forward pass.
     `channels_last`: it is for pictures, and computes the same where the channels of each pixel lie side by side in
     memory; False where it cannot be computed so on CPUs.
 
@@ -78,6 +79,7 @@ class Card:
     outside: tuple[str, ...] = ()
     differentiates: bool = False
     without_gradient: tuple[str, ...] = ()
+    conditional: tuple[str, ...] = ()
     forward_flops: int | None = None
     channels_last: bool | None = None
     outputs_along: Mapping[str, int | None] = field(default_factory=dict)
@@ -90,6 +92,15 @@ class Card:
     dependent: str = ""
     mean_difference: float | None = None
     cross_entropy: bool = False
+
+    def along(self, training: bool) -> Mapping[str, int | None]:
+        """Where outputs count samples, in training or in evaluation mode."""
+        return self.training_outputs_along if training else self.outputs_along
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether there are parameters that get no gradient in some step."""
+        return bool(self.without_gradient or self.conditional)
 
     @property
     def unrepeatable(self) -> str:
@@ -155,6 +166,10 @@ class TaskSpec:
 
 # Exit statuses of `relay card`: the task's data, what it imports, or a GPU is not there.
 UNPREPARED, NO_PACKAGE, NO_GPU = 3, 4, 5
+WITHOUT_GPU = (
+    "; no GPU is here: leave out .cuda() and device=…, because strategies put the model on its device. A model that "
+    "computes on GPUs alone is looked at by a job: with device: cuda, under the profile of a cluster"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class ZeRO(Strategy):
         self.bucket = max(*sizes, min(sum(sizes), part))
         config = self.configuration(sum(sizes))
         if self.stage < 3:
-            model = model.to(self.ranks.device)
+            model.to(self.ranks.device)
         else:
             self.divide(deepspeed, model, config)
         optimizer = self.torch_optimizer(list(model.parameters()))

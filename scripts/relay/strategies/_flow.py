@@ -36,6 +36,7 @@ class Flow(Readings):
         self._unfit: set[str] = set()
 
     def begun(self, name: str, args: Sequence[Any]) -> None:
+        super().begun(name, args)
         if name not in self.matrices:
             return
         if len(args) == 1 and isinstance(args[0], torch.Tensor):

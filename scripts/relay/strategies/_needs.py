@@ -72,6 +72,16 @@ def first_derivatives(setting: Setting, group: int, stages: int) -> str | None:
     )
 
 
+def unconditional(setting: Setting, group: int, stages: int) -> str | None:
+    """No parameter is left out by some samples alone: processes gather it, or add up its gradients, together."""
+    if not (names := setting.task.card.conditional):
+        return None
+    return (
+        f"some samples leave out parameters of {setting.task.name}'s model, such as {names[0]}, and the processes of "
+        f"{setting.strategy.name} need them at the same time; use ddp"
+    )
+
+
 def heads(setting: Setting, group: int, stages: int) -> str | None:
     """The processes of a replica must divide attention heads, experts, and what else stays split between modules."""
     for name, count in setting.task.card.divisible:

@@ -1,8 +1,10 @@
 """Recording a model in training and in evaluation, for batches of any shapes."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from relay.strategies._record import Like, Record, Untraceable, Whole, held_by
 from relay.strategies._trace import Tracer
 from relay.task.calls import copied, emptied, in_mode
 
+LOG = logging.getLogger("torch._subclasses.fake_tensor")  # it gets a traceback of each operation that fails
 # Modules of torch's that others are put into: their insides are recorded.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
 
@@ -61,7 +64,8 @@ class Recorder:
         stale: dict[int, bool] = {}
         tracers = []
         # A length may be met in the middle of a step, whose modes draw, or count, what is computed.
-        with emptied(), _disable_current_modes(), self.fakes, precision, torch.set_grad_enabled(training):
+        quiet = mock.patch.object(LOG, "disabled", True)  # what fails is told, once, by who records
+        with quiet, emptied(), _disable_current_modes(), self.fakes, precision, torch.set_grad_enabled(training):
             for _ in range(1 + training):  # the second time shows what the first one has left behind
                 given = pytree.tree_map_only(torch.Tensor, self._fake, (tuple(arguments), dict(keywords)))
                 tracers.append(Tracer(model, self.device, given, leaves=self.leaves, really=self.really, stale=stale))

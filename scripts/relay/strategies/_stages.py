@@ -18,7 +18,7 @@ from relay.strategies._stage import Plan, Stage, merged
 from relay.strategies.base import Strategy
 from relay.task import batches
 from relay.task.batches import Batch
-from relay.task.calls import copied
+from relay.task.calls import copied, on_device
 
 REPETITIONS = 5  # of a call that is measured
 
@@ -123,7 +123,8 @@ class Staged(Strategy):
         outputs = [self._walk(part) for part in parts]
         if not self.replica.reports:
             return None
-        return batches.joined(outputs, [batches.count(part) for part in parts], self.task.along)
+        along = self.task.spec.card.along(next(iter(self.stages.values())).training)
+        return batches.joined(outputs, [batches.count(part) for part in parts], along)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Any:
@@ -162,16 +163,21 @@ def call_seconds(
 def _seconds(
     node: fx.Node, record: Record, model: nn.Module, device: torch.device, autocast: torch.dtype | None
 ) -> float:
+    def submodule(name: str) -> nn.Module:
+        return on_device(copied(model.get_submodule(name)), device)
+
     def value_of(each: fx.Node) -> Any:
         if like := each.meta.get("like"):
             return like.empty(device).zero_().requires_grad_(like.requires_grad)
         name = str(each.target)
-        return record.constants[name] if name in record.constants else copied(model.get_submodule(name)).to(device)
+        return (
+            record.constants[name] if name in record.constants else on_device(copied(model.get_submodule(name)), device)
+        )
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
     function: Any = node.target
     if node.op == "call_module":
-        function = copied(model.get_submodule(str(node.target))).to(device)
+        function = submodule(str(node.target))
     times = []
     for _ in range(1 + REPETITIONS):
         given = fx.node.map_aggregate(args, lambda each: each.view_as(each) if isinstance(each, torch.Tensor) else each)

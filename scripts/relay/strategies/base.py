@@ -20,6 +20,7 @@ from relay.strategies._replica import Replica
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask
+from relay.task.calls import on_device
 from relay.task.learning_rate import set_learning_rate
 
 __all__ = ["Batch", "BoundTask", "Ranks", "Replica", "Requirements", "Strategy"]
@@ -83,7 +84,7 @@ class Strategy(Checkpoints):
 
     def build_whole(self) -> None:
         """What every data-parallel strategy starts from: the whole model on this rank's device, and its optimiser."""
-        self.model = self.task.model().to(self.ranks.device)
+        self.model = on_device(self.task.model(), self.ranks.device)
         self.make_optimizer()
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 

@@ -43,6 +43,5 @@ class Copies(nn.DataParallel):
 
     def gather(self, outputs: Sequence[Any], _output_device: Any) -> Any:
         """All copies' outputs on the first GPU, as one batch; of what has no dimensions, the mean over samples."""
-        along = self.card.training_outputs_along if self.module.training else self.card.outputs_along
         parts = [batches.moved(part, self.src_device_obj) for part in outputs]
-        return batches.joined(parts, self.samples, along)
+        return batches.joined(parts, self.samples, self.card.along(self.module.training))

@@ -91,7 +91,7 @@ class DDP(Strategy):
             self.model,
             bucket_cap_mb=self._bucket_mb(bucket_mb, compression),
             static_graph=static_graph,
-            find_unused_parameters=find_unused_parameters or bool(self.task.spec.card.without_gradient),
+            find_unused_parameters=find_unused_parameters or self.task.spec.card.leaves_out,
         )
         self.module = self.wrapper
         samples = self.global_batch_size // self.replica.count // accumulation

@@ -37,7 +37,7 @@ class FSDP(Strategy):
         options={"reshard_after_forward": True, "mixed_precision": False, "offload": False, "replicas": 1},
         low_precision_only={"mixed_precision": (True,)},
         divisors=("replicas",),
-        needs=("first_derivatives",),
+        needs=("first_derivatives", "unconditional"),
     )
     around_loss = WholeNumbers
 

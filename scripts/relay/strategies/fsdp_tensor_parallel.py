@@ -15,7 +15,7 @@ class FSDPTensorParallel(TensorParallel):
         least_devices=4,
         divides=("samples", "parameters", "gradients", "optimizer"),
         group="tensor",
-        needs=("heads", "matrices", "first_derivatives"),
+        needs=("heads", "matrices", "first_derivatives", "unconditional"),
         options={"tensor": 2},
         least={"tensor": 2},
     )

@@ -35,7 +35,7 @@ class LightningDDP(LightningStrategy):
         self.model_checkpoint = model_checkpoint
         self.ddp = {
             "static_graph": static_graph,
-            "find_unused_parameters": find_unused_parameters or bool(self.task.spec.card.without_gradient),
+            "find_unused_parameters": find_unused_parameters or self.task.spec.card.leaves_out,
             # With its default size, DDP makes the first bucket smaller than the others.
             "bucket_cap_mb": None if bucket_mb == self.requirements.options["bucket_mb"] else bucket_mb,
         }

@@ -33,7 +33,7 @@ class LightningZeRO3(LightningStrategy, ZeRO):
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"fused_adam": False},
-        needs=("adam_if_fused", "whole_tensors"),
+        needs=("adam_if_fused", "whole_tensors", "unconditional"),
         compiles=False,
     )
     stage = 3

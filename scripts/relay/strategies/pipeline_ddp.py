@@ -23,7 +23,7 @@ class PipelineDDP(Pipeline):
         least_devices=4,
         backends=("gloo", "nccl", "mpi"),
         group="stages",
-        needs=("layers", "cuts", "groups", "all_parameters", "sendable"),
+        needs=("layers", "cuts", "groups", "all_parameters", "sendable", "unconditional"),
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"stages": 2, "schedule": "1f1b", "micro_batches": 4, "cut_before": ""},
         pipelined=True,

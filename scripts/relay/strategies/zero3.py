@@ -13,7 +13,7 @@ class ZeRO3(ZeRO):
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"fused_adam": False},
-        needs=("adam_if_fused", "whole_tensors"),
+        needs=("adam_if_fused", "whole_tensors", "unconditional"),
         compiles=False,
     )
     stage = 3

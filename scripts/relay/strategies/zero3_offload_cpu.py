@@ -22,7 +22,7 @@ class ZeRO3OffloadCPU(ZeRO):
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,
-        needs=("whole_tensors",),
+        needs=("whole_tensors", "unconditional"),
     )
     stage = 3
     adam = "DeepSpeedCPUAdam"

@@ -49,7 +49,7 @@ class ZeRO3OffloadNVMe(ZeRO):
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,
-        needs=("whole_tensors",),
+        needs=("whole_tensors", "unconditional"),
         node_needs={"cpu": ("libaio", "node_disk"), "cuda": ("libaio", "node_disk")},
     )
     stage = 3

@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
-from torch.optim.swa_utils import AveragedModel
 
 from relay.base.errors import UserError
 from relay.process.devices import is_gpu
@@ -22,6 +20,7 @@ from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
+from relay.task.built import check, plain
 from relay.task.calls import Readings
 from relay.task.learning_rate import FACTOR, LearningRate
 from relay.task.load import task_of
@@ -118,8 +117,6 @@ class BoundTask:
         Its own `train` may leave modules in evaluation mode, such as a backbone that is not trained: then they begin
         each job, and go on after each evaluation, so.
 
-        What `torch.compile` has made of it is taken off, because not every strategy has models so.
-
         Raises UserError for what is no module, and for parameters that cannot be trained here.
         """
         with drawn_from(self.seed):  # building a model does not change the rank's own generators
@@ -128,32 +125,14 @@ class BoundTask:
             raise UserError(
                 f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
             )
-        self.unwrapped = hasattr(model, "_orig_mod")
-        model = cast("nn.Module", getattr(model, "_orig_mod", model))
-        self._check(model)
+        self.unwrapped = any(hasattr(module, "_orig_mod") for module in model.modules())
+        check(model, self.spec.name)
+        model = plain(model)
         model.train()
         taken = inspect.signature(model.forward).parameters.values()
         every = any(each.kind is each.VAR_KEYWORD for each in taken)
         self._accepted = None if every else frozenset(each.name for each in taken)
         return model
-
-    def _check(self, model: nn.Module) -> None:
-        if averages := [name for name, module in model.named_modules() if isinstance(module, AveragedModel)]:
-            raise UserError(
-                f"task {self.spec.name}: model() has an average of weights ({averages[0] or 'the model itself'}), and "
-                "steps update no other weights than those that are trained; allowed: the model without it"
-            )
-        for name, parameter in model.named_parameters():
-            if is_lazy(parameter):
-                raise UserError(
-                    f"task {self.spec.name}: model() leaves the size of '{name}' open; allowed: modules that know the "
-                    "sizes of their inputs, such as nn.Linear in place of nn.LazyLinear"
-                )
-            if parameter.is_complex():
-                raise UserError(
-                    f"task {self.spec.name}: model() has a complex parameter '{name}'; allowed: real ones; it can be a "
-                    "real one of shape (…, 2), read by torch.view_as_complex"
-                )
 
     def blocks(self, model: nn.Module, readings: Readings | None = None) -> list[tuple[str, nn.Module]]:
         """The modules that are sharded, recomputed and cut as units, with their names in the model.

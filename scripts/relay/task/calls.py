@@ -25,27 +25,34 @@ CACHING = ("torch", "relay")  # packages whose cached functions keep no tensors 
 
 def ghost(model: nn.Module) -> nn.Module:
     """A copy of a model on the meta device. No value is copied; weights that were tied are tied."""
-    tensors: dict[int, Any] = {}
-    for module in model.modules():
-        for held in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
-            if isinstance(held, torch.Tensor):
-                tensors[id(held)] = _without_values(held)
+    tensors = {id(held): _without_values(held) for held in _held(model)}
     return copied(model, tensors)
 
 
 def copied(module: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
     """A deep copy, with `instead` in place of what has these ids.
 
-    What a hook computes anew before each pass, as `torch.nn.utils.weight_norm` does, has a graph, which is not copied.
+    What a pass has left in the model, such as the weight of `torch.nn.utils.weight_norm`, has a graph, which is not
+    copied.
     """
-    held = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
-    computed = {id(each): each.detach().clone() for each in held if not each.is_leaf}
+    computed = {id(each): each.detach().clone() for each in _held(module) if not each.is_leaf}
     return deepcopy(module, computed | dict(instead or {}))
+
+
+def _held(model: nn.Module) -> list[torch.Tensor]:
+    """All tensors that a model holds, also in lists and dicts."""
+    return [each for module in model.modules() for each in tensors_in([*vars(module).values()])]
 
 
 def in_mode(model: nn.Module, training: bool) -> nn.Module:
     """The model, in training or in evaluation mode. A `train` of the user's own may return nothing."""
     model.train(training)
+    return model
+
+
+def on_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model, which has moved to a device. A `to` of the user's own may return nothing."""
+    model.to(device)
     return model
 
 
@@ -86,7 +93,7 @@ class PassObserver(FunctionMode):
             try:
                 copy, (given, named) = place(model, (tuple(arguments), dict(keywords)))
                 watch = cls(in_mode(copy, training=True))
-                with torch.random.fork_rng(devices=[]), torch.no_grad(), watch.watching():
+                with torch.random.fork_rng(devices=[]), torch.enable_grad(), watch.watching():
                     outputs = copy(*given, **named)
             except Exception:  # whatever a user's model raises: it wants values, or a GPU
                 continue
@@ -135,8 +142,8 @@ class Readings(PassObserver):
     """Where parameters are read. `within[name]` are the modules that are under way whenever that parameter is read.
 
     Only these may be units that hold it: FSDP, say, gathers a unit's parameters while the unit is called. A parameter
-    that is never read is not among them. `opaque` are modules whose outputs hide their tensors in objects that torch
-    cannot open.
+    that is never read is not among them. `opaque` are no units either: their outputs hide tensors in objects that torch
+    cannot open, or they are called with parameters that are not their own.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -151,6 +158,10 @@ class Readings(PassObserver):
         for tensor in tensors_in((args, kwargs)):
             for name in self._names.get(id(tensor), ()):
                 self.within[name] = self.within.get(name, frozenset(self.running)) & frozenset(self.running)
+
+    def begun(self, name: str, args: Sequence[Any]) -> None:
+        if not all(id(each) in self._names for each in self.modules[name].parameters()):
+            self.opaque.add(name)  # FSDP would put its own in their place
 
     def ended(self, name: str, outputs: Any) -> None:
         if not tensors_in(outputs):

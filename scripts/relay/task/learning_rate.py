@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from relay.base.errors import UserError
 from relay.spec.tasks import TaskSpec
@@ -56,6 +56,11 @@ class LearningRate:
             raise UserError(
                 f"task {self.spec.name}: scheduler() returned {type(scheduler).__name__}; allowed: one of torch's "
                 "schedulers, of the optimiser that it is given"
+            )
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(
+                f"task {self.spec.name}: scheduler() returned ReduceLROnPlateau, whose rates follow from what is "
+                "measured; allowed: rates that follow from the step alone, such as CosineAnnealingLR's"
             )
         stand_in._opt_called = True  # type: ignore[attr-defined]  # or torch warns that no step was taken
         self._rates = [float(scheduler.get_last_lr()[0])]

@@ -120,7 +120,7 @@ def in_one_line(error: BaseException, file: Path, of: str = "") -> str:
     written = [frame for frame in frames if not frame.filename.startswith("<")]  # not Python's own import
     own = [frame for frame in written if Path(frame.filename).resolve().parent == file.resolve().parent]
     place = f"{shown(own[-1].filename)}:{own[-1].lineno}" if own else shown(file)
-    what = " ".join(str(error).split()) or type(error).__name__
+    what = " ".join(str(error).split()) or (own[-1].line if own else "") or type(error).__name__
     if isinstance(error, ImportError) and "relative import" in what:
         return f"{place}: {of}{what}; allowed: the name of a file beside this one, without a dot before it"
     if isinstance(error, ModuleNotFoundError):

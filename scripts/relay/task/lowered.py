@@ -8,7 +8,7 @@ import torch
 from relay.process.generators import drawn_from
 from relay.task import batches
 from relay.task.bound import AUTOCAST, BoundTask
-from relay.task.calls import in_mode, tensors_in
+from relay.task.calls import in_mode, on_device, tensors_in
 from relay.task.modes import Operations, flops
 
 SAMPLES = 8  # of the batch that is looked at
@@ -30,7 +30,7 @@ def computed_in(task: BoundTask, device: torch.device, *, evaluated: bool = Fals
             types.update(leaf.dtype for leaf in tensors_in(result))
 
     with suppress(Exception), drawn_from(0):  # whatever a model or a loss raises for few samples, or in evaluation
-        model, batch = task.model().to(device), batches.moved(task.example(SAMPLES), device)
+        model, batch = on_device(task.model(), device), batches.moved(task.example(SAMPLES), device)
         with task.computing(), Operations(note):
             for training in (True, False) if evaluated else (True,):
                 task.loss(task.outputs(in_mode(model, training), batch), batch)

@@ -79,8 +79,8 @@ def of_machine(error: Exception) -> bool:
 def needs_gpu(error: BaseException) -> bool:
     """Whether a user's code failed for want of a GPU, or of tensors on it; `error` is the one that was told."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    named = any(word in str(cause) for word in ("CUDA", "NVIDIA", "cuda", "nvidia"))
-    return named and not isinstance(cause, ImportError)
+    said = str(cause) or str(error).rpartition(": ")[2]  # of an assertion without words its line
+    return bool(re.search(r"cuda|nvidia|triton|\bgpu", said, re.IGNORECASE)) and not isinstance(cause, ImportError)
 
 
 def of_two_devices(error: Exception) -> bool:
