@@ -51,9 +51,9 @@ REFUSED = {
     ),
     "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
     # misspelt keys, at every depth
-    "epoch: 3": "config: epoch: 3 has an unknown key; did you mean 'epochs'? config/README.md has all",
+    "epoch: 3": "config: epoch: 3 is no known key; did you mean 'epochs'? config/README.md has all",
     "segment: {step: 2}": (
-        "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
+        "config: segment.step: 2 is no known key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
     "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
         "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
@@ -67,14 +67,14 @@ REFUSED = {
     "comparisons: [{strategy: cpu, partition: gpu}]": (
         "config: comparisons[0].partition: 'gpu' is not allowed here; allowed: in the site's file (docs/sites.md)"
     ),
-    "steps: 2": "config: steps: 2 has an unknown key; did you mean 'epochs'? config/README.md has all",
-    "lr: 0.1": "config: lr: 0.1 has an unknown key; did you mean 'learning_rate'? config/README.md has all",
+    "steps: 2": "config: steps: 2 is no known key; did you mean 'epochs'? config/README.md has all",
+    "lr: 0.1": "config: lr: 0.1 is no known key; did you mean 'learning_rate'? config/README.md has all",
     "comparisons: [{strategy: cpu, lr: 0.1}]": (
         "config: comparisons[0].lr: 0.1 is not allowed here; allowed: learning_rate, beside `comparisons`, one for all "
         "of them"
     ),
     "comparisons: [{strategy: cpu, gpus_per_node: 2}]": (
-        "config: comparisons[0].gpus_per_node: 2 has an unknown key; did you mean 'devices_per_node'? "
+        "config: comparisons[0].gpus_per_node: 2 is no known key; did you mean 'devices_per_node'? "
         "config/README.md has all (a strategy's own settings stand under options)"
     ),
     # YAML's accidents

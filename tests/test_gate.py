@@ -155,7 +155,7 @@ WRONG_BETWEEN = [
         "CheckpointOfItsOwn",
         says=("between steps: one plain process cannot load the checkpoint: FileNotFoundError",),
     ),
-    Planted("ScaleLost", axes=FP16, says=("between steps: the loss's scale is another one after",)),
+    Planted("ScaleLost", axes=FP16, says=("between steps: the loss's scale differs after",)),
     # Evaluation
     Planted(
         "EvaluationRounds",

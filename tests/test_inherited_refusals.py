@@ -73,7 +73,7 @@ def test_refusals_are_inherited(relayed: tuple[Chain, Chain, Chain], capsys: pyt
     assert told.out == "run fourth goes on from step 6 of run second\n"
     assert told.err == (
         "warning: run fourth went on from step 6 of run second, which is not proven: its gate: algorithm: losses "
-        "differ. The report strikes out what goes on from it\n"
+        "differ. The report strikes out runs that continue it\n"
     )
     assert read_json(fourth.work / "adopted.json")["gate"] == "gate-second"
     verdict(second)

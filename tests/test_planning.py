@@ -175,7 +175,7 @@ def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> N
 ROOT = Path(__file__).resolve().parents[1]
 
 
-LOSS = "loss_parallel is for cross entropy of the model's outputs, the loss of linear-random10 is another one"
+LOSS = "loss_parallel is for cross entropy of the model's outputs, and the loss of linear-random10 is not that"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_only_what_a_user_must_know_is_missing(name: str) -> None:
 # Mistakes
 
 REFUSED = {
-    "acount: def-x": "acount: 'def-x' has an unknown key; did you mean 'account'? workflow/schemas/site.sch",
+    "acount: def-x": "acount: 'def-x' is no known key; did you mean 'account'? workflow/schemas/site.sch",
     "account: 'x; rm -rf ~'": "account: 'x; rm -rf ~' is not allowed; allowed: letters, digits and . _ + -",
     "max_minutes: 60": "max_minutes: 60 is not allowed here; allowed: in an entry of `partitions`",
     "partitions: [{device: cpu, cpus_per_node: 1, qos: x}]": "partitions[0].qos: 'x' is not allowed here; allowed",
@@ -85,7 +85,7 @@ REFUSED = {
     ): "partitions[0].gpu_generation: 'hopper' is not allowed with gpu_name: a100, which is of the generation ampere; ",
     "partitions: p": "partitions: 'p' is not allowed; allowed: a list, each a block with the keys name, device, gpu_na",
     "partitions: [{device: cpu, cpus_per_node: 1, time: 60}]": (
-        "partitions[0].time: 60 has an unknown key; did you mean 'max_minutes'? "
+        "partitions[0].time: 60 is no known key; did you mean 'max_minutes'? "
     ),
     "modules: python/3.11": "modules: 'python/3.11' is not allowed; allowed: a list, each non-empty text (write [pyt",
     "environment: {mode: current, image: a.sif}": (

@@ -27,6 +27,7 @@ rule plan:
 # driver works on the same results, on a cluster too. Shown at the end of the call. Nothing is run, and so nothing written:
 # results may be read-only.
 rule status:
+    localrule: True
 
 
 rule record_plan:

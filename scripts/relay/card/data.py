@@ -178,7 +178,7 @@ def _random(split: Split, positions: torch.Tensor) -> bool:
             raise mistake(
                 kind,
                 "datasets",
-                f"sample {position} of the training set is another one when it is read again, with the same seed and "
+                f"sample {position} of the training set differs when it is read again, with the same seed and "
                 "epoch; allowed: samples that follow from their number, and from the generators of torch, numpy and "
                 "Python, which are seeded for each sample",
             )

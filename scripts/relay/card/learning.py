@@ -175,7 +175,7 @@ def _check_means(task: Computable, draft: Draft, whole: Mapping[str, float]) -> 
         )
         if not _weighted(lambda *which: values(*which)[name], samples):  # noqa: B023  # called at once
             raise mistake(type(bound.own), "metrics", f"{problem}allowed: {helps}")
-        other = "a mean over something else, such as tokens, is another one where a batch is divided otherwise"
+        other = "a mean over something else, such as tokens, differs if a batch is divided otherwise"
         draft.warn("metrics", f"{problem}{other}; exact are {helps}")
 
 

@@ -37,10 +37,10 @@ READS = {
 }
 # Why the training cannot be proven, whichever strategy trains it.
 DEPENDENT = {
-    "other": "a step of optimizer()'s is another one when it is taken again ({}): each process draws its own numbers",
-    "forgets": "a step of optimizer()'s is another one after a checkpoint ({}): it keeps something, such as a count of "
-    "steps, in itself or among its defaults, which no checkpoint holds; allowed: tensors in self.state[parameter], and "
-    "numbers that it adds to a group",
+    "other": "a step of optimizer() gives another result when it is repeated ({}): each process draws its own numbers",
+    "forgets": "a step of optimizer() gives another result after a checkpoint ({}): it keeps something, such as a "
+    "count of steps, in itself or among its defaults, which no checkpoint holds; allowed: tensors in "
+    "self.state[parameter], and numbers that it adds to a group",
 }
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call

@@ -71,5 +71,5 @@ workflow then trains what is left of it."""
     print(f"run {given.run} {word} from step {step} of run {given.source}")
     for line in adoption.against(given.results, given.source, step):
         difference = line.removeprefix("it ")
-        print(f"warning: run {given.run} {difference}. The report strikes out what goes on from it", file=sys.stderr)
+        print(f"warning: run {given.run} {difference}. The report strikes out runs that continue it", file=sys.stderr)
     return 0

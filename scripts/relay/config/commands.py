@@ -165,8 +165,8 @@ def named_files(words: Sequence[str], links: Iterable[str], place: str) -> list[
             size = Path(path).stat().st_size
             if size > MOST_FROZEN_BYTES:
                 raise UserError(
-                    f"{place}{path} has {size / 2**20:.0f} MiB, and what a command names is copied with each run; "
-                    f"allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Write its whole path, or name it in `links`"
+                    f"{place}{path} has {size / 2**20:.0f} MiB, and files that a command names are copied with each "
+                    f"run; allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Write its whole path, or name it in `links`"
                 )
             files.append(path)
     return files

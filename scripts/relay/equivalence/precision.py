@@ -48,7 +48,7 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, replica
     lost_of_ranks = ranks.collect(_lost(journey.saved, journey.loaded))
     observed = journey.observed(verdict, ranks)
     if any(scale for scale, _ in lost_of_ranks):
-        verdict.problems.append("between steps: the loss's scale is another one after a checkpoint was loaded")
+        verdict.problems.append("between steps: the loss's scale differs after a checkpoint was loaded")
     if ranks.rank == 0 and not finite:  # nothing equals what is no number
         verdict.unprovable = f"in {precision} the plain training is not finite after {BEFORE} steps"
     elif ranks.rank == 0:

@@ -177,7 +177,7 @@ def check_float32(precision: str, device: torch.device) -> None:
     variables = arithmetic.variables_set(os.environ)
     cause = f"the environment has {variables}: unset what lowers it" if variables else "its cause is unknown"
     raise UserError(
-        f"the reference: products in float32 are {figure:.1e} away from those in float64; allowed is "
+        f"the reference: products in float32 differ by {figure:.1e} from those in float64; allowed is "
         f"{PRODUCTS_LIMIT:.0e}. This machine's float32 arithmetic is not float32; {cause}"
     )
 

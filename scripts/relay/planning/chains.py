@@ -23,7 +23,7 @@ from relay.spec.setting import Shape
 CHAIN = "chain"  # `snakemake chain`: one training alone, which goes on as jobs until it has ended
 COLUMNS = ("time limit", "jobs", "steps of each", "in all", "start-up", "useful", "between", "saving")
 NOTE = (
-    "Chains are reckoned from what was measured; a fifth of each time limit stays free. useful: steps (goodput); "
+    "Chains are computed from measured times; a fifth of each time limit stays free. useful: steps (goodput); "
     "between: evaluations and checkpoints on the way; in all: without the queue"
 )
 

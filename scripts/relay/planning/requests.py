@@ -23,7 +23,6 @@ from relay.spec.identity import fingerprint
 from relay.spec.job import Job
 from relay.spec.labels import counted
 from relay.spec.run import Run, Setting
-from relay.spec.setting import Shape
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,9 @@ def _expected(plan: Plan) -> Iterator[ExpectedStart]:
     for each in (of_shape[shape] for shape in plan.preflights if shape in of_shape):  # runs are in a random order
         job = plan.job(each)
         assert job is not None
-        job_text = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
+        gpus = f", {counted(each.shape.gpus_per_node, 'GPU')} on each" * (each.shape.gpus_per_node > 0)
+        tasks = f"{counted(job.tasks, 'task')} of {counted(job.cpus_per_task, 'CPU')}"
+        job_text = f"a job of {counted(each.shape.nodes, 'node')}{gpus}, {tasks}"
         try:
             start = commands.expected_start(shapes.sbatch_flags(job, plan.site), job.partition)
         except Unavailable as error:
@@ -185,7 +186,3 @@ def _expected(plan: Plan) -> Iterator[ExpectedStart]:
             yield ExpectedStart(
                 f"expected start of {job_text}: in {counted(minutes, 'minute')}, says sbatch --test-only"
             )
-
-
-def _words(shape: Shape) -> str:
-    return f"{shape.nodes} × {shape.devices_per_node} {shape.device}"

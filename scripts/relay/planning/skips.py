@@ -159,7 +159,7 @@ def _task_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
     if card.parameters is not None and not card.cross_entropy:
         for name, values in needs.cross_entropy_only.items():
             if options[name] in values:
-                yield f"{name} is for cross entropy of the model's outputs, the loss of {task.name} is another one"
+                yield f"{name} is for cross entropy of the model's outputs, and the loss of {task.name} is not that"
     if setting.feeding.loader == "resident":
         if card.equal_shapes is False:
             yield f"loader resident is for samples of one shape, those of {task.name} differ; use loader dataloader"

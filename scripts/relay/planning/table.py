@@ -131,8 +131,9 @@ def unknown(plan: Plan) -> Iterator[str]:
     """What the plan does not know yet, in a line; nothing where it knows all."""
     if plan.looks:
         yield (
-            f"task {plan.config.task}: its model and its data are not known yet, and so neither are its runs nor what "
-            f"they cost. A job of stack {plan.stacks.plain} looks at it first, because this machine lacks what it needs"
+            f"task {plan.config.task}: its model and its data are not known yet, so its runs and their cost are "
+            f"not known either. A job of stack {plan.stacks.plain} looks at it first, because this machine "
+            "lacks what it needs"
         )
 
 

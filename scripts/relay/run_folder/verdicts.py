@@ -10,7 +10,7 @@ from relay.spec.run import OwnBatch
 # The usual cause where a trial fails and none of those before it does, as a beginning of its problem; and where the
 # first step is right.
 CAUSES: Mapping[str, str] = {
-    "algorithm": "probably the mean over samples or processes, clipping, or the update is another one: ",
+    "algorithm": "probably the mean over samples or processes, clipping, or the update differs: ",
     "scaled": "probably large gradients are clipped: ",
     "evaluation": "probably predictions are computed otherwise: ",
     "between steps": "probably a checkpoint, an evaluation or random numbers change the training: ",
@@ -20,7 +20,7 @@ CAUSES: Mapping[str, str] = {
     "own optimizer": "probably the optimiser's state has fewer bits: ",
     "lossy": "probably more is lost than the strategy declares: ",
 }
-LATER = "probably what is kept from step to step, such as the optimiser's state or the learning rate, is another one: "
+LATER = "probably what is kept from step to step, such as the optimiser's state or the learning rate, differs: "
 # What is said of the run's own batch in place of all.
 OWN = ("unprovable", "samples_per_rank", "bytes_sent_per_step")
 NOTHING = {"equivalent": False, "parts": [], "problems": [], "notes": []}

@@ -215,7 +215,7 @@ def _unknown_key(location: Sequence[str | int], raw: Any, whole: Schema, further
         return f"is not allowed here; allowed: {where}{_of_command(location, raw) if 'options' in keys else ''}"
     page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
     place = " (a strategy's own settings stand under options)" if "options" in keys else ""
-    return unknown("has an unknown key", name, keys, page) + place
+    return unknown("is no known key", name, keys, page) + place
 
 
 def _elsewhere(location: Sequence[str | int], whole: Schema, further: Mapping[str, str]) -> str:

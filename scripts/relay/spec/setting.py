@@ -173,7 +173,7 @@ class Computation:
 
     precision: Precision = declare(
         "fp32",
-        means="floating-point format of matrix products and convolutions; parameters are fp64 with fp64, else fp32. "
+        means="floating-point format of matrix products and convolutions; parameters are fp64 in fp64, otherwise fp32. "
         "tf32, on GPUs, is for both; tf32_matmul and tf32_convolution are for one of them, and the other is in fp32 "
         "(PyTorch's own default is tf32_convolution)",
         label="{}",

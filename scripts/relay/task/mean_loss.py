@@ -18,7 +18,7 @@ LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
 ROUNDING_MARGIN, MOST_LIMITS, ORDERS = 10, 1_000, 4
 SCALE = 2.0**30  # of a loss; a power of two scales without rounding
 CHANGING = (
-    "the loss of one batch is another one when it is computed again: the forward pass or the loss changes parameters, "
+    "the loss of one batch differs when it is computed again: the forward pass or the loss changes parameters, "
     "or a state that is no buffer and that no checkpoint holds, such as a counter"
 )
 CLIPPING = (
