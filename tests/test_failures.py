@@ -87,9 +87,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_a_fault_that_says_where_bo
     assert bench.processes() == []
 
 
-def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_of_its_rank(
-    bench: Bench, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_of_its_rank(bench: Bench) -> None:
     """Though it failed in the background, on one rank alone, and no other rank waits for it there.
 
     The first time it is a warning.
@@ -105,13 +103,13 @@ def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_
         time.sleep(0.05)"""
     strategy = bench.strategy("unwritable", save, base="ddp")
     chain = bench.chain("results", total_steps=600, **(DDP | strategy))
-    ended = chain.forked()
+    ended = chain.segment()
     fault = chain.fault()
     assert ended.status == 1
     assert fault["rank"] == 1
     assert "could not be saved: " in fault["error"]
     assert "Is a directory" in fault["error"]
-    assert re.search(r"warning: the checkpoint of step \d+ could not be saved: .* \(rank 1\)", capfd.readouterr().out)
+    assert re.search(r"warning: the checkpoint of step \d+ could not be saved: .* \(rank 1\)", ended.output)
     assert time.time() - fault["time"] < 60
     assert chain.checkpoints() == []
 
