@@ -99,7 +99,7 @@ def test_a_version_that_is_being_removed_is_not_used(tmp_path: Path, monkeypatch
         pythons.append(versioned.interpreter(link))
 
     monkeypatch.setattr(versioned.shutil, "rmtree", rmtree)
-    versioned._clear(link, but=None)
+    versioned.clear(link, but=None)
     assert pythons == [None, None]
 
 

@@ -38,10 +38,10 @@ def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts:
             print(f"environment: {link.resolve()} is there", flush=True)
         elif link.is_symlink() or _versions(link):
             print(f"environment: {link} is incomplete; it is installed again", flush=True)
-        _clear(link, but=link.resolve() if whole else None)
+        clear(link, but=link.resolve() if whole else None)
         if whole:
             return
-        started, folder = time.monotonic(), link.with_name(f"{link.name}.{time.time_ns()}")
+        started, folder = time.monotonic(), next_version(link)
         try:
             install(folder, lock)
             packages = sorted(path.name for path in site_packages(folder).glob("*.dist-info"))
@@ -137,7 +137,7 @@ def interpreter(link: Path) -> str | None:
             version = link.resolve(strict=True)
         except OSError:
             return None
-        with contextlib.suppress(OSError):  # this disk may have no locks; `_clear` then removes nothing
+        with contextlib.suppress(OSError):  # this disk may have no locks; `clear` then removes nothing
             # A shared lock needs no right to write: on some clusters the nodes can only read the home folders.
             descriptor = os.open(version / files.LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
             os.set_inheritable(descriptor, True)
@@ -146,12 +146,17 @@ def interpreter(link: Path) -> str | None:
             return str(version / "bin" / "python") if (version / MARKER).exists() else None
 
 
+def next_version(link: Path) -> Path:
+    """Where a new version is to be made."""
+    return link.with_name(f"{link.name}.{time.time_ns()}")
+
+
 def _versions(link: Path) -> list[Path]:
     """All versions that exist, incomplete ones included."""
     return sorted(link.parent.glob(f"{link.name}.[0-9]*"))
 
 
-def _clear(link: Path, *, but: Path | None) -> None:
+def clear(link: Path, *, but: Path | None) -> None:
     """Remove all versions that no process uses, except `but`. The caller must hold `only_one`."""
     for version in _versions(link):
         if but and version.name == but.name:
