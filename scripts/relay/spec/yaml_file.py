@@ -70,10 +70,11 @@ class Strict(yaml.SafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._values = 0  # so far, those of aliases included
-        self._values_of: dict[yaml.Node, int] = {}
+        self._values_of: dict[yaml.Node | None, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event, before = self.peek_event(), self._values
+        event: Any = self.peek_event()
+        before = self._values
         node = super().compose_node(parent, index)
         if not isinstance(event, yaml.AliasEvent):
             self._values += 1
