@@ -43,7 +43,7 @@ def create(file: Path, folder: Path) -> None:
     """
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
-    with versioned.only_one(folder):  # two stacks may name one file
+    with versioned.only_one(folder) as lock:  # two stacks may name one file
         versioned.clear(folder, but=folder.resolve())
         if is_whole(folder):
             print(f"environment: {folder} is there")
@@ -52,7 +52,8 @@ def create(file: Path, folder: Path) -> None:
             raise UserError(f"{file}: this machine has no `conda` to create the environment with; create it {remedy}")
         place = versioned.next_version(folder)
         words = ["conda", "env", "create", "--quiet", "--file", str(file), "--prefix", str(place)]
-        if subprocess.run(words, check=False).returncode != 0 or not (place / "bin" / "python").exists():
+        done = subprocess.run(words, check=False, pass_fds=[lock])
+        if done.returncode != 0 or not (place / "bin" / "python").exists():
             shutil.rmtree(place, ignore_errors=True)
             failed = "conda could not create the environment (its words are above)"
             raise UserError(f"{file}: {failed}; or create it {remedy}")

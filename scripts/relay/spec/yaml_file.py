@@ -73,13 +73,13 @@ class Strict(yaml.SafeLoader):
         self._values_of: dict[yaml.Node | None, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()
-        before = self._values
+        event, before = self.peek_event(), self._values
         node = super().compose_node(parent, index)
         if not isinstance(event, yaml.AliasEvent):
             self._values += 1
             self._values_of[node] = self._values - before
             return node
+        assert event.start_mark is not None  # as with every event of a text
         place = f"line {event.start_mark.line + 1}: *{event.anchor}"
         if node not in self._values_of:
             raise _Refused(f"{place} stands within what it names; write the value instead")
