@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -66,7 +65,7 @@ class Submission:
         # The job's own command follows the options: in the call, or in a script below it.
         words = shlex.split(call.strip().partition("\n")[0].partition(" --wrap=")[0])
         options = dict(pairwise(words))
-        while self._waits(self._away(Answer.NOT_TAKEN)):
+        while self._waits(Answer.NOT_TAKEN):
             with suppress(UserError):
                 ids = (job.id for job in commands.named(self.name) if job.comment == options.get("--comment"))
                 new = next((id for id in ids if id not in others), None)
@@ -79,22 +78,20 @@ class Submission:
         answer = meaning(said)
         if answer is Answer.LOST:  # it was waited for an answer on that
             return message if self.wait(0) else ""
-        if answer is Answer.FULL:
-            seconds = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
-            if self._alone() >= seconds:
-                return f"{REFUSED}{_words(said)}. {IN_VAIN}"
-            return "" if self._waits(self.news.full) else message
-        if answer in _PASSES:
-            return "" if self._waits(self._away(answer)) else message
+        longest = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
+        if answer is Answer.FULL and self._alone() >= longest:
+            return f"{REFUSED}{_words(said)}. {IN_VAIN}"
+        if answer is Answer.FULL or answer in _PASSES:
+            return "" if self._waits(answer) else message
         refused = answer in (Answer.REFUSED, Answer.NO_SUCH_NODE)
         return f"{REFUSED if refused else NOT_TAKEN}{_words(said)}"
 
-    def _away(self, answer: Answer) -> Callable[[str], None]:
-        return partial(self.news.away, why=_PASSES[answer])
-
-    def _waits(self, tell: Callable[[str], None]) -> bool:
+    def _waits(self, answer: Answer) -> bool:
         """Say why nothing is submitted, and wait; False where the driver ends meanwhile."""
-        tell(self.partition)
+        if answer is Answer.FULL:
+            self.news.full(self.partition)
+        else:
+            self.news.away(self.partition, _PASSES[answer])
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         return not self.wait(pause)
 
