@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,21 @@ def add_own(venv: Path) -> None:
         raise InstallError(f"pip could not install this checkout:\n{result.stdout}".rstrip())
 
 
-def is_writable(venv: Path) -> bool:
-    """Whether the environment's folder can be made or changed: it cannot in somebody else's checkout."""
-    return os.access(venv if venv.exists() else venv.parent, os.W_OK | os.X_OK)
+@contextlib.contextmanager
+def held(venv: Path) -> Iterator[Path | None]:
+    """One call at a time changes the environment. Yields what keeps this user from it; None where nothing does.
+
+    It is somebody else's folder, or the lock that another user of a shared checkout has made.
+    """
+    changed = venv if venv.exists() else venv.parent
+    with contextlib.ExitStack() as stack:
+        refused = None if os.access(changed, os.W_OK | os.X_OK) else changed
+        if not refused:
+            try:  # pip inherits the lock, and is waited for too where it outlives this program (`kill -9`)
+                os.set_inheritable(stack.enter_context(only_one(venv)), True)
+            except PermissionError as error:
+                refused = Path(error.filename)
+        yield refused
 
 
 def install_torch(venv: Path, lock: list[Pin], device: str, index: str) -> tuple[str, list[Pin]]:
@@ -196,8 +209,11 @@ def one_of(lock: list[Pin], name: str, label: str) -> tuple[str, str]:
     raise InstallError(f"envs/torch.txt names no {name}: restore it, or run `make lock`")
 
 
-def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: float) -> None:
-    """Brings the environment in step with the locks, doing only what is needed. Raises InstallError."""
+def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: float, refused: Path | None) -> None:
+    """Brings the environment in step with the locks, doing only what is needed. Raises InstallError.
+
+    `refused`: what keeps this user from changing it.
+    """
     device = torch if torch != "auto" else "cuda" if has_nvidia_gpu() else "cpu"
     wanted: dict[str, Any] = {"locks": lock_hashes(dev), "device": device}
     wanted["python"] = "{}.{}".format(*sys.version_info[:2])
@@ -206,7 +222,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     keep = usable(installed, wanted, torch)
     shown = os.path.relpath(venv)
     if keep and wanted["locks"].keys() <= installed["locks"].keys():
-        if is_writable(venv):  # somebody else's is used as it is
+        if not refused:  # somebody else's is used as it is
             add_own(venv)
         say(f"{shown} is up to date")
         return
@@ -214,9 +230,9 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     locks = {name: read(ROOT / "envs" / name) for name in wanted["locks"]}
     say(f"Installing Torch Relay into {shown} (Python {wanted['python']}); this takes some minutes")
     # Before anything else: what is there is not torn down where nothing new can be had.
-    if not is_writable(venv):
+    if refused:
         remedy = "if this checkout is somebody else's, make one of your own with `git clone`"
-        raise InstallError(f"{venv}: you may not write there; {remedy}")
+        raise InstallError(f"{refused}: you may not write there; {remedy}; or choose another place with --venv")
     check_network(venv, locks["driver.txt"][0].name, network_seconds)
     if keep:
         build, device = installed["build"], installed["device"]
@@ -246,10 +262,8 @@ def main() -> None:
     options = parser.parse_args()
     try:
         options.venv.parent.mkdir(parents=True, exist_ok=True)
-        with only_one(options.venv) if is_writable(options.venv) else contextlib.nullcontext() as lock:
-            if lock is not None:  # pip inherits it, and is waited for too where it outlives this program (`kill -9`)
-                os.set_inheritable(lock, True)
-            install(options.venv, options.dev, options.torch, options.torch_index, options.network_seconds)
+        with held(options.venv) as refused:
+            install(options.venv, options.dev, options.torch, options.torch_index, options.network_seconds, refused)
     except (InstallError, UserError, OSError) as error:
         sys.exit(f"Installation stopped: {error}")
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -80,6 +81,10 @@ def test_a_job_whose_nodes_are_away_is_queued_and_one_that_no_node_can_take_is_r
     assert not isinstance(caught.value, NoNode)
     with pytest.raises(RuntimeError, match="is not available"):
         place.cluster.run("sbatch", *impossible, "--wrap=true", cwd=place.folder)
+    for state in ("INACTIVE", "DRAIN", "UP"):
+        place.cluster.run("scontrol", "update", "PartitionName=short", f"State={state}")
+        with pytest.raises(NoNode, match="inactive or drain") if state != "UP" else nullcontext():
+            commands.expected_start(["--partition=short"])
 
 
 def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:

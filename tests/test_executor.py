@@ -16,14 +16,21 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from snakemake_scheduler_plugin_torch_relay import Scheduler, SchedulerSettings
 
 from living import until
-from relay.base.errors import Unavailable, UserError
+from relay.base.errors import NoNode, Unavailable, UserError
 from relay.driver import submission
 from relay.slurm import commands
 
 FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
 LOST = "echo 'Socket timed out on send/recv operation' >&2; exit 1"
-CLOSED = "echo sbatch: error: Required partition not available '(inactive or drain)' >&2; exit 1"
+SAYS = "echo 'sbatch: error: {}' >&2; exit 1"
+CLOSED = SAYS.format("Required partition not available (inactive or drain)")
+PASSES = [
+    CLOSED,
+    SAYS.format("Batch job submission failed: Requested partition configuration not available now"),
+    SAYS.format("Batch job submission failed: I/O error writing script/environment to file"),
+    SAYS.format("fetch_config: DNS SRV lookup failed"),
+]
 FULL = "echo QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy '(job submit limit, …)' >&2; exit 1"
 
 
@@ -253,13 +260,16 @@ def submitting(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Submitting:
 
 def test_a_submission_waits_for_slurm(slurm: Slurm, submitting: Submitting, caplog: pytest.LogCaptureFixture) -> None:
     slurm.lists("5 RUNNING None")
-    for refused in (DOWN, FULL, CLOSED):
+    for refused in (DOWN, FULL, *PASSES):
         later = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {refused}; }}; echo 7'
         assert submitting.submit(later) == (["submitted"], 4)
     assert "the partition is inactive or drained (`sinfo`). The driver tries again" in caplog.text
-    refusal = "sbatch: error: Batch job submission failed: Invalid qos specification"
-    assert submitting.submit(f"echo '{refusal}' >&2; exit 1") == (["error"], 1)
-    assert submitting.told[-1] == "Slurm refuses the job: Invalid qos specification"
+    for words, told in (
+        ("Invalid qos specification", "Slurm refuses the job: Invalid qos specification"),
+        ("Switch resources are not there", "Slurm has not taken the job: Switch resources are not there"),
+    ):
+        assert submitting.submit(SAYS.format(f"Batch job submission failed: {words}")) == (["error"], 1)
+        assert submitting.told[-1] == told
     submitting.executor.shutdown()
     assert submitting.happened[-1] == "local rules ended"
     for away in (DOWN, LOST, FULL):
@@ -302,6 +312,10 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     slurm.lists("4 RUNNING None", "6 PENDING None")
     with pytest.raises(Unavailable):  # another job counts: it may pass
         commands.expected_start([])
+    slurm.does("sbatch", CLOSED)
+    with pytest.raises(NoNode, match="inactive or drain"):
+        commands.expected_start([])
+    slurm.does("sbatch", FULL)
     slurm.lists("4 RUNNING None", "5 COMPLETED None")
     with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit") as caught:
         commands.expected_start([])
@@ -309,6 +323,8 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     monkeypatch.setenv("SLURM_JOB_ID", "4")  # of another job, whose environment a shell has: it may end
     monkeypatch.delenv(commands.DRIVER_JOB)
     assert commands.any_other()
+    monkeypatch.setattr(os, "getppid", lambda: 2**30)  # of root, which /proc hides: it may be Slurm's
+    assert not commands.any_other()
 
 
 def test_a_job_at_its_limit_holds_back_none_of_another_partition(slurm: Slurm, submitting: Submitting) -> None:

@@ -65,6 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert refusal(parsed, ["-n", *words.split()]).startswith(MISTAKES[words])
     assert capfd.readouterr().err == ""
+    parsed(["-n", "--report", "x.html", "--report-after-run"])  # when there is something to report
 
 
 def test_from_a_folder_of_ones_own_the_projects_files_are_named(

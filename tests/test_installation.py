@@ -1,5 +1,6 @@
 """What a newcomer relies on when installing: exact locks, the right build of torch, and installations from nothing."""
 
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from packaging.requirements import Requirement
@@ -95,6 +97,22 @@ def test_an_environment_that_lost_a_file_counts_as_none(tmp_path: Path) -> None:
         path.rename(tmp_path / "deleted")
         assert stamp.read() == {}, path
         (tmp_path / "deleted").rename(path)
+    (packages / "torch.py").write_text("edited")
+    assert bootstrap.usable(stamp.read(), WANTED, "auto")
+
+
+def test_who_may_not_change_the_environment_of_a_shared_checkout_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = INSTALLED | {"locks": bootstrap.lock_hashes(False), "python": "{}.{}".format(*sys.version_info[:2])}
+    monkeypatch.setattr(bootstrap, "only_one", Mock(side_effect=PermissionError(errno.EACCES, "no", "x.held/lock")))
+    monkeypatch.setattr(bootstrap.Stamp, "read", lambda _: installed)
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "--venv", str(tmp_path), "--torch", "cpu"])
+    bootstrap.main()
+    assert capsys.readouterr().out.endswith("is up to date\n")
+    installed.clear()
+    with pytest.raises(SystemExit, match=r"held/lock: you may not write there; if this checkout is somebody else's, "):
+        bootstrap.main()
 
 
 @pytest.mark.slow
@@ -257,7 +275,9 @@ def test_what_a_killed_installation_left_is_waited_for_and_repaired(project: Pro
     after = project.install(torch="cuda")
     release.join()
     assert after.returncode == 0, after.stderr
-    assert re.match(r"environment: another process \(process \d+ on \S+\) is making \S+/\.venv; waiting", after.stderr)
+    assert re.match(
+        r"environment: another process \(process \d+ on \S+\) is at work on \S+/\.venv; waiting", after.stderr
+    )
     assert project.packages() == REGISTRYS
 
 

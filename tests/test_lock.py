@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +59,16 @@ def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
         assert (work / "lock").exists()
         with pytest.raises(Busy):
             exclusive(work)
+
+
+def test_who_waits_long_looks_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look is a call to the file server, and hundreds of nodes may wait for one of them to make an environment."""
+    pauses: list[float] = []
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    with exclusive(tmp_path), pytest.raises(files.HeldError):
+        files.exclusive(tmp_path, 3600.0)
+    assert pauses[0] < 1
+    assert len(pauses) < 800
 
 
 def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

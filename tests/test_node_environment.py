@@ -18,8 +18,8 @@ import pytest
 from living import LONGEST_SECONDS, until
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.chain.files import HeldError, exclusive
-from relay.environments import login_node, node, wheelhouse
+from relay.chain.files import LOCK, HeldError, exclusive
+from relay.environments import login_node, node, versioned, wheelhouse
 from tiny_stack import FETCH, PREPARE, ROOT, fetched, needs_root, offline, prepared, project, python, told
 
 pytest_plugins = ["tiny_stack"]
@@ -85,6 +85,22 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
             job.kill()
     prepared(told(tiny), tmp_path)
     assert list(tmp_path.glob("relay-*/*.[0-9]*")) == [Path(another).parents[1]]
+
+
+def test_a_version_that_is_being_removed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock may be removed before its other files: who opens it then has a new one, which nobody holds."""
+    version, link, pythons = tmp_path / "torch.1", tmp_path / "torch", []
+    version.mkdir()
+    (version / versioned.MARKER).touch()
+    versioned.point(link, version)
+
+    def rmtree(folder: Path, **_: Any) -> None:
+        (folder / LOCK).unlink()
+        pythons.append(versioned.interpreter(link))
+
+    monkeypatch.setattr(versioned.shutil, "rmtree", rmtree)
+    versioned.clear(link, but=None)
+    assert pythons == [None, None]
 
 
 @pytest.mark.slow

@@ -4,10 +4,13 @@ The traps that can be made here are made in `test_preflight_on_nodes.py`.
 """
 
 import copy
+import errno
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,6 +57,24 @@ def test_bandwidths_are_those_of_the_slowest_rank_and_a_sum_is_wrong_that_is_wro
     row, *_ = collective._measure(others, None, "all", 4)
     assert not row["right"]
     assert row["bus_gb_per_second"] == pytest.approx(row["bytes"] / 1e9 * 2 * 3 / 4)
+
+
+def test_a_lock_that_is_seen_late_is_known_and_another_fault_than_missing_locks_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relay.preflight import collective  # with torch
+
+    held: list[Any] = []
+    place = tmp_path / ".relay-lock-token"
+    other: Any = SimpleNamespace(rank=1, gather=lambda own: [own and "token"], barrier=lambda: None)
+    later = threading.Timer(0.3, lambda: held.append(collective.files.exclusive(place, 0)))
+    later.start()
+    assert collective.lock_fault(other, tmp_path) is None
+    later.join()
+    first: Any = SimpleNamespace(rank=0, gather=lambda own: [own], barrier=lambda: None)
+    refusal = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr(collective.files, "exclusive", refusal)
+    assert collective.lock_fault(first, tmp_path) == "it cannot be locked: Permission denied"
 
 
 # On planned preflights, with reports written by hand

@@ -1,7 +1,9 @@
 """The sites: mistakes get one line, jobs the right partition, Snakemake the profiles, and clusters take the jobs."""
 
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from relay.planning.table import render
 from relay.slurm import allocation, shapes
 from relay.spec.site import Site, load_site, names
 from relay.spec.site_blocks import Partition
+from relay.workflow import new_call
 from site_clusters import filled_in, site_nodes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +44,15 @@ def site(tmp_path: Path, text: str = "", base: str = SMALL) -> Site:
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({**yaml.safe_load(base), **(yaml.safe_load(text) or {})}))
     return load_site(str(file), ROOT)
+
+
+def test_a_driver_that_is_a_job_takes_its_part_of_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a batch script of the user's own, where /proc hides that Slurm has started it."""
+    site(tmp_path, "limits: {jobs: 3}")
+    config: Any = SimpleNamespace(site=str(tmp_path / "mine.yaml"))
+    monkeypatch.setenv("SLURM_JOB_ID", "4")
+    monkeypatch.setattr(os, "getppid", lambda: 2**30)
+    assert new_call._site(config, None, ROOT).limits.jobs == 2
 
 
 # Ready sites

@@ -146,9 +146,13 @@ def test_where_its_time_was_over_the_limit_is_named(said: list[str]) -> None:
 
 
 def test_what_slurm_refuses_is_not_submitted_again(said: list[str], tmp_path: Path) -> None:
-    (job,) = attempts(1)
-    job.log = [tmp_path / "job.log"]
-    assert Retries({1: f"{REFUSED}Invalid qos specification"}).times(job) == 0
+    first, job = attempts(2)
+    first.log = job.log = [tmp_path / "job.log"]
+    retries = Retries(words := {1: "SLURM status is: 'NODE_FAIL'. "})
+    ending.record(ending.Ending(ending.INTERRUPTED, "of the first attempt"), tmp_path / "job.log")
+    assert retries.times(first) == 1
+    words[1] = f"{REFUSED}Invalid qos specification"
+    assert retries.times(job) == 0
     assert "what      Slurm refuses the job: Invalid qos specification\n  remedy    change what is asked" in said[-1]
     assert ending.read(tmp_path / "job.log").status == ending.FAULT  # for the report
 

@@ -96,9 +96,9 @@ def test_a_limit_is_said_ever_less_often_though_jobs_are_submitted(
         assert all("no further job of partition cpu" in line for line in lines)
         news.submitted("cpu")
     assert told == [10, 40, 90, 190]
-    news.away("cpu")
+    news.away("cpu", "its controller is busy or down")
     clock.now += 10
-    news.away("cpu")
+    news.away("cpu", "its controller is busy or down")
     news.submitted("cpu")
     assert [line.partition(" for ")[0] for line in said(caplog)] == [
         "Slurm has taken no job of partition cpu",

@@ -21,7 +21,10 @@ REFUSED = {
     "indent, quotes and brackets",
     b"a: !!python/object:os.system 1": "x: line 1, column 4: is no YAML: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/object:os.system'",
-    b"a: 1\nb: &b {c: *b}\n": "x: is no YAML: Circular reference detected",
+    b"a: 1\nb: &b {c: *b}\n": "x: line 2: *b stands within what it names; write the value instead",
+    b"a0: &a0 x\n" + b"".join(b"a%d: &a%d [%s]\n" % (n + 1, n + 1, b", ".join([b"*a%d" % n] * 9)) for n in range(6)): (
+        "x: line 7: *a5 makes more than 100,000 values of the file; write fewer aliases"
+    ),
     b"a: 1\n? [b, c]\n: 2\n": "x: line 2: a list or a block is not allowed as a key; allowed: text",
     b'{"a": "\\ud800"}': "x: a control character ('\\ud800') stands in a text; a terminal would obey it: remove it",
 }

@@ -9,7 +9,7 @@ _AHEAD_SECONDS = time.time() - time.monotonic()
 
 
 def steady() -> float:
-    """The time in seconds since 1970, by a clock that goes on where the machine's is set, or the machine sleeps."""
+    """The time in seconds since 1970, by a clock that nobody sets. Linux stops it while the machine sleeps."""
     return _AHEAD_SECONDS + time.monotonic()
 
 

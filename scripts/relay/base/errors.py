@@ -31,7 +31,7 @@ class Unavailable(UserError):
 
 
 class NoNode(UserError):
-    """Slurm queues such a job, and can start it on no node as they are now."""
+    """Slurm can start such a job on no node now: it waits, in the queue or with the driver."""
 
 
 class NoCluster(Unavailable):

@@ -25,6 +25,7 @@ _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EACCES, errno.ENO
 LOCK = "lock"
 WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
 LOOK_SECONDS = 0.2
+LONGEST_LOOK_SECONDS = 5.0
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -112,6 +113,7 @@ def exclusive(folder: Path, seconds: float | None = None) -> tuple[TextIO, bool]
     seconds, by default `WAIT_SECONDS`, and OSError.
     """
     waited_until = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
+    pause = LOOK_SECONDS
     while True:
         folder.mkdir(parents=True, exist_ok=True)  # its holder may have removed it
         # A link is not followed: what it leads to is nobody's lock.
@@ -123,7 +125,8 @@ def exclusive(folder: Path, seconds: float | None = None) -> tuple[TextIO, bool]
             stream.close()
             if time.monotonic() > waited_until:
                 raise HeldError(holder(folder)) from None
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            pause = min(1.2 * pause, LONGEST_LOOK_SECONDS)  # hundreds of nodes may wait at one file server
             continue
         except OSError as error:
             if error.errno not in NO_LOCKS:

@@ -137,7 +137,7 @@ def _refused(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
             yield f"--{name.replace('_', '-')}", why
     if given.rerun_triggers != RerunTrigger.all():
         yield "--rerun-triggers", JUDGED
-    if given.report and not (Path(given.directory or "") / RUNS_TABLE).exists():
+    if given.report and not given.report_after_run and not (Path(given.directory or "") / RUNS_TABLE).exists():
         yield "--report", f"{RUNS_TABLE} is missing: nothing is compared yet; first give the same call without it"
     if given.executor == "torch-relay":
         for name in (name for name, value in vars(given).items() if name.startswith("slurm_") and value is not MISSING):

@@ -182,6 +182,11 @@ def _newest(run: str) -> int:
 
 
 def _keep(log: Path | None) -> None:
-    """Put an attempt's log aside: Snakemake removes the log before the next attempt."""
+    """Put an attempt's log aside, which Snakemake removes before the next attempt; what it told is not the next one's.
+
+    That one may never start, and tell nothing itself.
+    """
+    if log:
+        ending.beside(log).unlink(missing_ok=True)
     if log and log.is_file():
         log.rename(log.with_suffix(f".attempt-{len(list(log.parent.glob(f'{log.stem}.attempt-*'))) + 1}.log"))

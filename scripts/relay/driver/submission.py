@@ -11,7 +11,8 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.driver.waiting import News
-from relay.slurm import answers, commands
+from relay.slurm import commands
+from relay.slurm.answers import Answer, meaning
 
 _SHARED = re.compile("Grp|PerAccount")  # a limit that counts jobs of others, too
 # How long a limit is waited for while this user has no other job. Slurm counts a job for some seconds after its end.
@@ -21,6 +22,13 @@ PAUSE_SECONDS = 5.0  # the first between two tries; each is twice as long
 LONGEST_PAUSE_SECONDS = 60.0
 IN_VAIN = "You have no other job in Slurm's queue: the limit may be 0 (`sacctmgr show assoc` and `show qos`)"
 REFUSED = "Slurm refuses the job: "  # a retry would only repeat it
+NOT_TAKEN = "Slurm has not taken the job: "
+# Why jobs are waited with, however long that lasts.
+_PASSES = {
+    Answer.NOT_TAKEN: "its controller is busy or down (`scontrol ping`)",
+    Answer.CLOSED: "the partition is inactive or drained (`sinfo`)",
+    Answer.NO_NODE: "its nodes are busy, away or reserved (`sinfo`)",
+}
 _ERROR = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
 _CALL = "sbatch call:"  # of the plugin: what follows it are its words, not Slurm's
 
@@ -52,12 +60,12 @@ class Submission:
         submitted twice would wait for itself.
         """
         said, _, call = message.partition(_CALL)
-        if not answers.answer_lost(said):
+        if meaning(said) is not Answer.LOST:
             return None
         # The job's own command follows the options: in the call, or in a script below it.
         words = shlex.split(call.strip().partition("\n")[0].partition(" --wrap=")[0])
         options = dict(pairwise(words))
-        while self._waits(self.news.away):
+        while self._waits(Answer.NOT_TAKEN):
             with suppress(UserError):
                 ids = (job.id for job in commands.named(self.name) if job.comment == options.get("--comment"))
                 new = next((id for id in ids if id not in others), None)
@@ -67,24 +75,23 @@ class Submission:
     def given_up(self, message: str) -> str:
         """Why a job that Slurm does not have is not submitted any more; '', after a pause, where it is to be now."""
         said = message.partition(_CALL)[0]
-        if answers.SUBMIT_LIMIT.search(said):
-            seconds = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
-            if self._alone() >= seconds:
-                return f"{_refusal(said)}. {IN_VAIN}"
-            tell = self.news.full
-        elif answers.answer_lost(said):  # it was waited for an answer on that
+        answer = meaning(said)
+        if answer is Answer.LOST:  # it was waited for an answer on that
             return message if self.wait(0) else ""
-        elif answers.NOT_TAKEN.search(said):
-            tell = self.news.away
-        elif answers.CLOSED.search(said):
-            tell = self.news.closed
-        else:
-            return _refusal(said)
-        return "" if self._waits(tell) else message
+        longest = SHARED_LIMIT_SECONDS if _SHARED.search(said) else OWN_LIMIT_SECONDS
+        if answer is Answer.FULL and self._alone() >= longest:
+            return f"{REFUSED}{_words(said)}. {IN_VAIN}"
+        if answer is Answer.FULL or answer in _PASSES:
+            return "" if self._waits(answer) else message
+        refused = answer in (Answer.REFUSED, Answer.NO_SUCH_NODE)
+        return f"{REFUSED if refused else NOT_TAKEN}{_words(said)}"
 
-    def _waits(self, tell: Callable[[str], None]) -> bool:
+    def _waits(self, answer: Answer) -> bool:
         """Say why nothing is submitted, and wait; False where the driver ends meanwhile."""
-        tell(self.partition)
+        if answer is Answer.FULL:
+            self.news.full(self.partition)
+        else:
+            self.news.away(self.partition, _PASSES[answer])
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         return not self.wait(pause)
 
@@ -100,7 +107,7 @@ class Submission:
         return self.clock() - self._alone_since
 
 
-def _refusal(said: str) -> str:
+def _words(said: str) -> str:
     """Slurm's own words, out of the plugin's, which quotes them."""
     lines = [line.removesuffix("'.") for line in _ERROR.findall(said)]
-    return REFUSED + "; ".join(lines) if lines else said.strip()
+    return "; ".join(lines) or said.strip()

@@ -103,15 +103,11 @@ class News:
         """A job of this id was cancelled."""
         self.logger.warning(f"Job {id}: is cancelled, because another one in the queue does the same work")
 
-    def away(self, partition: str, why: str = "its controller is busy or down (`scontrol ping`)") -> None:
-        """Slurm's controller took no job of this partition ('' for Slurm's default)."""
+    def away(self, partition: str, why: str) -> None:
+        """Slurm's controller took no job of this partition ('' for Slurm's default), for a reason that passes."""
         reminder = self._away.setdefault(partition, Reminder(first=0.0))
         text = f"Slurm has taken no job{_of(partition)} for {{}}: {why}. The driver tries again until it does"
         self._lasts(reminder, text)
-
-    def closed(self, partition: str) -> None:
-        """This partition takes no job."""
-        self.away(partition, "the partition is inactive or drained (`sinfo`)")
 
     def full(self, partition: str) -> None:
         """A limit keeps back a job of this partition. As jobs end, others take their place: it is never over."""

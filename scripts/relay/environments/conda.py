@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import sha256, write_text
-from relay.environments.versioned import only_one
+from relay.base.files import remove, sha256, write_text
+from relay.environments import versioned
 
 CREATED = Path("results/conda")
 COMPLETE = "torch-relay-complete"  # written last, with what there was then
@@ -36,22 +36,32 @@ def folder_of(conda: str) -> Path | None:
 
 
 def create(file: Path, folder: Path) -> None:
-    """Create the environment of a file in a folder, unless it is whole. Raises UserError where conda cannot."""
+    """Create the environment of a file, unless it is whole. Raises UserError where conda cannot.
+
+    The folder is a link to one beside it, because conda writes an environment's place into its files. One that is
+    replaced stays until the next call, for the jobs that still use it.
+    """
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
-    with only_one(folder):  # two stacks may name one file
+    with versioned.only_one(folder) as lock:  # two stacks may name one file
+        versioned.clear(folder, but=folder.resolve())
         if is_whole(folder):
             print(f"environment: {folder} is there")
             return
         if shutil.which("conda") is None:
             raise UserError(f"{file}: this machine has no `conda` to create the environment with; create it {remedy}")
-        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted creation
-        words = ["conda", "env", "create", "--quiet", "--file", str(file), "--prefix", str(folder)]
-        if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
+        place = versioned.next_version(folder)
+        words = ["conda", "env", "create", "--quiet", "--file", str(file), "--prefix", str(place)]
+        done = subprocess.run(words, check=False, pass_fds=[lock])
+        if done.returncode != 0 or not (place / "bin" / "python").exists():
+            shutil.rmtree(place, ignore_errors=True)
             failed = "conda could not create the environment (its words are above)"
             raise UserError(f"{file}: {failed}; or create it {remedy}")
-        lists = [*folder.glob("conda-meta/*.json"), *folder.glob("lib/python3*/site-packages/*.dist-info/RECORD")]
-        write_text(folder / COMPLETE, "".join(f"{file.relative_to(folder)}\n" for file in lists))
+        lists = [*place.glob("conda-meta/*.json"), *place.glob("lib/python3*/site-packages/*.dist-info/RECORD")]
+        write_text(place / COMPLETE, "".join(f"{file.relative_to(place)}\n" for file in lists))
+        if not folder.is_symlink():
+            remove(folder)  # an earlier version of this project made it there
+        versioned.point(folder, place)
 
 
 def is_whole(folder: Path) -> bool:

@@ -38,10 +38,10 @@ def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts:
             print(f"environment: {link.resolve()} is there", flush=True)
         elif link.is_symlink() or _versions(link):
             print(f"environment: {link} is incomplete; it is installed again", flush=True)
-        _clear(link, but=link.resolve() if whole else None)
+        clear(link, but=link.resolve() if whole else None)
         if whole:
             return
-        started, folder = time.monotonic(), link.with_name(f"{link.name}.{time.time_ns()}")
+        started, folder = time.monotonic(), next_version(link)
         try:
             install(folder, lock)
             packages = sorted(path.name for path in site_packages(folder).glob("*.dist-info"))
@@ -55,7 +55,7 @@ def have(link: Path, install: Callable[[Path, int], None], *, stack: str, parts:
 
 
 def is_whole(environment: Path) -> bool:
-    """Whether the environment was completed and has every file of the packages that its marker names."""
+    """Whether the environment was completed, and no files seem to be gone of the packages that its marker names."""
     try:
         return has_packages(environment, _marked(environment)["packages"])
     except (OSError, ValueError, KeyError):
@@ -69,12 +69,13 @@ def _marked(environment: Path) -> Mapping[str, Any]:
 
 
 def has_packages(environment: Path, names: Collection[str]) -> bool:
-    """Whether a virtual environment has its Python, and every file of these packages (`NAME-VERSION.dist-info`).
+    """Whether a virtual environment has its Python, and these packages (`NAME-VERSION.dist-info`) seem to be whole.
 
-    Cleaners of scratch disks and of /tmp delete old files one by one, and so does a person who looks for room.
+    Cleaners of scratch disks and of /tmp delete old files one by one, and a person who looks for room the large ones.
+    To look for all files of torch's stack takes a cold network disk half a minute.
     """
     own, folder = (environment / "bin/python", environment / "pyvenv.cfg"), site_packages(environment)
-    return all(path.exists() for path in own) and all(_has_files(folder, name) for name in names)
+    return all(path.exists() for path in own) and all(_seems_whole(folder, name) for name in names)
 
 
 def site_packages(environment: Path) -> Path:
@@ -82,19 +83,19 @@ def site_packages(environment: Path) -> Path:
     return next(environment.glob("lib/python3*/site-packages"), environment / "lib")
 
 
-def _has_files(folder: Path, package: str) -> bool:
-    """Whether all files that a package's RECORD names exist with their sizes.
+def _seems_whole(folder: Path, package: str) -> bool:
+    """Whether a tenth of the files exist that a package's RECORD names, a user's edits included.
 
-    Files without a size (bytecode) do not count. Programs beside the packages change their sizes with the place of
-    their Python, which their first line names.
+    These are its largest file, and all at most one folder deep: its first modules, and what pip has noted of it, which
+    no import reads, so that it looks old first. Bytecode, which has no size in RECORD, does not count.
     """
     try:
         record = (folder / package / "RECORD").read_text(encoding="utf-8").splitlines()
-        sized = [(path, int(size)) for path, _, size in csv.reader(record) if size]
-        # Paths are plain text here, because pathlib would take a second for torch's 15,000 files.
-        return all(os.stat(f"{folder}/{path}").st_size == size or path.startswith("..") for path, size in sized)  # noqa: PTH116
+        sized = sorted((int(size), path) for path, _, size in csv.reader(record) if size)
     except (OSError, ValueError):
         return False
+    looked_for = [path for _, path in sized[:-1] if path.count("/") < 2] + [path for _, path in sized[-1:]]
+    return all((folder / path).exists() for path in looked_for)
 
 
 @contextlib.contextmanager
@@ -109,12 +110,12 @@ def only_one(path: Path) -> Iterator[int]:
         stream, locks = files.exclusive(place, 0)
     except files.HeldError as held:
         who = f" ({held})" if str(held) else ""
-        told = f"environment: another process{who} is making {path}; waiting for its end; {files.if_dead(place)}"
+        told = f"environment: another process{who} is at work on {path}; waiting for its end; {files.if_dead(place)}"
         print(told, file=sys.stderr, flush=True)
         stream, locks = files.exclusive(place, math.inf)
     with stream:
         if not locks:
-            told = f"warning: {path.parent}: this file system has no locks: make {path.name} once at a time"
+            told = f"warning: {path.parent}: this file system has no locks: start one such call at a time"
             print(told, file=sys.stderr, flush=True)
         yield stream.fileno()
 
@@ -136,7 +137,7 @@ def interpreter(link: Path) -> str | None:
             version = link.resolve(strict=True)
         except OSError:
             return None
-        with contextlib.suppress(OSError):  # this disk may have no locks; `_clear` then removes nothing
+        with contextlib.suppress(OSError):  # this disk may have no locks; `clear` then removes nothing
             # A shared lock needs no right to write: on some clusters the nodes can only read the home folders.
             descriptor = os.open(version / files.LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
             os.set_inheritable(descriptor, True)
@@ -145,12 +146,17 @@ def interpreter(link: Path) -> str | None:
             return str(version / "bin" / "python") if (version / MARKER).exists() else None
 
 
+def next_version(link: Path) -> Path:
+    """Where a new version is to be made."""
+    return link.with_name(f"{link.name}.{time.time_ns()}")
+
+
 def _versions(link: Path) -> list[Path]:
     """All versions that exist, incomplete ones included."""
     return sorted(link.parent.glob(f"{link.name}.[0-9]*"))
 
 
-def _clear(link: Path, *, but: Path | None) -> None:
+def clear(link: Path, *, but: Path | None) -> None:
     """Remove all versions that no process uses, except `but`. The caller must hold `only_one`."""
     for version in _versions(link):
         if but and version.name == but.name:
@@ -159,6 +165,7 @@ def _clear(link: Path, *, but: Path | None) -> None:
             stream, locks = files.exclusive(version, 0)
             with stream:
                 if locks:
+                    (version / MARKER).unlink(missing_ok=True)  # first: `interpreter` may lock a new file of that name
                     shutil.rmtree(version, ignore_errors=True)
             if locks:  # NFS keeps a folder while a file in it is open
                 shutil.rmtree(version, ignore_errors=True)

@@ -177,7 +177,7 @@ def _expected(plan: Plan) -> Iterator[ExpectedStart]:
         except Unavailable as error:
             yield ExpectedStart(f"expected start of {job_text}: not known: {error}")
         except NoNode as error:
-            text = f"warning: Slurm would queue {job_text}, and can start it on no node now: {error}"
+            text = f"warning: Slurm can start {job_text} on no node now, so that it would wait: {error}"
             yield ExpectedStart(text, waits=True)
         except UserError as error:
             yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {job_text}: {error}", refused=True)

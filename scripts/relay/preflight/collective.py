@@ -91,15 +91,17 @@ def files_seen(ranks: Ranks, folder: Path, *, wait_seconds: float = SEEN_WITHIN_
     with suppress(OSError):
         mine.write_text(token, encoding="utf-8")
     ranks.barrier()
-    end = time.monotonic() + wait_seconds
-    seen = [False] * ranks.world_size
-    while not all(seen):
-        seen = [(folder / f".relay-seen-{token}-{rank}").is_file() for rank in range(ranks.world_size)]
-        if time.monotonic() > end:
-            break
-        time.sleep(0.05)
+    seen = _seen([folder / f".relay-seen-{token}-{rank}" for rank in range(ranks.world_size)], wait_seconds)
     ranks.barrier()  # not before all have looked
     mine.unlink(missing_ok=True)
+    return seen
+
+
+def _seen(paths: Sequence[Path], wait_seconds: float) -> list[bool]:
+    """Which of these files are seen, once all are or the time is over."""
+    end = time.monotonic() + wait_seconds
+    while not all(seen := [path.is_file() for path in paths]) and time.monotonic() < end:
+        time.sleep(0.05)
     return seen
 
 
@@ -108,20 +110,23 @@ def lock_fault(ranks: Ranks, folder: Path) -> str | None:
 
     Some network filesystems have no locks, and some none that other nodes know of.
     """
-    place, locks = folder / f".relay-lock-{ranks.gather(secrets.token_hex(8))[0]}", False
+    place, fault = folder / f".relay-lock-{ranks.gather(secrets.token_hex(8))[0]}", ""
     with ExitStack() as held:
         if ranks.rank == 0:
-            with suppress(OSError):
+            try:
                 stream, locks = files.exclusive(place, 0)
                 held.enter_context(stream)
-        locks = ranks.gather(locks)[0]  # the others look while rank 0 has it
-        known = lock.held(place)
+                fault = "" if locks else "no locks available"
+            except OSError as error:
+                fault = f"it cannot be locked: {error.strerror}"
+        fault = ranks.gather(fault)[0]  # the others look while rank 0 has it
+        if not fault:
+            _seen([place / files.LOCK], SEEN_WITHIN_SECONDS)
+            fault = "" if lock.held(place) else "rank 0 had locked it, and that is not known there"
         ranks.barrier()
     if ranks.rank == 0:
         files.remove(place)
-    if not locks:
-        return "no locks available"
-    return None if known else "rank 0 had locked it, and that is not known there"
+    return fault or None
 
 
 def clock_ahead_seconds(ranks: Ranks) -> float:

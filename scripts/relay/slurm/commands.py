@@ -10,14 +10,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from relay.base.errors import NoCluster, NoNode, Unavailable, UserError
 from relay.chain.slurm import GONE, environment, fields_of, number_of, unix_seconds
-from relay.slurm import answers
+from relay.slurm.answers import Answer, meaning
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
@@ -32,10 +31,6 @@ _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAI
 _ENDED |= {"REVOKED", "TIMEOUT"}
 _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _IDS_PER_CALL = 500  # well below the length of a command line
-# What `sbatch --test-only` answers, with a failure, where sbatch itself would queue the job.
-_NOT_NOW = re.compile("nodes are busy|node not available|not available now|not usable now", re.I)
-# Its answer to a job that no node can take, and to one whose nodes are away. Only the first is refused.
-_NO_SUCH_NODE = "Requested node configuration is not available"
 _AWAY = re.compile("down|drain|fail|maint|reserved|reboot|unknown|inval")  # how the names of such states begin
 
 
@@ -113,21 +108,24 @@ def driver_job() -> str | None:
 
 
 def _started_by_slurm() -> bool:
-    """Whether a process above this one is one of Slurm's, as far as this user may see them."""
+    """Whether a process above this one is one of Slurm's, or is hidden from this user, as root's may be."""
     process = os.getppid()
-    with suppress(OSError):
-        while process:
+    while process:
+        try:
             lines = Path(f"/proc/{process}/status").read_text().splitlines()
-            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-            if status["Name"] in _STARTERS:
-                return True
-            process = int(status["PPid"])
+        except OSError:
+            return True
+        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        if status["Name"] in _STARTERS:
+            return True
+        process = int(status["PPid"])
     return False
 
 
 def any_other() -> bool:
     """Whether the user has an unfinished job beside the one that this driver is itself. Tried once."""
-    return any(not ended(job.state) and job.id != driver_job() for job in mine(tries=1))
+    own = driver_job()
+    return any(not ended(job.state) and job.id != own for job in mine(tries=1))
 
 
 def mine(*which: str, tries: int = TRIES) -> list[QueuedJob]:
@@ -154,20 +152,21 @@ def expected_start(flags: Sequence[str], partition: str | None = None) -> dateti
     """When a job with these flags of `sbatch` would start if it were submitted now. Nothing is submitted.
 
     None where Slurm accepts the job and names no time. Raises UserError with Slurm's reason where it would refuse it,
-    NoNode where it would queue it until nodes (of `partition`, if they are named) are back, and Unavailable where it
-    would take it once other jobs of this user's are over.
+    NoNode where it would queue it until nodes (of `partition`, if they are named) are back, or take it once the
+    partition is open again, and Unavailable where it would take it once other jobs of this user's are over.
     """
     try:
         result = _call(["sbatch", "--test-only", *flags, "--wrap=true"])
     except UserError as error:
-        if _NOT_NOW.search(str(error)):
+        answer = meaning(str(error))
+        if answer in (Answer.NO_NODE, Answer.CLOSED):
             raise NoNode(str(error)) from None
         if "invalid partition" in str(error).lower():
             partitions = _call(["sinfo", "--noheader", "--all", "--format=%R"]).stdout.split()
             raise UserError(f"{error}; allowed: {', '.join(partitions)}") from None
-        if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
+        if answer is Answer.NO_SUCH_NODE and (away := _away(partition)):
             raise NoNode(f"{error}; {away}") from None
-        if answers.SUBMIT_LIMIT.search(str(error)) and any_other():
+        if answer is Answer.FULL and any_other():
             raise Unavailable(str(error)) from None
         raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
@@ -283,5 +282,6 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
             raise NoCluster(
                 f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster"
             )
-        raise (Unavailable if answers.TRANSIENT.search(message) else UserError)(f"{program} failed: {message}")
+        away = meaning(message) in (Answer.NOT_TAKEN, Answer.LOST)
+        raise (Unavailable if away else UserError)(f"{program} failed: {message}")
     return result

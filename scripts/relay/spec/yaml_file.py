@@ -16,6 +16,7 @@ from relay.spec.hints import hint
 from relay.spec.messages import show
 
 MOST = 1_000_000  # bytes of a file
+MOST_VALUES = 100_000  # in a file with aliases, which may name a block of aliases again and again
 LONGEST = 10_000  # characters of a text
 TEXT = re.compile(rf'"((?:[^"\\]|\\.){{{LONGEST + 1},}})"')  # in JSON
 CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # in JSON
@@ -65,6 +66,27 @@ class Strict(yaml.SafeLoader):
     PyYAML follows YAML 1.1, where 2:00:00 is 7,200 (base 60), 010 is 8 (octal) and the last of two equal keys wins.
     Here the first two are text, as are dates, which the typed models refuse where they expect a number.
     """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._values = 0  # so far, those of aliases included
+        self._values_of: dict[yaml.Node | None, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event, before = self.peek_event(), self._values
+        node = super().compose_node(parent, index)
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1
+            self._values_of[node] = self._values - before
+            return node
+        assert event.start_mark is not None  # as with every event of a text
+        place = f"line {event.start_mark.line + 1}: *{event.anchor}"
+        if node not in self._values_of:
+            raise _Refused(f"{place} stands within what it names; write the value instead")
+        self._values += self._values_of[node]
+        if self._values > MOST_VALUES:
+            raise _Refused(f"{place} makes more than {MOST_VALUES:,} values of the file; write fewer aliases")
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         first: dict[tuple[str, str], int] = {}

@@ -122,7 +122,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
 def _site(config: Config, workflow: Any, root: Path) -> Site | None:
     name = config.site or site_of(workflow.resource_settings.default_resources or {})
     site = load_site(name, root) if name else None
-    return site_blocks.beside_driver(site) if site and commands.DRIVER_JOB in os.environ else site
+    return site_blocks.beside_driver(site) if site and commands.driver_job() else site
 
 
 def _without_planning(config: Config, root: Path, words: list[str], why: UserError) -> Plan:
