@@ -10,7 +10,8 @@ from damaged import change_a_byte
 from preloaded import spawned
 from relay.chain import ChainError
 from relay.chain.peers import Peers
-from relay.chain.saving import Parts, SaveError, Saver
+from relay.chain.save_error import SaveError
+from relay.chain.saving import Parts, Saver
 from relay.chain.sealed import Folder, complete, damage
 from relay.process.ranks import Ranks
 

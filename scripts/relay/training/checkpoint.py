@@ -7,7 +7,8 @@ from typing import Any
 
 from relay.base.errors import PeerFailed, UserError
 from relay.chain import sealed
-from relay.chain.saving import Parts, SaveError, Saver
+from relay.chain.save_error import SaveError
+from relay.chain.saving import Parts, Saver
 from relay.chain.sealed import Folder, remove_leftovers, step_of
 from relay.process.ranks import Ranks
 from relay.run_folder import alive, attempts, run_chain
