@@ -107,11 +107,11 @@ def _of_gpus(uses: Sequence[Use]) -> dict[str, float | None]:
 
 def _energy(looked_at: Sequence[tuple[Sequence[Use], int]], steps_per_epoch: int) -> dict[str, float | None]:
     """What all GPUs took together, in the attempts of which all tell it; nothing where there is none."""
-    told = []
-    for uses, steps in looked_at:
+    told: list[tuple[float, float, float]] = []
+    for uses, trained in looked_at:
         by_node = [one for use in uses if (one := use.joules()) is not None]
         if len(by_node) == len(uses):
-            told.append((uses[0].seconds, steps, fsum(by_node)))
+            told.append((uses[0].seconds, trained, fsum(by_node)))
     if not told:
         return {}
     seconds, steps, joules = (fsum(each) for each in zip(*told, strict=True))
