@@ -94,7 +94,7 @@ def validates_under_relay_chain(watched: Interruption) -> None:
 @pytest.mark.parametrize(
     ("told", "does"),
     [
-        ("TERM", lambda watched: setattr(watched, "saving", True)),
+        ("TERM", lambda watched: setattr(watched, "saving", lambda: True)),
         ("USR1", validates),
         ("TERM", validates_under_relay_chain),
         ("USR1", Interruption.end),  # and an evaluation follows

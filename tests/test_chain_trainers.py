@@ -2,12 +2,14 @@
 
 import errno
 import importlib
+import io
 import json
 import os
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +20,10 @@ import torch
 import stacks
 from chain_results import assert_same
 from hooked import empty, link
+from preloaded import spawned
 from relay.chain import ChainError, peers
 from relay.environments.versioned import site_packages
+from relay.process.ranks import Ranks
 
 pytest_plugins = ["chain_here", "huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -140,9 +144,11 @@ def of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, in_a_scr
 def begun(callback: Any) -> tuple[Any, str | None]:
     """A job's callback, and the checkpoint from which it goes on."""
     chain = callback()
-    place = chain.newest(SimpleNamespace(args=GIVEN, world_size=1))
-    chain._lock.close()
-    return chain, place
+    try:
+        return chain, chain.newest(SimpleNamespace(args=GIVEN, world_size=1))
+    finally:
+        if chain._lock:
+            chain._lock.close()
 
 
 def written(step: int) -> Any:
@@ -163,39 +169,64 @@ def test_a_kill_before_the_first_checkpoint_is_sealed_begins_anew(of: Any, capsy
     assert sorted(path.name for path in Path("checkpoints").glob("*check*")) == ["unsealed-checkpoint-3"]
     chain._seal(GIVEN, written(3))
     assert begun(of)[1] == "checkpoints/checkpoint-3"
+    (note := Path("checkpoints/checkpoint-3/note")).touch()  # this is the user's to mend
+    with pytest.raises(ChainError, match="no checkpoint is sound"):
+        begun(of)
+    note.unlink()
     Path("checkpoints/checkpoint-3/model").write_text("after the epoch")  # the Trainer writes it again, and is killed
     assert begun(of)[1] is None
-    chain._saved, chain._ranks = 3, peers.Peers()
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
+@pytest.mark.parametrize("of", ["huggingface"], indirect=True)
+def test_where_a_whole_checkpoint_was_lost_nothing_begins_anew(of: Any, stops: bool) -> None:
+    """The user has something to lose, also where the only checkpoint is the one at a stop."""
+    chain, _ = begun(of)
+    chain._ranks, chain._saved = peers.Peers(), 3
     chain._seal(GIVEN, state := written(3))
-    chain.on_step_begin(GIVEN, state, None)
-    Path("checkpoints/checkpoint-3/manifest.json").unlink()  # there was a whole one: the user has something to lose
+    if stops:
+        chain._stopped = "SIGTERM"
+        with pytest.raises(SystemExit):
+            chain.on_train_end(GIVEN, state, None)
+    else:
+        chain.on_step_begin(GIVEN, state, None)
+    Path("checkpoints/checkpoint-3/model").write_text("damaged")
     with pytest.raises(ChainError, match="no checkpoint is sound"):
         begun(of)
 
 
-@pytest.mark.parametrize("of", ["lightning"], indirect=True)
-def test_a_disk_that_is_full_for_a_moment_ends_no_training(of: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The ranks that do not write wait in the Trainer's barrier."""
-    (chain, _), full, barriers = begun(of), [True, False, True, True], list[str]()
+def test_a_disk_that_is_full_for_a_moment_ends_no_training(tmp_path: Path) -> None:
+    spawned(_on_a_full_disk, 2, tmp_path)
+
+
+def _on_a_full_disk(ranks: Ranks, folder: Path) -> None:
+    """The rank that does not write waits in the Trainer's barrier."""
+    os.chdir(folder)
+    sys.modules.update(
+        {package: SimpleNamespace(**dict.fromkeys(names, object)) for package, names in STAND_INS.items()}
+    )
+    (chain, _), full = begun(importlib.import_module("relay.chain.lightning").ChainCallback), [True, False, True, True]
 
     def save_checkpoint(path: Path, weights_only: bool) -> None:
-        if full.pop(0):
+        assert chain._interruption.saving(), "a last resort would end it midway"
+        if full.pop(0) and ranks.rank == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        path.write_text("state")
-        barriers.append("saved")
+        if ranks.rank == 0:
+            path.write_text("state")
+        ranks.barrier()
 
-    chain._agreement = SimpleNamespace(ranks=peers.Peers())
+    chain._agreement = SimpleNamespace(ranks=chain._ranks)
     chain._trainer = SimpleNamespace(
         fit_loop=SimpleNamespace(_data_fetcher=None),
         _logger_connector=SimpleNamespace(_callback_metrics={}),
-        strategy=SimpleNamespace(barrier=barriers.append, load_checkpoint=Path.read_text),
+        strategy=SimpleNamespace(barrier=lambda name: ranks.barrier(), load_checkpoint=Path.read_text),
         save_checkpoint=save_checkpoint,
     )
-    chain._saver.save_last(3)
-    assert "step 3 could not be saved: No space left on device (rank 0); the next save tries again" in (
-        capsys.readouterr().err
-    )
-    assert (chain._saver.saved, barriers) == (3, ["Trainer.save_checkpoint", "saved"])
+    with redirect_stderr(io.StringIO()) as said:
+        chain._saver.save_last(3)
+    warning = "step 3 could not be saved: No space left on device (rank 0); the next save tries again"
+    assert (warning in said.getvalue(), chain._saver.saved) == (ranks.rank == 0, 3)
+    assert not chain._interruption.saving()
     with pytest.raises(ChainError, match=r"step 4 could not be saved.*make room there, and start the same job again"):
         chain._saver.save_last(4)
 

@@ -4,23 +4,26 @@ GPUs' figures come from `fake_nvml`, which is no driver: what real GPUs answer w
 """
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from chain_runs import Bench
 from fake_cuda import driver_of_gpus
 from fake_nvml import FakeNvml
 from relay.process import usage
-from relay.process.gpus import Gpus, visible
+from relay.process.gpus import Gpus, uuids, visible
 from relay.process.usage import Usage
 from relay.run_folder import samples
-from relay.run_folder.attempts import Records, line_of
+from relay.run_folder.attempts import Records, line_of, lines_of
 from relay.run_folder.samples import READINGS
 from relay.training.utilisation import used
 
@@ -63,6 +66,12 @@ def test_where_one_gpu_is_not_known_alone_none_is_looked_at(nvml: FakeNvml, unkn
     gpus = Gpus(["a", unknown])
     assert (gpus.look(), "alone" in gpus.unknown) == ([], True)
     gpus.close()
+
+
+def test_a_gpu_of_which_torch_tells_no_uuid_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {0: SimpleNamespace(uuid="a")}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known[device.index])
+    assert uuids([torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)]) == ["a", ""]
 
 
 def test_a_script_has_the_gpus_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +129,29 @@ def test_what_cannot_be_read_or_written_once_ends_no_looks(tmp_path: Path, monke
     assert (lines, len(path.read_text().splitlines())) == ([], 2)
 
 
+def test_a_line_that_a_full_disk_has_cut_off_takes_none_with_it(tmp_path: Path) -> None:
+    path, lines = tmp_path / "looks", [{"run": "r"}, {"looks": []}]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        assert isinstance(usage._write(path, [*lines]), OSError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert usage._write(path, [*lines]) is None
+    assert lines_of(path) == lines
+
+
+def test_a_process_with_the_number_of_one_that_has_ended_is_a_new_one() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        below = Usage([os.getpid()], themselves=False)
+        below.look()
+        below._running[child.pid] = below._running[child.pid]._replace(began="0")
+        below.look()
+        below.look()
+        assert child.pid in below._running
+        child.kill()
+
+
 def looks(work: Path, attempt: int, rank: int, rows: list[list[Any]]) -> None:
     path = samples.samples_path(work, attempt, rank)
     path.parent.mkdir(exist_ok=True)
@@ -155,6 +187,15 @@ def test_nodes_and_attempts_are_put_together(tmp_path: Path) -> None:
     assert found["cpu_utilisation"] == pytest.approx(1.0)
     assert found["gpu_power_watts"] == pytest.approx(400), "two nodes with two GPUs each"
     assert found["gpu_energy_joules"] == pytest.approx(4000), "from the power, without a counter of energy"
+
+
+@pytest.mark.parametrize("after", [gpu(0.5, None, None), gpu(0.5, 100, None)], ids=["of both", "of its energy"])
+def test_the_energy_of_all_gpus_is_not_known_where_one_stops_to_tell_its_own(
+    tmp_path: Path, after: list[float | None]
+) -> None:
+    looks(tmp_path, 1, 0, [[10.0, 0.0, 5, [gpu(0.5, 100, 0)] * 2], [12.0, 0.0, 5, [gpu(0.5, 100, 200)] * 2],
+                           [15.0, 0.0, 5, [gpu(0.5, 100, 500), after]]])  # fmt: skip
+    assert not [name for name in used(tmp_path, [(1, attempt(10, 15, 9))], 10) if "energy" in name or "power" in name]
 
 
 @pytest.mark.slow

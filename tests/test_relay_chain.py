@@ -358,8 +358,9 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     answers("sbatch", f"{'touch taken; ' if takes else ''}{lost}")
     answers("squeue", "test $2 = $(id -un) && cat queue; test -e taken && cat next; true")
     script = f"afterany:9(unfulfilled) {Path.cwd()}/./job.sh a  b"
-    Path("queue").write_text(f"Welcome!\n16 afterany:9(unfulfilled) {Path.cwd()}/eval.sh\n15 {script}\n")
-    Path("next").write_text(f"18 {script}\n")
+    own, evaluates = "9 1000 900 (null) job.sh a  b", f"16 N/A 1001 afterany:9(unfulfilled) {Path.cwd()}/eval.sh"
+    Path("queue").write_text(f"Welcome!\n{own}\n{evaluates}\n15 N/A 950 {script}\n")
+    Path("next").write_text(f"18 N/A 1000 {script}\n")
     monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.5)
     mended = "printf '#!/bin/sh\\ntouch submitted; echo 17\\n' > sbatch"
     followed = f'for each in $(seq 600); do grep -q \'"after": "9"\' {record} && break; sleep 0.1; done'
@@ -370,6 +371,22 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     assert f"job {new} goes on" in told
     assert read_json(record) == {"job": new, "after": "9"}
     assert Path("submitted").exists() is not takes
+
+
+def test_a_script_that_calls_it_twice_submits_one_job_also_where_the_record_cannot_be_written(job: Begin) -> None:
+    Path("file").touch()
+    script = f"afterany:9(unfulfilled) {Path.cwd()}/job.sh a  b"
+    Path("queue").write_text(f"9 1000 900 (null) job.sh a  b\n15 N/A 950 {script}\n")
+    answers("sbatch", f"echo '17 N/A 1000 {script}' >> queue; echo 17")
+    followed = []
+    for queue in ("echo no answer >&2; exit 1", "cat queue", "cat queue"):  # nothing is known at first
+        answers("squeue", queue)
+        job("9", Path("file") / "chain")
+        following = sbatch.follow()
+        assert following
+        followed.append(following.job)
+    assert followed == ["17"] * 3
+    assert Path("queue").read_text().count("17 N/A") == 1
 
 
 def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(

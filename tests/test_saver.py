@@ -1,18 +1,23 @@
 """The ranks of a training save and load together: what one of them meets, all of them know."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from damaged import change_a_byte
 from preloaded import spawned
+from relay.base.errors import UserError
 from relay.chain import ChainError
 from relay.chain.peers import Peers
-from relay.chain.saving import Parts, SaveError, Saver
+from relay.chain.save_error import SaveError
+from relay.chain.saving import Parts, Saver
 from relay.chain.sealed import Folder, complete, damage
 from relay.process.ranks import Ranks
+from relay.training.checkpoint import Trained
 
 
 class Numbers:
@@ -84,6 +89,22 @@ def test_an_error_is_told_though_the_peers_are_gone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Peers, "gather", lambda *_: int("closed by peer"))
     with pytest.raises(ZeroDivisionError):
         Peers().alike(lambda: 1 // 0)
+
+
+def test_rank_0_alone_looks_where_checkpoints_are_and_all_raise_its_refusal(tmp_path: Path) -> None:
+    """Another node may fail to look, and the others would wait for it."""
+    spawned(_looks, 2, tmp_path)
+
+
+def _looks(ranks: Ranks, folder: Path) -> None:
+    def within(*_: Any) -> list[Path]:
+        if ranks.rank:
+            raise OSError(errno.EIO, "not on this node")
+        raise UserError("the folder is another user's")
+
+    strategy: Any = None
+    with mock.patch("relay.training.checkpoint.within", within), pytest.raises(UserError, match="another user's"):
+        Trained(strategy, ranks, folder).go_on(Saver(Folder(folder), Numbers(0), ranks, "first"), 0, 9)
 
 
 def test_an_error_of_one_ranks_own_ends_all_of_them(tmp_path: Path) -> None:

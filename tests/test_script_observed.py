@@ -90,6 +90,8 @@ def test_bars_that_begin_at_0_and_tell_their_length_count_each_step_once() -> No
     [
         ([f"step {number}/{length}" for length in (30, 30) for number in range(length + 1)], ""),
         ([f"step {number}/{length}" for length in (30, 4, 30, 4) for number in range(length + 1)], "up to 4 and 30"),
+        ([f"step {number}/{length}" for length in (110, 90, 99) for number in range(0, length + 1, 9)], ""),
+        ([f"step {number}" for number in range(1, 9) for _rank in range(16)], ""),
         ([f"step {number:,}".replace(",", " ") for number in range(900, 1900, 10)], "any more after step 1000"),
     ],
 )
@@ -122,10 +124,24 @@ def test_thousands_are_read_as_people_write_them(tmp_path: Path, printed: str, v
     assert seen.whole(1.0)[0][4] == pytest.approx(value)
 
 
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [("1.20kit/s", 1200), ("1.20 ksamples/s", 1200), ("3Mtokens per second", 3e6), ("3 Moves/s", 3), ("998it/s", 998)],
+)
+def test_a_factor_before_a_unit_counts(tmp_path: Path, printed: str, value: float) -> None:
+    seen = observed(tmp_path, samples_per_second="{number} ?[kM]?[a-zM]+(?:/s| per)")
+    seen.line(printed, 100.0)
+    assert seen.whole(1.0)[0][4] == value
+
+
 def test_a_step_is_a_whole_number(tmp_path: Path) -> None:
-    seen = observed(tmp_path, step="epoch {number}")
-    seen.line("epoch 0.05", 100.0)
-    assert "read.step: '0.05' is no whole number" in seen.problem
+    """What is none is told, and ends no command."""
+    seen = observed(tmp_path, step="step {number}")
+    seen.line("step 0.05", 100.0)
+    assert "read.step: '0.05' is no whole number" in seen.missing()
+    seen.line("step 2.03k", 101.0)
+    assert (seen.missing(), seen.step) == ("", 2030)
+    assert "read.step: '0.05' is no whole number" in seen.doubt()
 
 
 @pytest.fixture

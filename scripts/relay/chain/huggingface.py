@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from . import sealed
 from .data_workers import prepare
-from .files import all_described, remove
+from .files import all_described, described, remove
 from .loader import within
 from .peers import Agreement, Peers
 from .sealed import Folder, newest_of
@@ -33,8 +33,8 @@ from .telling import ChainError, reporter, say, stopped, tell, tell_in_one_line
 
 follow_torchrun()
 
-# A file in `output_dir`, from the beginning at step 0 until the step after the first sealed checkpoint begins: until
-# then the Trainer may write that one again.
+# A file in `output_dir`, from the beginning at step 0 until the step after the first sealed checkpoint begins, or the
+# training ends or stops: until then the Trainer may write that one again.
 ANEW = ".chain-begins"
 
 
@@ -48,8 +48,8 @@ class ChainCallback(TrainerCallback):
     def __init__(self, time_limit: float | str | None = None) -> None:
         tell_in_one_line()
         self.time_limit = time_limit
-        self._interruption = Interruption(saved=lambda: self._saved)
-        self._saved = 0
+        self._interruption = Interruption(saved=lambda: self._saved, saving=lambda: self._saving)
+        self._saved, self._saving = 0, False
         self._anew = True  # whether the file may be there
         self._script = Path(sys.argv[0]).name
         self._lock: Any = None
@@ -100,9 +100,7 @@ class ChainCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """What was saved will not be written again."""
-        if self._anew and self._saved and self._ranks.rank == 0:
-            (Path(args.output_dir) / ANEW).unlink(missing_ok=True)
-            self._anew = False
+        self._begun_for_good(args)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -126,7 +124,7 @@ class ChainCallback(TrainerCallback):
             else:
                 control.should_evaluate &= not unsaved
                 control.should_save = control.should_training_stop = True
-        self._interruption.saving = control.should_save
+        self._saving = control.should_save
         return control
 
     def on_epoch_end(
@@ -141,7 +139,7 @@ class ChainCallback(TrainerCallback):
         """Seal what the Trainer has written, once all ranks have written it. Collective."""
         self._patient.gather(None)
         self._patient.by_first(lambda: self._seal(args, state))
-        self._saved, self._interruption.saving = state.global_step, False
+        self._saved, self._saving = state.global_step, False
         self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
 
     def _seal(self, args: TrainingArguments, state: TrainerState) -> None:
@@ -155,9 +153,16 @@ class ChainCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
+        self._begun_for_good(args)
         if self._stopped:
             raise stopped(self._saved, self._stopped, rank=self._ranks.rank)
         self._interruption.end()
+
+    def _begun_for_good(self, args: TrainingArguments) -> None:
+        """What was saved is whole from here on: where it is damaged later, no training begins anew in its place."""
+        if self._anew and self._saved and self._ranks.rank == 0:
+            (Path(args.output_dir) / ANEW).unlink(missing_ok=True)
+            self._anew = False
 
 
 def _places(folder: Folder) -> list[Path]:
@@ -168,7 +173,7 @@ def _places(folder: Folder) -> list[Path]:
     and the training begins at step 0.
     """
     places, anew = folder.places("checkpoint-"), folder.path / ANEW
-    if anew.exists() and not any(sealed.sound(places)):
+    if anew.exists() and not any(sealed.sound(places)) and all(map(_is_torn, places)):
         while places:
             unsealed = places[0].with_name(f"unsealed-{places[0].name}")  # not removed: a user may have put it there
             remove(unsealed, surely=True)
@@ -177,3 +182,16 @@ def _places(folder: Folder) -> list[Path]:
     if not places:
         anew.touch()
     return places
+
+
+def _is_torn(place: Path) -> bool:
+    """Whether a checkpoint lacks its manifest or a file, or one has another content: it was killed as it was written.
+
+    Whoever cannot read it, or finds another one's file there, has something to mend, not to begin anew.
+    """
+    try:
+        return any(described(place / name) != each for name, each in sealed.manifest(place)["files"].items())
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False

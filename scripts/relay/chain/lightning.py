@@ -33,7 +33,8 @@ else:
 from .data_workers import prepare
 from .loader import Loader, Place, own_generators, within
 from .peers import Agreement, Peers, check_intervals
-from .saving import Parts, SaveError, Saver, tried_again
+from .save_error import SaveError, tried_again
+from .saving import Parts, Saver
 from .sealed import Folder, newest_of, step_of
 from .signals import Interruption
 from .slurm import end_time
@@ -65,7 +66,7 @@ class ChainCallback(Checkpoint):
         self.folder = Folder(Path(folder))
         self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
         self._script = Path(sys.argv[0]).name
-        self._interruption = Interruption(saved=lambda: self._saver.saved)
+        self._interruption = Interruption(saved=lambda: self._saver.saved, saving=lambda: self._saver.under_way)
         self._ranks: Peers | None = None
         self._lock: Any = None  # held as long as the process lives
         self._resumed: Path | None = None
@@ -160,9 +161,7 @@ class ChainCallback(Checkpoint):
             return
         decision = self._agreement.reach(step, 0.0, self._saver.longest_save_seconds)
         if decision.save or decision.stopped:
-            self._interruption.saving = True
             (self._saver.save_last if decision.stopped else self._saver.save)(step)
-            self._interruption.saving = False
         self._agreement.done(step, saved=decision.save)
         if decision.stopped:
             raise stopped(step, decision.stopped, rank=self._agreement.ranks.rank)

@@ -185,7 +185,7 @@ class Agreement:
         `save` is then true only where another save can begin. Raises what the save under way has failed with.
         """
         decision = self.reach(step, saver.progress, saver.longest_save_seconds, write=write)
-        self.interruption.saving = not (free := saver.agree(decision.progress))
+        free = saver.agree(decision.progress)
         # A save that has just ended counts already.
         self.interruption.leave_room(saver.longest_save_seconds, self.longest_step_seconds)
         return decision._replace(save=decision.save and free)

@@ -55,7 +55,7 @@ def resume(
     lock = ranks.by_first(place.open)
     content = Things(state, ranks, place, Path(sys.argv[0]).name)
     saver = Saver(place, content, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
-    interruption.saved = lambda: saver.saved
+    interruption.saved, interruption.saving = lambda: saver.saved, lambda: saver.under_way
     content.go_on(saver)
     tell("resumed", content.place.step)
     agreement = Agreement(ranks, interruption, content.place.step, save_minutes * 60, save_steps)
@@ -111,7 +111,7 @@ class Run:
                 self._place.end_epoch()  # the script has left its loop
                 if goes_on:  # that checkpoint would go on with the epoch
                     self._saver.finish()
-                    self._begin()
+                    self._saver.begin(self.step)
         self._goal = None
         self.finish()
 
@@ -207,7 +207,7 @@ class Run:
         if decision.stopped:
             self._stop(decision.stopped)
         if decision.save:
-            self._begin()
+            self._saver.begin(self.step)
         self._agreement.done(step, saved=decision.save)
 
     def finish(self) -> None:
@@ -215,19 +215,12 @@ class Run:
 
         `steps` and `epochs` do it at their end; call it at the end of a loop of your own.
         """
-        self._agreement.interruption.saving = True
         self._saver.save_last(self.step)
         self._agreement.interruption.end()
 
-    def _begin(self) -> None:
-        self._agreement.interruption.saving = True
-        self._saver.begin(self.step)
-
     def _stop(self, reason: str) -> None:
         """Save, tell it, and end this process. Collective."""
-        self._agreement.interruption.saving = True
         self._saver.save_last(self.step)
-        self._agreement.interruption.saving = False
         self._stopped = stopped(self.step, reason, rank=self._saver.ranks.rank)
         if self._lock:
             self._lock.close()  # this process trains no more

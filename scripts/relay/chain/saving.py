@@ -19,16 +19,16 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from .files import described, disk_refusal, remove, sync
+from .files import described, remove, sync
 from .generators import Own, generators, restore
 from .peers import Peers
+from .save_error import SaveError, cause_of, in_one_line
 from .sealed import Folder, damage, manifest, step_of
 from .state import unreadable
-from .telling import ChainError, say, tell
+from .telling import ChainError, tell
 
 # How far a rank is with a save. That of the whole save is the largest of all ranks': it has failed once all know of it.
 DONE, FAILED, WRITING = 0.0, 1.0, 2.0
-FULL = ("No space left", "quota exceeded")  # of errno's texts
 Files = dict[str, Any]
 T = TypeVar("T")
 
@@ -65,17 +65,6 @@ class Content(Protocol):
         """A save has failed: raises, or lets the training go on. Collective."""
 
 
-class SaveError(Exception):
-    """Why a save has failed, and on which rank; the same on all of them. Its cause is known to that rank.
-
-    `again`: the one before has failed, too.
-    """
-
-    def __init__(self, reason: str, rank: int) -> None:
-        super().__init__(f"{reason} (rank {rank})")
-        self.rank, self.again = rank, False
-
-
 @dataclass
 class Saving:
     """A save under way. `seconds` it took, once it is complete."""
@@ -96,14 +85,15 @@ class Saver:
     """A chain's checkpoints, as its ranks write and load them together.
 
     `attempt` is a name that all processes of this job share, and no other job's. `saved` is the newest step that is
-    complete, `begun` the newest whose save has begun. `longest_save_seconds` is the longest from a save's beginning
-    until it was complete, in this job or an earlier one; 0 where none has ended.
+    complete, `begun` the newest whose save has begun; `under_way` tells whether one is being copied, written or read.
+    `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an earlier one;
+    0 where none has ended.
     """
 
     def __init__(self, folder: Folder, content: Content, ranks: Peers, attempt: str) -> None:
         self.folder, self.content, self.ranks = folder, content, ranks
         self.saved, self.begun, self.longest_save_seconds = 0, 0, 0.0
-        self._attempt = attempt
+        self._attempt, self.under_way = attempt, False
         self._saving: Saving | None = None
         self._proven = self._failed = False  # whether a checkpoint of this training was read; the last save has failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -142,7 +132,7 @@ class Saver:
     def begin(self, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
-        began, place = time.monotonic(), self.partial(step)
+        began, place, self.under_way = time.monotonic(), self.partial(step), True
         with suppress(OSError):  # who writes there meets the same, and tells it
             place.mkdir(0o755, exist_ok=True)
         own = {"step": step, "generators": generators(self.further)}
@@ -159,6 +149,7 @@ class Saver:
         if self._saving and progress != WRITING:
             saving, self._saving = self._saving, None
             self._conclude(saving, failed=progress == FAILED)
+            self.under_way = False
         return self._saving is None
 
     def finish(self) -> None:
@@ -229,8 +220,8 @@ class Saver:
         try:
             result.append(act())
         except BaseException as error:  # torch's CheckpointException is no Exception
-            cause = _cause(error, self.ranks.rank, self.folder.path)
-        every = self.ranks.gather((result, _line(cause) if cause else ""), saving=True)
+            cause = cause_of(error, self.ranks.rank, self.folder.path)
+        every = self.ranks.gather((result, in_one_line(cause) if cause else ""), saving=True)
         for rank, (_, reason) in enumerate(every):
             if reason:
                 raise SaveError(reason, rank) from (cause if rank == self.ranks.rank else None)
@@ -274,16 +265,6 @@ class Saver:
         return own
 
 
-def tried_again(folder: Path, step: int, failure: SaveError, rank: int) -> None:
-    """Say that a save of a script's has failed. Raises ChainError where the one before failed, too."""
-    line, aloud = f"{folder}: step {step} could not be saved: {failure}", rank == failure.rank
-    if failure.again:
-        remedy = "make room there" if any(words in str(failure) for words in FULL) else "see to that disk"
-        raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
-    if aloud:
-        say(f"warning: {line}; the next save tries again")
-
-
 def own_file(rank: int) -> str:
     """The file in which a rank has its generators, and what else is its own."""
     return f"rank-{rank}.pt"
@@ -295,19 +276,3 @@ def read(path: Path, *, mapped: bool = False) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         raise ChainError(f"{path} cannot be read by weights_only: {unreadable(error)}") from None
-
-
-def _cause(error: BaseException, rank: int, folder: Path) -> BaseException | None:
-    """Why this rank could not write; None where another one knows. A full disk is not in torch's words: a probe is."""
-    failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank, the same on all ranks
-    if isinstance(failures, dict) and failures:
-        if rank not in failures:
-            return None
-        error = failures[rank][0]
-    return error if isinstance(error, OSError) else (disk_refusal(folder) or error)
-
-
-def _line(cause: BaseException) -> str:
-    if isinstance(cause, OSError):
-        return cause.strerror or str(cause)
-    return f"{type(cause).__name__}: {cause}".splitlines()[0]

@@ -25,7 +25,8 @@ from .telling import KILLED, NOTE, STOPPED, ChainError, say
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
 FRUITLESS_JOBS = 2  # in a row that have saved no step
-LOCK_SECONDS = 300.0  # longer than squeue and sbatch may take: who holds the record so long has died
+# Longer than squeue, sbatch and squeue may take: who holds the record so long has died.
+LOCK_SECONDS = 4 * slurm.LONGEST_SECONDS
 LAST = "it was the last job allowed"
 _LOST = re.compile("timed out|no answer|zero bytes|receive failure", re.I)  # sbatch may have submitted the job
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
@@ -80,7 +81,7 @@ def main(words: Sequence[str]) -> int:
     earlier = script.resolve().with_name(f".{script.name}.chain")  # of versions that took all users for one
     record = earlier.with_name(f".{script.name}.{os.getuid()}.chain")
     with _recorded(record) as state:
-        if (last := (state or _read(earlier)).get("job")) and _is_there(last):
+        if (last := (state or _read(earlier)).get("job")) and slurm.is_there(last):
             there = f"job {last} is queued or runs; cancel it first: {_cancelling(last)}"
             raise ChainError(f"{script} is a chain already: {there}")
         try:
@@ -136,15 +137,13 @@ def _most(words: list[str]) -> tuple[int, list[str]]:
 class Following:
     """The job that comes after this one: its number, or None where no further one is allowed.
 
-    `owed`: why it could not be submitted so far. `others` are jobs that look like it, and that nobody has submitted
-    here: those that waited already when this job began.
+    `owed`: why it could not be submitted so far.
     """
 
     chain: Chain
     own: str
     job: str | None = None
     owed: str = ""
-    others: list[str] | None = None
 
     def ask(self) -> None:
         """Submit the next job, unless that has been done; where Slurm submits none, it stays owed."""
@@ -178,13 +177,13 @@ class Following:
 
     def _lost(self) -> str | None:
         """The job that was submitted here, and whose number was lost: with sbatch's answer, or with the record."""
-        if self.others is None:
-            self.others = []
-            if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":  # then no job can be this one's yet
-                with suppress(ChainError):
-                    self.others = _waiting_for(self.own, self.chain)
-                return None
-        return next((job for job in _waiting_for(self.own, self.chain) if job not in self.others), None)
+        again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+        try:
+            return next(_waiting_for(self.own, self.chain, again=again), None)
+        except ChainError:
+            if again or self.owed:
+                raise
+            return None  # nothing was submitted here, unless the script calls relay-chain twice
 
     def meanwhile(self, gained: bool | None) -> None:
         """Submit the next job, where it is owed; and note what this one has `gained`: a kill may leave no time."""
@@ -248,17 +247,25 @@ def _cancelling(job: str) -> str:
     return " ".join(["scancel", *slurm.words_for(job)])
 
 
-def _waiting_for(own: str, chain: Chain) -> list[str]:
-    """The user's jobs that wait for this one with the chain's script and its arguments, the oldest first."""
+def _waiting_for(own: str, chain: Chain, *, again: bool) -> Iterator[str]:
+    """The user's jobs that wait for this one with the chain's script and its arguments, the oldest first.
+
+    Not those that were submitted before this one began, as by the user; nobody knows when it did where Slurm has
+    started it `again`. Raises ChainError.
+    """
 
     def command(words: Sequence[str]) -> list[str]:  # Slurm has a script with a slash as it was written
         return os.path.normpath(Path(chain.folder, " ".join(words))).split()
 
     script = command(chain.words[_script_at(chain.words, chain.folder) or 0 :])
     mine = writers.user(os.getuid())
-    printed = slurm.call("squeue", "--user", mine, "--noheader", "--format", "%A %E %o")
-    rows = (line.split() for line in printed.splitlines() if re.match(rf"\d+ \S*\bafterany:{own}\b", line))
-    return sorted((job for job, _, *words in rows if command(words) == script), key=int)
+    printed = slurm.call("squeue", "--user", mine, "--noheader", "--format", "%A %S %V %E %o")
+    rows = [words for line in printed.splitlines() if len(words := line.split()) > 3 and words[0].isdecimal()]
+    starts = [] if again else [slurm.unix_seconds(start) or 0.0 for job, start, *_ in rows if job == own]
+    for job, _, submitted, dependency, *words in sorted(rows, key=lambda row: int(row[0])):
+        waits = re.search(rf"\bafterany:{own}\b", dependency) and command(words) == script
+        if waits and (slurm.unix_seconds(submitted) or 0.0) >= max(starts, default=0.0):
+            yield job
 
 
 @contextmanager
@@ -288,18 +295,3 @@ def _read(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         return dict(json.loads(path.read_text(encoding="utf-8")))
     return {}
-
-
-def _is_there(job: str) -> bool:
-    """Whether a job of this user's is queued or runs.
-
-    Slurm forgets a job some minutes after its end, and says so as an error. Raises ChainError where it says anything
-    else: that is no answer, and a second chain would be one too many.
-    """
-    try:
-        printed = slurm.call("squeue", "--noheader", "--format", "%A %i %U", "--jobs", *slurm.words_for(job))
-        return str(os.getuid()) in slurm.fields_of(job, printed)  # another user may have submitted the same script
-    except ChainError as error:
-        if slurm.GONE.search(str(error)):
-            return False
-        raise

@@ -45,7 +45,7 @@ class Interruption:
 
     `end_time` is the end of the job's time in Unix seconds, or None. `margin_seconds` is kept free before it, and
     grows with the longest save and step; DEADLINE is then the reason. The process must not outlive its `launcher`;
-    None: that is not known. `saved` tells the newest step that is saved; `saving` is true while a save is under way.
+    None: that is not known. `saved` tells the newest step that is saved, and `saving` whether a save is under way.
     """
 
     end_time: float | None = None
@@ -53,7 +53,7 @@ class Interruption:
     received: list[str] = field(default_factory=list)
     launcher: int | None = field(default_factory=_torchrun)
     saved: Callable[[], int] = lambda: 0
-    saving: bool = False
+    saving: Callable[[], bool] = lambda: False
     ended: bool = False
     # The handlers of others, as of a training before this one. Python's `signal` asks for the text of a handler.
     _before: dict[int, Any] = field(default_factory=dict, repr=False)
@@ -83,7 +83,7 @@ class Interruption:
 
     def end(self) -> None:
         """The training has ended: what follows it, such as a test, ends by itself, or by a signal as ever."""
-        self.ended, self.saving = True, False
+        self.ended = True
         go()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):  # the others only tell that the time is nearly over
@@ -132,7 +132,7 @@ class Interruption:
             last = math.inf
         while not self.ended:
             now = time.monotonic()
-            last = max(last, now + LAST_SECONDS) if self.saving else last
+            last = max(last, now + LAST_SECONDS) if self.saving() else last
             # The other clock goes on while a node is suspended.
             left = most - now if self.end_time is None else self.end_time - self._now() - SPARE_SECONDS
             if (left := min(last - now, left)) <= 0:

@@ -15,7 +15,7 @@ from typing import Any
 from .supervisor import started
 from .telling import ChainError, say
 
-_SECONDS = 120.0  # for an answer
+LONGEST_SECONDS = 120.0  # for an answer
 # Defaults for what commands print, and for what sbatch would wait for or multiply. All else of sbatch's (SBATCH_*) is
 # what the user wants of a job.
 _DEFAULTS = re.compile(
@@ -36,7 +36,7 @@ def environment(program: str, given: Mapping[str, str] = os.environ) -> dict[str
     return own if program == "sbatch" else own | {"SLURM_TIME_FORMAT": "%s"}  # a job gets what sbatch has
 
 
-def call(*words: str, env: Mapping[str, str] = os.environ, seconds: float = _SECONDS, **options: Any) -> str:
+def call(*words: str, env: Mapping[str, str] = os.environ, seconds: float = LONGEST_SECONDS, **options: Any) -> str:
     """What a command of Slurm's prints, for `env` as it has it. Raises ChainError."""
     own = environment(words[0], env)
     try:
@@ -68,6 +68,21 @@ def fields_of(job: str, printed: str) -> Iterator[str]:
     for words in (line.split(maxsplit=2) for line in printed.splitlines()):
         if job.partition(";")[0] in words[:2]:
             yield " ".join(words[2:])
+
+
+def is_there(job: str) -> bool:
+    """Whether a job of this user's is queued or runs.
+
+    Slurm forgets a job some minutes after its end, and says so as an error. Raises ChainError where it says anything
+    else: that is no answer, and a second chain would be one too many.
+    """
+    try:
+        printed = call("squeue", "--noheader", "--format", "%A %i %U", "--jobs", *words_for(job))
+        return str(os.getuid()) in fields_of(job, printed)  # another user may have submitted the same script
+    except ChainError as error:
+        if GONE.search(str(error)):
+            return False
+        raise
 
 
 def unix_seconds(text: str) -> float | None:

@@ -19,7 +19,8 @@ from . import writers
 from .generators import Own
 from .loader import Place
 from .peers import Peers
-from .saving import Parts, SaveError, Saver, own_file, read, tried_again
+from .save_error import SaveError, tried_again
+from .saving import Parts, Saver, own_file, read
 from .sealed import Folder, damage, manifest, newest_sound, of_another
 from .state import REPLICATED, State, parameters
 from .telling import ChainError, say

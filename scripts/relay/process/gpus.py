@@ -45,7 +45,10 @@ DRIVER_SECONDS = 60.0  # a node whose GPUs were asleep needs some seconds
 
 
 def uuids(devices: Sequence[torch.device]) -> list[str]:
-    """The UUIDs of these devices' GPUs, by which the driver knows them whatever CUDA_VISIBLE_DEVICES shows."""
+    """The UUIDs of these devices' GPUs, by which the driver knows them whatever CUDA_VISIBLE_DEVICES shows.
+
+    '' for one of which torch does not tell it, as old versions.
+    """
     import torch
 
     from relay.process.devices import is_gpu
@@ -53,8 +56,10 @@ def uuids(devices: Sequence[torch.device]) -> list[str]:
     identifiers: list[str] = []
     for device in devices:
         if is_gpu(device):
-            with suppress(Exception):  # old versions of torch do not tell it
+            try:
                 identifiers.append(str(torch.cuda.get_device_properties(device).uuid))
+            except Exception:  # a figure, for which no run fails
+                identifiers.append("")
     return identifiers
 
 

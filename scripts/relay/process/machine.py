@@ -119,7 +119,7 @@ def _check_gpus(run: Specification, ranks: Ranks, *, confined: bool) -> None:
     """
     all_visible = [gpu(index) for index in range(torch.cuda.device_count())]
     gathered = ranks.gather((socket.gethostname(), gpus.uuids(all_visible), gpus.uuids(ranks.devices)))
-    if not all(seen and len({*seen}) == len(seen) for _, seen, _ in gathered):  # a torch that tells no UUIDs
+    if not all(len({*seen} - {""}) == len(seen) > 0 for _, seen, _ in gathered):  # a torch that tells no UUIDs
         visible = used_here = len(all_visible)
     else:
         here = [(seen, used) for host, seen, used in gathered if host == socket.gethostname()]

@@ -79,6 +79,7 @@ class Usage:
                 above = before[above].parent
             if above not in self._running:  # else that one has its time, once it was waited for
                 self._ended_seconds += before[pid].seconds
+        self._looked_at -= before.keys() - self._running.keys()  # a new process may have the number already
         running = self._running.values()
         # What has ended and was not waited for yet is in neither.
         self._spent = max(self._spent, self._ended_seconds + sum(process.seconds for process in running))

@@ -13,6 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,12 +172,19 @@ def line_of(values: Mapping[str, Any]) -> str:
 
 
 def append(path: Path, values: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Add a line to the file, `durable` on its disk. Raises OSError."""
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(line_of(values))
-        if durable:
-            stream.flush()
-            os.fsync(stream.fileno())
+    """Add a line to the file, `durable` on its disk. Raises OSError, and leaves no part of the line."""
+    rest = line_of(values).encode()
+    with path.open("ab", buffering=0) as stream:
+        end = stream.tell()
+        try:
+            while rest:  # a disk may take what it has room for
+                rest = rest[stream.write(rest) :]
+            if durable:
+                os.fsync(stream.fileno())
+        except OSError:
+            with suppress(OSError):
+                stream.truncate(end)  # else the next line would begin within this one
+            raise
 
 
 def record(work: Path, attempt: int, **values: Any) -> None:

@@ -34,7 +34,8 @@ SHOWN_LINES = 8
 SPEED, STEP, ACCURACY = "samples_per_second", "step", "accuracy"
 CENT = 100.0  # an accuracy above 1, or before a per-cent sign, is in per cent
 THOUSANDS = re.compile(rf"[-+]?\d{{1,3}}({SEPARATOR}\d{{3}})+(\.\d*)?")
-IN_THOUSANDS = re.compile(r"([kKM])(?![A-Za-z])")  # 12.3k
+# 12.3k, and 1.2kit/s: of other words, such as in 3 Moves/s, the letter is no factor.
+IN_THOUSANDS = re.compile(r"([kKM])(?![A-Za-z])|\s?([kKM])(?=(?:it|im|ex|sam|tok|seq)[a-z]*\s?(?:/|per\b))")
 LENGTH = re.compile(r"\s?/\s?(\d+)(?![\d.,_kKM])")  # of an epoch: 3/100
 
 
@@ -49,9 +50,9 @@ class Point(NamedTuple):
 class Observed:
     """Gathers what a command tells. `line` is called by the thread that reads its output, all else by the main one.
 
-    `problem` is what was read where a number should be; '' as long as there is none. `step` is the last one of which
-    is known, and `saved` the newest that can be gone on from; 0 before the first. `heard` is when it printed last, and
-    `first_at` when the first step was told; None where the output tells speeds, for then nobody knows.
+    `step` is the last one of which is known, and `saved` the newest that can be gone on from; 0 before the first.
+    `heard` is when it printed last, and `first_at` when the first step was told; None where the output tells speeds,
+    for then nobody knows.
     """
 
     def __init__(self, script: Script, batch: int, warmup_steps: int, report: Path) -> None:
@@ -71,7 +72,7 @@ class Observed:
         self.first_at: float | None = None
         self.step = self.saved = 0
         self.matched: set[str] = set()
-        self.problem = ""
+        self._unread: dict[str, str] = {}  # by the pattern's name: what was read first where a number should be
 
     def line(self, text: str, now: float) -> None:
         """Take in a line of the output."""
@@ -86,7 +87,7 @@ class Observed:
         try:
             value = float(re.sub(SEPARATOR, "", digits) if THOUSANDS.fullmatch(digits) else digits)
             if unit := IN_THOUSANDS.match(after):
-                value *= 1e6 if unit[1] == "M" else 1e3
+                value = round(value * (1e6 if "M" in unit[0] else 1e3), 6)  # 2.03k is 2030
             if name == STEP and value % 1:
                 raise ValueError
             if name == ACCURACY:
@@ -96,7 +97,7 @@ class Observed:
         except ValueError:
             what = "whole number" if name == STEP else "number"
             wrong = f"read.{name}: '{digits}' is no {what}, in the line '{line[:LONGEST_SHOWN]}'"
-            self.problem = self.problem or wrong
+            self._unread.setdefault(name, wrong)
             return
         self.matched.add(name)
         if name == SPEED:
@@ -184,7 +185,8 @@ class Observed:
         """What the command should have told by its end and has not; '' where it has told all."""
         for name in self._patterns:
             if name not in self.matched:
-                return f"read.{name}: the pattern '{self._read_by[name]}' matches nothing in the output"
+                nothing = f"read.{name}: the pattern '{self._read_by[name]}' matches nothing in the output"
+                return self._unread.get(name, nothing)
         counted_by = self._patterns.keys() & {SPEED, STEP}
         if self._counts != "runs" and not counted_by and not self.matched and not self.saved:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
@@ -192,9 +194,11 @@ class Observed:
 
     def doubt(self) -> str:
         """Why the speed may be another one than the training's; '' where nothing speaks for that."""
-        if lengths := sorted(self._steps.lengths)[:-1]:
-            counts = f"{', '.join(map(str, lengths))} and {max(self._steps.lengths)}"
-            return f"read.step counts up to {counts}: if one is a validation's, let the pattern name the training's bar"
+        if self._unread:
+            return next(iter(self._unread.values()))
+        if self._steps.bars:
+            counts = "read.step counts up to {} and {}".format(*self._steps.bars)
+            return f"{counts}: if one is a validation's, let the pattern name the training's bar"
         if self._steps.stuck:
             return f"read.step did not rise any more after step {self.step}: see how the output prints the next ones"
         return ""

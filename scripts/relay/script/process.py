@@ -124,7 +124,7 @@ class Child(Supervisor):
 
     def must_end(self) -> bool:
         """Whether the command is to end."""
-        return super().must_end() or bool(self.observed.problem) or self.late
+        return super().must_end() or self.late
 
     def whom(self) -> list[int]:
         """The launcher or the script itself, which a shell would leave alone; then the shell, before its next line.
@@ -156,8 +156,6 @@ class Child(Supervisor):
         `stop_note` is what a chain has told.
         """
         observed, records, status = self.observed, self.records, self.process.returncode
-        if observed.problem:
-            raise UserError(f"{observed.problem}{observed.shown()}")
         stopped, step = None, None
         if stop_note:
             stopped, step = str(stop_note["reason"]), int(stop_note["step"])

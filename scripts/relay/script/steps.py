@@ -13,15 +13,16 @@ class Steps:
     """
 
     LEAST, LEAST_OF_SEVERAL = 2, 3  # numbers of an epoch; where others print the same, too
-    FAR = 2  # times the widest distance between two prints
+    FAR = 2  # times the widest distance between two prints, as long, or as often
     FEW = 10  # prints
 
     def __init__(self) -> None:
         self._total = self._last = self._first = self._numbers = 0
         self._between = self._widest = 0  # of two prints: the last distance, and the widest
         self._again = self._later = False
-        self._prints = self._in_vain = self._length = 0
-        self.lengths: set[int] = set()  # that were printed
+        self._prints = self._in_vain = self._most_in_vain = self._length = 0
+        self._longest = self._short = 0  # of the lengths that were printed
+        self.bars: tuple[int, int] | None = None  # lengths of which one is perhaps a validation's
 
     def total_after(self, number: int, length: int = 0) -> int:
         """The steps since the command began, once it has printed this number. `length`: the epoch's; 0: not printed."""
@@ -37,16 +38,31 @@ class Steps:
         else:
             self._again = True
         self._prints += 1
-        self._in_vain = 0 if self._total > before else self._in_vain + 1
+        if self._total > before:
+            self._most_in_vain, self._in_vain = max(self._most_in_vain, self._in_vain), 0
+        else:
+            self._in_vain += 1
         if number == self._last:  # else it is another bar's
             self._length = length
-        self.lengths |= {length} - {0}
+        if length:
+            self._compare(length)
         return self._total
+
+    def _compare(self, length: int) -> None:
+        """Note a much shorter length that comes between two of the long ones: epochs alone vary less."""
+        if self.FAR * length < self._longest:
+            self._short = length
+        elif self._short:
+            self.bars = self._short, length
+        self._longest = max(self._longest, length)
 
     @property
     def stuck(self) -> bool:
-        """Whether the number has not risen for long: 1,000 is perhaps printed as 1 000, or 1.000."""
-        return self._in_vain > max(self.FEW, self._prints // 10)
+        """Whether the number has not risen for long: 1,000 is perhaps printed as 1 000, or 1.000.
+
+        Where each of many ranks prints it, it rises as rarely from the beginning on.
+        """
+        return self._in_vain > max(self.FEW, self._prints // 10, self.FAR * self._most_in_vain)
 
     def _since_last_print(self, number: int) -> int:
         """The steps between the last print of an epoch and this one, the first of the next."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from relay.base.errors import PeerFailed, UserError
 from relay.chain import sealed
-from relay.chain.saving import Parts, SaveError, Saver
+from relay.chain.save_error import SaveError
+from relay.chain.saving import Parts, Saver
 from relay.chain.sealed import Folder, remove_leftovers, step_of
 from relay.process.ranks import Ranks
 from relay.run_folder import alive, attempts, run_chain
@@ -41,9 +42,9 @@ class Trained:
         Collective. What killed saves have left goes. Warnings name what is passed over. Raises UserError where the
         checkpoint to go on from is gone, or another user could have put one there.
         """
-        if self.ranks.rank == 0:
-            remove_leftovers(self.work)
-        places, chain = self.ranks.gather((within(self.work, first, last), self.chain))[0]
+        places, chain, refused = self.ranks.of_first(lambda: self._there(first, last))
+        if refused:
+            raise UserError(refused)
         damage_of = partial(damage, generation=chain.generation if chain else None)
         tell = warn if self.ranks.rank == 0 else lambda _: None
         place = next(sealed.sound(places, lambda place: saver.damage(place, damage_of), tell), None)
@@ -60,6 +61,14 @@ class Trained:
         saver.load(place, of_this_run=not (chain and chain.adopted_from and chain.adopted_step == step))
         self.ranks.gather(None)  # all have read it
         return step
+
+    def _there(self, first: int, last: int) -> tuple[list[Path], RunChain | None, str]:
+        """On rank 0: where checkpoints within [first, last] lie, the run's chain, and why none of them may be read."""
+        remove_leftovers(self.work)
+        try:
+            return within(self.work, first, last), self.chain, ""
+        except UserError as refusal:
+            return [], None, str(refusal)
 
     def save(self, folder: Path, step: int) -> Parts:
         """Begin to write into the folder; returns once everything is copied. Collective.

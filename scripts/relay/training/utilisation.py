@@ -50,15 +50,17 @@ class Use:
     def cpu_seconds(self) -> float:
         return self.grown(lambda look: look.cpu_seconds) or 0.0
 
-    def joules(self) -> list[float]:
-        """The energy of each GPU that tells it: by its own counter, or else by its power."""
-        each = (self._joules(place) for place in range(len(self.node.looks[0].gpus)))
-        return [joules for joules in each if joules is not None]
+    def joules(self) -> float | None:
+        """The energy of all its GPUs, by their own counters, or else by their power; None where one tells neither."""
+        each = [self._joules(place) for place in range(len(self.node.looks[0].gpus))]
+        known = [joules for joules in each if joules is not None]
+        return fsum(known) if known and len(known) == len(each) else None
 
     def _joules(self, place: int) -> float | None:
-        counted = self.grown(lambda look: look.gpus[place][READINGS.index("energy_joules")])
+        energy = READINGS.index("energy_joules")
+        counted = self.grown(lambda look: look.gpus[place][energy])
         if counted is not None:
-            return counted
+            return None if self.node.looks[-1].gpus[place][energy] is None else counted  # it has stopped to count
         watts = [look.gpus[place][READINGS.index("power_watts")] for look in self.looks]
         power = mean([each for each in watts if each is not None])
         return None if power is None else power * self.seconds
@@ -104,13 +106,15 @@ def _of_gpus(uses: Sequence[Use]) -> dict[str, float | None]:
 
 
 def _energy(looked_at: Sequence[tuple[Sequence[Use], int]], steps_per_epoch: int) -> dict[str, float | None]:
-    """What all GPUs took together, in the attempts that tell it; nothing where none does."""
-    told = [(uses, steps, [one for use in uses for one in use.joules()]) for uses, steps in looked_at]
-    told = [each for each in told if each[2]]
+    """What all GPUs took together, in the attempts of which all tell it; nothing where there is none."""
+    told: list[tuple[float, float, float]] = []
+    for uses, trained in looked_at:
+        by_node = [one for use in uses if (one := use.joules()) is not None]
+        if len(by_node) == len(uses):
+            told.append((uses[0].seconds, trained, fsum(by_node)))
     if not told:
         return {}
-    seconds, steps = fsum(uses[0].seconds for uses, _, _ in told), sum(steps for _, steps, _ in told)
-    joules = fsum(one for *_, of_gpus in told for one in of_gpus)
+    seconds, steps, joules = (fsum(each) for each in zip(*told, strict=True))
     return {
         "gpu_energy_joules": joules,
         "gpu_power_watts": joules / seconds if seconds > 0 else None,
