@@ -92,8 +92,10 @@ def test_complex_outputs_are_compared_and_something_is_infinitely_more_than_noth
 def test_whole_numbers_that_differ_count_by_their_part_and_a_single_one_is_a_count() -> None:
     """As classes or a mask; a slice counts its own words."""
     classes = (torch.tensor([[1, 2], [3, each]]) for each in (4, 5))
-    one, other = (leaves_of({"classes": each, "words": torch.tensor(7)}, {}) for each in classes)
+    outputs = [{"classes": each, "words": torch.tensor(7)} for each in classes]
+    one, other = (leaves_of(each, {}, whole=True) for each in outputs)
     assert each_apart(one, other) == [0.25]
+    assert leaves_of(outputs[0], {}) == [], "nobody measures how many of them rounding changes"
     assert each_apart([torch.ones(2, dtype=torch.bool)], [torch.ones(3, dtype=torch.bool)]) == [math.inf]
 
 
