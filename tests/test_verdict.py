@@ -127,6 +127,23 @@ def test_a_loss_that_rounds_coarsely_is_still_a_mean(far: float, power: float, i
     assert (mean_over_samples(task, torch.nn.Identity(), batch) <= LIMITS[torch.float64]) is is_mean
 
 
+@pytest.mark.parametrize("order_matters", [1e-2, 5e-4])
+def test_a_loss_of_the_order_of_its_samples_is_no_mean(order_matters: float) -> None:
+    """Nor where the model refuses another order, as of sequences that are packed."""
+    batch = (torch.randn(16, generator=torch.Generator().manual_seed(1)),)
+
+    def outputs(_: object, given: Any) -> torch.Tensor:
+        if order_matters < 1e-3 and len(given[0]) == 16 and not given[0].equal(batch[0]):
+            raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True.")
+        return given[0]
+
+    def loss(outputs: torch.Tensor, _: object) -> torch.Tensor:
+        return outputs.mean() + order_matters * (outputs[1:] * outputs[:-1]).mean()
+
+    task: Any = SimpleNamespace(dtype=torch.float32, outputs=outputs, loss=loss)
+    assert mean_over_samples(task, torch.nn.Identity(), batch) > LIMITS[torch.float32]
+
+
 def undivided(strategy: str, told: list[Observed], held: dict[str, int]) -> list[str]:
     """The problems with who did the work of a step of four samples."""
     data: Any = SimpleNamespace(run=planned(strategy)[0], indices=lambda _step: torch.arange(4))
