@@ -117,13 +117,17 @@ def test_only_what_devices_raise_is_for_want_of_a_gpu(error: Exception, needs: b
 
 
 def test_parameters_that_some_samples_leave_out_are_seen(tmp_path: Path) -> None:
-    """As experts are, of which a sample takes few."""
-    forward = "self.second(F.relu(self.first(inputs))) if inputs.sum() > 20 else self.first(inputs)[:, :3]"
+    """As experts are, of which a sample takes few. The model takes the last sample in a larger batch alone."""
+    raises = "1 / 0 if len(inputs) < 3 and inputs.max() > 13 else"
+    forward = f"{raises} self.second(F.relu(self.first(inputs))) if inputs.sum() > 20 else self.first(inputs)[:, :3]"
     seen = looked(tmp_path, edited(forward=forward))
     assert (seen.warnings, seen.task.card.conditional) == ((), ("second.weight", "second.bias"))
-    assert "Some samples leave out second.weight, second.bias: ddp looks for such" in in_words(seen)
+    assert "Some samples, or random numbers, leave out second.weight, second.bias: ddp looks for such" in in_words(seen)
     unmet = StrategyFile.of(find([FOLDER])["fsdp"], reading=False).unmet(gate_of(seen.task, tmp_path / "data", "fsdp"))
-    assert "some samples leave out parameters of mine's model, such as second.weight, and the" in next(unmet)
+    assert "random numbers, leave out parameters of mine's model, such as second.weight, and the" in next(unmet)
+    static = gate_of(seen.task, tmp_path / "data", "ddp", 2, options={"static_graph": True, "compression": "none"})
+    (unmet,) = StrategyFile.of(find([FOLDER])["ddp"], reading=False).unmet(static)
+    assert unmet.startswith("static_graph takes each step to use the same parameters")
 
 
 @pytest.mark.parametrize("compiles", ["made[0] = torch.compile(made[0])", "made.compile()"])
