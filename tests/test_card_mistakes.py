@@ -140,6 +140,12 @@ def test_what_torch_compile_has_made_is_taken_off(compiles: str, tmp_path: Path)
     assert not is_compiled(task.model())
 
 
+def test_a_list_may_contain_itself(tmp_path: Path) -> None:
+    layers = "self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)\nself.kept = [torch.ones(1)]\n"
+    seen = looked(tmp_path, edited(layers=f"{layers}self.kept.append(self.kept)"))
+    assert (seen.warnings, bool(seen.task.card.cuts)) == ((), True)
+
+
 def test_the_task_without_mistakes_has_a_card(tmp_path: Path) -> None:
     seen = looked(tmp_path, TASK)
     assert seen.warnings == ()
