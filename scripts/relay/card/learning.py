@@ -222,7 +222,7 @@ def _mean_difference(task: Computable, draft: Draft) -> float | None:
         try:
             return _difference(task, exact, model, batch, draft)
         except Dependent as error:
-            draft.card["dependent"] = str(error)
+            draft.card.setdefault("dependent", str(error))  # what the forward pass changes is said already
             return None
         except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
             if of_machine(error):

@@ -185,7 +185,7 @@ def computed(task: Computable, draft: Draft) -> Any:
         ).watching():  # as before: modes change in which order is drawn
             again = bound.outputs(task.again, batch)
     watched(watch, batches.count(batch), draft, flops="forward_flops" not in draft.card)
-    if changed := _changed(bound, unused, batch):
+    if changed := _changed(task, unused):
         draft.card["dependent"] = (
             f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding, initial values "
             f"from data or an average of weights do ({place(type(bound.own), 'model')}): a divided batch has several "
@@ -197,17 +197,22 @@ def computed(task: Computable, draft: Draft) -> Any:
     return outputs
 
 
-def _changed(bound: BoundTask, model: nn.Module, batch: Batch) -> list[str]:
-    """The parameters that a forward pass of this model changes, in whichever way, and those that it soon may."""
+def _changed(task: Computable, model: nn.Module) -> list[str]:
+    """The parameters that a forward pass changes, in whichever way, or soon may. `model` has made none, the task's one.
+
+    Its parameters are moved: an average of others begins with their values.
+    """
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    names = [f"{name}.weight" for name, each in model.named_modules() if isinstance(each, kinds) and each.max_norm]
+    names = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, kinds) and each.max_norm}
+    pairs = zip(task.model.named_parameters(), model.parameters(), strict=True)
+    names |= {name for (name, one), other in pairs if not _same(one, other)}
     with drawn_from(DRAWING_SEED), torch.no_grad():
-        for parameter in model.parameters():  # an average of them is the same only at first
+        for parameter in model.parameters():
             if parameter.is_floating_point():
                 parameter.add_(MOVED * torch.rand_like(parameter))
         before = {name: each.detach().clone() for name, each in model.named_parameters()}
-        with torch.enable_grad(), suppress(Exception):  # what it raises, the look has told where it matters
-            bound.outputs(in_mode(model, training=True), batch)
+        with torch.enable_grad(), suppress(Exception):  # it may refuse such parameters
+            task.bound.outputs(in_mode(model, training=True), task.batch)
     now = dict(model.named_parameters())
     return [name for name in before if name in names or name not in now or not _same(before[name], now[name])]
 
