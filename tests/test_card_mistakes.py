@@ -26,7 +26,9 @@ from relay.planning.skips import why_unproven
 from relay.spec.strategy_files import find
 from relay.spec.tasks import NO_GPU, Looked
 from relay.task.bound import BoundTask
+from relay.task.built import is_compiled
 from relay.task.data import Mapped, Streamed
+from relay.task.places import needs_gpu
 from relay.task.split import Chosen
 from trial_runs import gate_of
 
@@ -102,21 +104,46 @@ def test_for_want_of_a_gpu_the_card_says_what_to_do(
     assert "; no GPU is here: leave out .cuda() and device=…, " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "needs"),
+    [
+        (KeyError("gpus_per_node"), False),
+        (FileNotFoundError("/scratch/gpu/data.npz"), False),
+        (ValueError("Pointer argument (at 0) cannot be accessed (cpu tensor?)"), True),
+    ],
+)
+def test_only_what_devices_raise_is_for_want_of_a_gpu(error: Exception, needs: bool) -> None:
+    assert needs_gpu(error) is needs
+
+
 def test_parameters_that_some_samples_leave_out_are_seen(tmp_path: Path) -> None:
-    """As experts are, of which a sample takes few."""
-    forward = "self.second(F.relu(self.first(inputs))) if inputs.sum() > 20 else self.first(inputs)[:, :3]"
+    """As experts are, of which a sample takes few. The model takes the last sample in a larger batch alone."""
+    raises = "1 / 0 if len(inputs) < 3 and inputs.max() > 13 else"
+    forward = f"{raises} self.second(F.relu(self.first(inputs))) if inputs.sum() > 20 else self.first(inputs)[:, :3]"
     seen = looked(tmp_path, edited(forward=forward))
     assert (seen.warnings, seen.task.card.conditional) == ((), ("second.weight", "second.bias"))
-    assert "Some samples leave out second.weight, second.bias: ddp looks for such" in in_words(seen)
+    assert "Some samples, or random numbers, leave out second.weight, second.bias: ddp looks for such" in in_words(seen)
     unmet = StrategyFile.of(find([FOLDER])["fsdp"], reading=False).unmet(gate_of(seen.task, tmp_path / "data", "fsdp"))
-    assert "some samples leave out parameters of mine's model, such as second.weight, and the" in next(unmet)
+    assert "random numbers, leave out parameters of mine's model, such as second.weight, and the" in next(unmet)
+    static = gate_of(seen.task, tmp_path / "data", "ddp", 2, options={"static_graph": True, "compression": "none"})
+    (unmet,) = StrategyFile.of(find([FOLDER])["ddp"], reading=False).unmet(static)
+    assert unmet.startswith("static_graph takes each step to use the same parameters")
 
 
-def test_what_torch_compile_has_made_of_a_part_is_taken_off(tmp_path: Path) -> None:
-    seen = looked(tmp_path, edited(model="return nn.Sequential(torch.compile(nn.Linear(4, 8)), nn.Linear(8, 3))"))
+@pytest.mark.parametrize("compiles", ["made[0] = torch.compile(made[0])", "made.compile()"])
+def test_what_torch_compile_has_made_is_taken_off(compiles: str, tmp_path: Path) -> None:
+    model = f"made = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))\n{compiles}\nreturn made"
+    seen = looked(tmp_path, edited(model=model))
     assert "model() has what torch.compile made" in seen.warnings[0]
     task = BoundTask(seen.task, 1, "fp32", 1, 1)
     assert [name for name, _ in task.model().named_parameters()] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert not is_compiled(task.model())
+
+
+def test_a_list_may_contain_itself(tmp_path: Path) -> None:
+    layers = "self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)\nself.kept = [torch.ones(1)]\n"
+    seen = looked(tmp_path, edited(layers=f"{layers}self.kept.append(self.kept)"))
+    assert (seen.warnings, bool(seen.task.card.cuts)) == ((), True)
 
 
 def test_the_task_without_mistakes_has_a_card(tmp_path: Path) -> None:

@@ -114,6 +114,16 @@ def test_beside_a_tensor_for_each_sample_one_of_all_is_compared(tmp_path: Path) 
     assert looked(tmp_path, text).task.card.outputs_along == {"outputs": None, "outputs[0]": 0}
 
 
+def test_whole_numbers_that_count_within_a_batch_are_not_compared(tmp_path: Path) -> None:
+    """As each row's sample, and where each sample begins; classes are."""
+    outputs = "x, torch.arange(len(x)), torch.arange(len(x) + 1), x.argmax(1)"
+    text = LISTED.replace("return list(x)", f"return {outputs}").replace("torch.stack(outputs)", "outputs[0]")
+    found = looked(tmp_path, text)
+    assert found.task.card.outputs_within == ("outputs[1]", "outputs[2]")
+    assert "outputs[1]: whole numbers that count within a batch. They are not compared in proofs." in in_words(found)
+    assert judged(found.task, tmp_path, "ddp")["problems"] == []
+
+
 def test_tensors_of_one_sample_each_are_not_compared(tmp_path: Path) -> None:
     found = looked(tmp_path, LISTED)
     assert found.task.card.outputs_along == found.task.card.training_outputs_along == {"outputs": None}

@@ -1,5 +1,6 @@
 """The task as the gate's trials train it: schedules, limits that rounding loosens, and how far a reference goes."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gate_runs import Gates, planned
 from relay.equivalence import reference, trial_task
@@ -99,6 +101,20 @@ def test_a_norm_at_which_the_tasks_own_optimiser_clips_is_reached_in_one_trial_a
     norm = data._first_pass.norm
     assert max(norm, data.across * norm) / most > 2
     assert most / min(norm, data.across * norm) > 2
+
+
+def test_gradients_of_few_scales_are_held_at_once(tmp_path: Path) -> None:
+    """All would be many times a model's memory, in each process."""
+    held = list[int]()
+
+    def noted(*_: Any) -> None:
+        held.append(sum(type(each) is torch.Tensor and each.shape == (3, 12) for each in gc.get_objects()))
+
+    data, hook = clipping(1e30, tmp_path), register_optimizer_step_pre_hook(noted)
+    assert data._first_pass.clipped_at is None
+    hook.remove()
+    assert len(held) == 17
+    assert max(held) <= held[0] + 1
 
 
 def test_a_model_that_computes_on_a_gpu_alone_is_looked_at_there(

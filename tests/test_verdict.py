@@ -92,8 +92,10 @@ def test_complex_outputs_are_compared_and_something_is_infinitely_more_than_noth
 def test_whole_numbers_that_differ_count_by_their_part_and_a_single_one_is_a_count() -> None:
     """As classes or a mask; a slice counts its own words."""
     classes = (torch.tensor([[1, 2], [3, each]]) for each in (4, 5))
-    one, other = (leaves_of({"classes": each, "words": torch.tensor(7)}, {}) for each in classes)
+    outputs = [{"classes": each, "words": torch.tensor(7)} for each in classes]
+    one, other = (leaves_of(each, {}, whole=True) for each in outputs)
     assert each_apart(one, other) == [0.25]
+    assert leaves_of(outputs[0], {}) == [], "nobody measures how many of them rounding changes"
     assert each_apart([torch.ones(2, dtype=torch.bool)], [torch.ones(3, dtype=torch.bool)]) == [math.inf]
 
 
@@ -123,6 +125,23 @@ def test_a_loss_that_rounds_coarsely_is_still_a_mean(far: float, power: float, i
         loss=lambda outputs, _: ((outputs.exp() + far).mean() - far) ** power,
     )
     assert (mean_over_samples(task, torch.nn.Identity(), batch) <= LIMITS[torch.float64]) is is_mean
+
+
+@pytest.mark.parametrize("order_matters", [1e-2, 5e-4])
+def test_a_loss_of_the_order_of_its_samples_is_no_mean(order_matters: float) -> None:
+    """Nor where the model refuses another order, as of sequences that are packed."""
+    batch = (torch.randn(16, generator=torch.Generator().manual_seed(1)),)
+
+    def outputs(_: object, given: Any) -> torch.Tensor:
+        if order_matters < 1e-3 and len(given[0]) == 16 and not given[0].equal(batch[0]):
+            raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True.")
+        return given[0]
+
+    def loss(outputs: torch.Tensor, _: object) -> torch.Tensor:
+        return outputs.mean() + order_matters * (outputs[1:] * outputs[:-1]).mean()
+
+    task: Any = SimpleNamespace(dtype=torch.float32, outputs=outputs, loss=loss)
+    assert mean_over_samples(task, torch.nn.Identity(), batch) > LIMITS[torch.float32]
 
 
 def undivided(strategy: str, told: list[Observed], held: dict[str, int]) -> list[str]:

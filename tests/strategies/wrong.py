@@ -55,7 +55,8 @@ class Rescales(Wrong):
 
     def exchange(self) -> None:
         super().exchange()
-        norm, most = torch.nn.utils.get_total_norm(self.gradients()), self.task.own.clip_grad_norm
+        norms = torch.stack([each.norm() for each in self.gradients()])
+        norm, most = norms.norm(), self.task.own.clip_grad_norm
         for gradient in self.gradients():
             gradient *= most / (norm + 1e-6) if most else 1.0
 

@@ -2,6 +2,8 @@
 the dimension of each tensor that counts the samples.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -38,7 +40,8 @@ def see(bound: BoundTask, model: nn.Module, batch: Batch, draft: Draft) -> None:
 
 def see_outputs(task: Computable, draft: Draft) -> None:
     """Look at the outputs of two batches, the second of which has a sample more."""
-    draft.card["outputs_along"] = _along(task, training=False)
+    draft.card["outputs_along"] = along = _along(task, training=False)
+    draft.card["outputs_within"] = _within(task, along)
     draft.card["training_outputs_along"] = _along(task, training=True)
 
 
@@ -58,6 +61,27 @@ def _along(task: Computable, *, training: bool) -> Along:
         return {place: dimension for place, dimension in along.items() if dimension != 0}
     # A tensor for each sample: another batch has other places. What stays is a tensor of all samples.
     return {OUTPUTS: None} | {place: each for place, each in along.items() if each is not None and one[place].dim()}
+
+
+def _within(task: Computable, along: Along) -> tuple[str, ...]:
+    """The whole numbers of a prediction that are others where the batch is divided: they count within a batch."""
+    try:
+        model = in_mode(copied(task.model), training=False)
+        with drawn_from(0), torch.no_grad():
+            parts = (task.batch, *batches.chunks(task.batch, 2))
+            outputs = [dict(batches.placed(task.bound.outputs(model, each), OUTPUTS)) for each in parts]
+        whole, *halves = ({place: each for place, each in parts.items() if _of_whole(each)} for parts in outputs)
+        dimensions = {place: along.get(place, along.get(OUTPUTS, 0)) for place in whole}
+        counted = {place: each for place, each in dimensions.items() if each is not None}
+        joined = {place: torch.cat([half[place] for half in halves], each) for place, each in counted.items()}
+    except Exception:  # the model takes no such part
+        return ()
+    return tuple(place for place, each in joined.items() if not torch.equal(each, whole[place]))
+
+
+def _of_whole(part: Any) -> bool:
+    """Whether it is a tensor of whole numbers, and of more than a single one."""
+    return isinstance(part, torch.Tensor) and part.dim() > 0 and not (part.is_floating_point() or part.is_complex())
 
 
 def _counting(part: torch.Tensor, longer: torch.Tensor, samples: int) -> int | None:

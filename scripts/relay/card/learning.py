@@ -4,7 +4,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -102,20 +102,18 @@ def _gradients(task: Computable, loss: torch.Tensor, draft: Draft) -> None:
 
 
 def _conditional(task: Computable, trained: Iterable[str]) -> tuple[str, ...]:
-    """The trained parameters that get a gradient from some samples and none from others; none where samples differ."""
+    """The trained parameters that some samples leave out and others not, or some random numbers, as a layer drop."""
     bound, samples = task.bound, batches.count(task.batch)
     for size in (1, 2):  # BatchNorm wants two
         model, left = in_mode(copied(task.model), training=True), list[set[str]]()
-        try:
-            for first in range(0, samples - size + 1, size):
-                part = batches.taken(task.batch, slice(first, first + size))
-                model.zero_grad()
-                with drawn_from(first):
-                    bound.loss(bound.outputs(model, part), part).backward()
+        for first in range(0, samples - size + 1, size):
+            part = batches.taken(task.batch, slice(first, first + size))
+            model.zero_grad()
+            with suppress(Exception), drawn_from(first):  # the model may not take this sample alone
+                bound.loss(bound.outputs(model, part), part).backward()
                 left.append({name for name, each in model.named_parameters() if each.grad is None})
-        except Exception:  # the model takes no other batch
-            continue
-        return tuple(name for name in trained if len({name in each for each in left}) > 1)
+        if left:
+            return tuple(name for name in trained if len({name in each for each in left}) > 1)
     return ()
 
 
@@ -224,7 +222,7 @@ def _mean_difference(task: Computable, draft: Draft) -> float | None:
         try:
             return _difference(task, exact, model, batch, draft)
         except Dependent as error:
-            draft.card["dependent"] = str(error)
+            draft.card.setdefault("dependent", str(error))  # what the forward pass changes is said already
             return None
         except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
             if of_machine(error):

@@ -3,6 +3,7 @@
 import inspect
 import random
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +22,11 @@ from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.calls import emptied, in_mode, names_of, on_device
+from relay.task.calls import copied, emptied, in_mode, names_of, on_device
 from relay.task.load import in_one_line
 from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread
+from relay.task.still import MOVED
 
 META = torch.device("meta")
 # A look computes a model of at most so many parameters, and so many operations for a sample; a heavy one by its small
@@ -168,7 +170,7 @@ def computed(task: Computable, draft: Draft) -> Any:
 
     Raises UserError for what the model raises.
     """
-    bound, batch = task.bound, task.batch
+    bound, batch, unused = task.bound, task.batch, copied(task.again)
     with drawn_from(DRAWING_SEED), calling(type(bound.own), "model", f"a batch of {batches.count(batch)} samples"):
         _start_gpu(draft.device)
         before = _elsewhere()
@@ -183,16 +185,36 @@ def computed(task: Computable, draft: Draft) -> Any:
         ).watching():  # as before: modes change in which order is drawn
             again = bound.outputs(task.again, batch)
     watched(watch, batches.count(batch), draft, flops="forward_flops" not in draft.card)
-    if watch.changed:
+    if changed := _changed(task, unused):
         draft.card["dependent"] = (
-            f"the forward pass changes parameters ({several([*watch.changed])}), as max_norm of an Embedding, initial "
-            f"values from data or an average of weights do ({place(type(bound.own), 'model')}): each process changes "
-            "them by its own samples, and in each of its passes"
+            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding, initial values "
+            f"from data or an average of weights do ({place(type(bound.own), 'model')}): a divided batch has several "
+            "passes, in several processes, and each changes them"
         )
     pairs = [each for each in zip(tree_leaves(outputs), tree_leaves(again), strict=False) if _are_tensors(each)]
     same = all(_same(one, other) for one, other in pairs)
     draft.card["outside"] = moved if moved or same else ("a generator of its own",)
     return outputs
+
+
+def _changed(task: Computable, model: nn.Module) -> list[str]:
+    """The parameters that a forward pass changes, in whichever way, or soon may. `model` has made none, the task's one.
+
+    Its parameters are moved: an average of others begins with their values.
+    """
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    names = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, kinds) and each.max_norm}
+    pairs = zip(task.model.named_parameters(), model.parameters(), strict=True)
+    names |= {name for (name, one), other in pairs if not _same(one, other)}
+    with drawn_from(DRAWING_SEED), torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(MOVED * torch.rand_like(parameter))
+        before = {name: each.detach().clone() for name, each in model.named_parameters()}
+        with torch.enable_grad(), suppress(Exception):  # it may refuse such parameters
+            task.bound.outputs(in_mode(model, training=True), task.batch)
+    now = dict(model.named_parameters())
+    return [name for name in before if name in names or name not in now or not _same(before[name], now[name])]
 
 
 def _start_gpu(device: torch.device) -> None:

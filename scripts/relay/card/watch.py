@@ -27,8 +27,6 @@ class CardObserver(calls.PassObserver):
         self.dropout: dict[str, None] = {}
         self.draws: dict[str, None] = {}
         self.norms: dict[str, None] = {}
-        self.changed: dict[str, None] = {}  # parameters that were written into, also with what they held
-        self._parameters = {each.untyped_storage()._cdata: name for name, each in model.named_parameters()}
         self.counted = 0  # operations
         self.uncounted = self.differentiates = False
         self.functions: list[tuple[str, Mapping[str, Any]]] = []  # those of torch that are under way
@@ -70,19 +68,13 @@ class CardObserver(calls.PassObserver):
         return ": ".join(filter(None, parts)) or "model"
 
     def _operation(self, func: Any, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Count an operation, and note what it writes into, and whether it draws.
-
-        Most that torch marks draw where a probability is above 0.
-        """
+        """Count an operation, and note whether it draws: most that torch marks draw where a probability is above 0."""
         name = func._overloadpacket.__name__
         self.uncounted |= "rnn" in name
         if torch.Tag.nondeterministic_seeded in func.tags and torch._C._current_graph_task_id() == -1:
             named = arguments_by_name(func, args, kwargs)
             if not any(named.get(chance) == 0 for chance in ("dropout_p", "dropout", "drop_p")):
                 self.drawn(name)
-        written = calls.tensors_in(args[:1]) if func._schema.is_mutable else ()
-        names = map(self._parameters.get, (each.untyped_storage()._cdata for each in written))
-        self.changed |= dict.fromkeys(filter(None, names))
         self.counted += flops(func, args, kwargs, result)
 
     def drawn(self, operation: str) -> None:

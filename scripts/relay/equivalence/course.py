@@ -126,12 +126,15 @@ class Course:
         self.task.draws.taken()
         self.task.seen.clear()
 
-    def predict(self, after: int, step: int = PREDICTED) -> None:
-        """Predict a step's batch, note what is drawn, and look for traces that evaluation leaves."""
+    def predict(self, after: int, step: int = PREDICTED, *, whole: bool = False) -> None:
+        """Predict a step's batch, note what is drawn, and look for traces that evaluation leaves.
+
+        `whole` is that of `leaves_of`.
+        """
         replica, strategy = self.seen.replica, self.strategy
         batch = self.data.batch(self.task, step, replica.index, replica.count)
         with self._traceless(), self.task.computing():
-            outputs = leaves_of(strategy.predict(batch), self.task.along)
+            outputs = leaves_of(strategy.predict(batch), self.task.spec.card.compared_along, whole=whole)
         self.seen.predicting += self.task.draws.taken()
         if replica.reports:
             self.seen.outputs[after] = outputs

@@ -64,14 +64,16 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
-    """What a model gives for samples, whatever its structure: its tensors, on the CPU, samples first.
+def leaves_of(outputs: Any, along: batches.Along, *, whole: bool = False) -> list[torch.Tensor]:
+    """What proofs compare of a model's outputs, whatever their structure: tensors, on the CPU, samples first.
 
     A complex number is two real ones. They are copies: a model may give a parameter, such as a temperature that its
-    loss needs, and training would go on changing it. A single whole number counts what a slice has, such as its words.
+    loss needs, and training would go on changing it. With `whole` also whole numbers, such as classes or a mask, for
+    who measures how many of each rounding alone changes: it decides between two that are as likely. A single one counts
+    what a slice has, such as its words.
     """
     leaves = (_real(leaf.detach().cpu().clone()) for leaf in batches.of_samples(outputs, along))
-    return [leaf for leaf in leaves if leaf.is_floating_point() or leaf.dim()]
+    return [leaf for leaf in leaves if leaf.is_floating_point() or (whole and leaf.dim())]
 
 
 def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:

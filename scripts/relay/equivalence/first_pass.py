@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from relay.process.generators import drawn_from
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
+from relay.task.calls import on_device
 from relay.task.in_float64 import InFloat64
 
 SCALES = [2.0**exponent for exponent in range(-32, 33, 4)]  # powers of two scale without rounding
@@ -33,7 +33,7 @@ class FirstPass(NamedTuple):
     def of(cls, task: BoundTask, first: Batch, device: torch.device) -> FirstPass:
         """Of a task in float64."""
         task, first = task.apart(), batches.moved(first, device)
-        model = batches.model_of_type(task.built(), torch.float64).to(device)
+        model = on_device(batches.model_of_type(task.built(), torch.float64), device)
         optimizer = task.optimizer(model.parameters())
         of_torch = type(optimizer).__module__.startswith("torch.optim")
         with drawn_from(0), InFloat64() as mode, torch.enable_grad():
@@ -46,16 +46,14 @@ class FirstPass(NamedTuple):
 
 def _clipped_at(task: BoundTask, model: nn.Module, whole: float) -> float | None:
     """What a step makes of gradients in place grows with them, up to the norm at which it clips."""
-    gradients = [(each, each.grad) for each in model.parameters() if each.grad is not None]
-    left = []
-    for scale in SCALES:
-        for parameter, gradient in gradients:
+    parameters = [each for each in model.parameters() if each.grad is not None]
+    gradients, before = [each.grad for each in parameters if each.grad is not None], list[torch.Tensor]()
+    for scale in SCALES:  # with one scale's gradients, and those of the one before, in memory
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient * scale
         task.optimizer(model.parameters()).step()
-        left.append([parameter.grad / scale for parameter, _ in gradients if parameter.grad is not None])
-    unlike = [
-        scale
-        for scale, (one, other) in zip(SCALES[1:], pairwise(left), strict=True)
-        if not distance([*zip(one, other, strict=True)]) <= UNLIKE * norm(one)
-    ]
-    return unlike[0] / 4 * whole if unlike and unlike[0] != SCALES[1] else None
+        left = [each.grad.div_(scale) for each in parameters if each.grad is not None]
+        if before and not distance([*zip(before, left, strict=True)]) <= UNLIKE * norm(before):
+            return None if scale == SCALES[1] else scale / 4 * whole
+        before = left
+    return None

@@ -45,7 +45,7 @@ def judge(verdict: Verdict, trial: Trial, data: TrialData, reference: dict[str, 
     course = train(trial, data, ranks, counted=bool(reference["work"]))
     whole = cloned(course.strategy)
     if trial.name == "algorithm":
-        course.predict(trial.steps, step=0)
+        course.predict(trial.steps, step=0, whole=True)
     observed = ranks.collect(course.observed())
     if observed:
         _compare(verdict, trial, observed, whole, reference)
@@ -140,7 +140,8 @@ def _evaluated(
         plain = Plain.of(task, data.device)
         plain.model.load_state_dict(reference["parameters"])
         places, outputs = range(len(slices)), [leaf for leaves in slices for leaf in leaves]
-        expected = [leaf for each in places for leaf in plain.predicted(data.batch(task, 0, each, len(slices)))]
+        given = (data.batch(task, 0, each, len(slices)) for each in places)
+        expected = [leaf for each in given for leaf in plain.predicted(each, whole=True)]
     else:
         outputs, expected = batches.joined(slices), reference["outputs"]
     _outputs(verdict, each_apart(outputs, expected), reference)

@@ -203,7 +203,7 @@ class LockStep:
         return each_apart(self._predicted(moved), outputs)
 
     def _predicted(self, plain: Plain) -> list[torch.Tensor]:
-        return plain.predicted(self.data.batch(self.task, 0))
+        return plain.predicted(self.data.batch(self.task, 0), whole=True)
 
 
 def _parameters(plain: Plain) -> list[torch.Tensor]:

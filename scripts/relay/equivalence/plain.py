@@ -179,9 +179,9 @@ class Plain:
         self.model.train()
         return outputs
 
-    def predicted(self, batch: Batch, replica: int = 0) -> list[torch.Tensor]:
-        """The tensors of numbers in these outputs, as `leaves_of` has them."""
-        return leaves_of(self.predict(batch, replica), self.task.along)
+    def predicted(self, batch: Batch, replica: int = 0, *, whole: bool = False) -> list[torch.Tensor]:
+        """What proofs compare of these outputs, as `leaves_of` has it."""
+        return leaves_of(self.predict(batch, replica), self.task.spec.card.compared_along, whole=whole)
 
     def use_statistics(self, replica: int) -> None:
         """Let the model compute with a replica's statistics, which it updates in place."""

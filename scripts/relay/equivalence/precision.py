@@ -55,7 +55,7 @@ def judge(verdict: Verdict, data: TrialData, folder: Path, ranks: Ranks, replica
         reporting = [objects for objects in observed if objects[0].replica.reports]
         reporting.sort(key=lambda objects: objects[0].replica.index)
         _resumed(verdict, data, journey, [figure for _, figure in lost_of_ranks], reporting)
-        outputs = [leaf for first_seen, _ in reporting for leaf in _numbers(first_seen.outputs[BEFORE])]
+        outputs = [leaf for first_seen, _ in reporting for leaf in first_seen.outputs[BEFORE]]
         _predicted(verdict, data, task, partial(_plainly, data, task, replicas), expected, outputs)
     ranks.wait_for_files()
 
@@ -147,9 +147,4 @@ def _plainly(
     for step in range(BEFORE):
         plain.step([batches.chunks(data.batch(task, step), pieces)], task.learning_rate(step))
     slices = (data.batch(task, PREDICTED, each, replicas) for each in range(replicas))
-    return [leaf for each in slices for leaf in _numbers(plain.predicted(each))]
-
-
-def _numbers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Without whole ones, such as classes: rounding decides between two that are as likely."""
-    return [leaf for leaf in leaves if leaf.is_floating_point()]
+    return [leaf for each in slices for leaf in plain.predicted(each)]

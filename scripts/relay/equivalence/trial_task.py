@@ -21,6 +21,7 @@ from relay.spec.run import Training
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
+from relay.task.calls import on_device
 from relay.task.data import Mapped
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
@@ -79,11 +80,11 @@ class TrialTask(BoundTask):
         if self.smooth:
             all_experts(model)
         with InFloat64(), Smooth() if self.smooth else nullcontext():
-            self.stilled = still(model.to(self.looks_on), self._compute)
+            self.stilled = still(on_device(model, self.looks_on), self._compute)
         if self.compiled and self.stilled.draws:
             self.compiled = False  # compiled code draws in ways of its own
             self.stilled.notes.append("it is not compiled in the gate, because it draws random numbers")
-        return model.to(CPU)
+        return on_device(model, CPU)
 
     def as_written(self) -> nn.Module:
         """The model as the user's file builds it, in float64 with the initial values of float32."""

@@ -46,7 +46,8 @@ class Card:
 
     Outputs: `outputs_along` has, for each tensor whose samples the first dimension does not count, its place and the
     dimension that counts them; None where none does. The place `outputs` is any other one. `training_outputs_along` is
-    the same in training mode.
+    the same in training mode. `outputs_within` are places of whole numbers that count within a batch, such as each
+    row's number of its graph: those of a batch's halves, one after the other, are not those of the batch.
 
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
     such options; those of its first group of parameters. `grouped_by_place`: it treats a parameter otherwise where it
@@ -84,6 +85,7 @@ class Card:
     channels_last: bool | None = None
     outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
+    outputs_within: tuple[str, ...] = ()
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     grouped_by_place: bool = False
     optimizer_scope: str = "element"
@@ -96,6 +98,11 @@ class Card:
     def along(self, training: bool) -> Mapping[str, int | None]:
         """Where outputs count samples, in training or in evaluation mode."""
         return self.training_outputs_along if training else self.outputs_along
+
+    @property
+    def compared_along(self) -> dict[str, int | None]:
+        """The same of predictions, without what proofs do not compare."""
+        return {**self.outputs_along, **dict.fromkeys(self.outputs_within)}
 
     @property
     def leaves_out(self) -> bool:

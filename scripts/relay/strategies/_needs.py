@@ -77,8 +77,19 @@ def unconditional(setting: Setting, group: int, stages: int) -> str | None:
     if not (names := setting.task.card.conditional):
         return None
     return (
-        f"some samples leave out parameters of {setting.task.name}'s model, such as {names[0]}, and the processes of "
-        f"{setting.strategy.name} need them at the same time; use ddp"
+        f"some samples, or random numbers, leave out parameters of {setting.task.name}'s model, such as {names[0]}, "
+        f"and the processes of {setting.strategy.name} need them at the same time; use ddp"
+    )
+
+
+def unconditional_if_static(setting: Setting, group: int, stages: int) -> str | None:
+    """DDP with a static graph waits for the gradients that the first step had."""
+    names = setting.task.card.conditional
+    if not names or not setting.strategy.options.get("static_graph"):
+        return None
+    return (
+        f"static_graph takes each step to use the same parameters, and some samples, or random numbers, leave out "
+        f"{names[0]} of {setting.task.name}'s model; leave it off"
     )
 
 

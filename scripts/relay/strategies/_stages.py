@@ -170,9 +170,7 @@ def _seconds(
         if like := each.meta.get("like"):
             return like.empty(device).zero_().requires_grad_(like.requires_grad)
         name = str(each.target)
-        return (
-            record.constants[name] if name in record.constants else on_device(copied(model.get_submodule(name)), device)
-        )
+        return record.constants[name] if name in record.constants else submodule(name)
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
     function: Any = node.target

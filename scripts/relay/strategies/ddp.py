@@ -52,7 +52,7 @@ class DDP(Strategy):
         least_devices=2,
         backends=("nccl", "gloo", "mpi"),
         divides=("samples",),
-        needs=("sendable",),
+        needs=("sendable", "unconditional_if_static"),
         options={
             "accumulation": 1,
             "static_graph": False,

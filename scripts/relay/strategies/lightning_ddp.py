@@ -25,6 +25,7 @@ class LightningDDP(LightningStrategy):
         packages=("lightning|pytorch-lightning",),
         least_devices=2,
         divides=("samples",),
+        needs=("unconditional_if_static",),
         options={"static_graph": False, "find_unused_parameters": False, "bucket_mb": 25.0, "model_checkpoint": False},
         least={"bucket_mb": 0.001},
     )

@@ -20,7 +20,7 @@ from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
-from relay.task.built import check, plain
+from relay.task.built import check, is_compiled, plain
 from relay.task.calls import Readings
 from relay.task.learning_rate import FACTOR, LearningRate
 from relay.task.load import task_of
@@ -125,7 +125,7 @@ class BoundTask:
             raise UserError(
                 f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
             )
-        self.unwrapped = any(hasattr(module, "_orig_mod") for module in model.modules())
+        self.unwrapped = is_compiled(model)
         check(model, self.spec.name)
         model = plain(model)
         model.train()

@@ -41,14 +41,20 @@ def check(model: nn.Module, task: str) -> None:
             )
 
 
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model, or a module in it, is compiled."""
+    return any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
+
+
 def plain(model: nn.Module) -> nn.Module:
-    """The model without what `torch.compile` has made of it or of its modules.
+    """The model without what `torch.compile`, or its own `compile`, has made of it or of its modules.
 
     Its `state_dict` is torch's own: checkpoints hold parameters and buffers by their names in the model.
     """
     whole: nn.Module = getattr(model, "_orig_mod", model)
     for module in [*whole.modules()]:
         module._modules.update({name: getattr(each, "_orig_mod", each) for name, each in module._modules.items()})
+        module._compiled_call_impl = None  # of `module.compile()`
         if type(module).state_dict is not nn.Module.state_dict:
             for name in ("state_dict", "load_state_dict"):
                 setattr(module, name, MethodType(getattr(nn.Module, name), module))

@@ -41,7 +41,13 @@ def copied(module: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Mo
 
 def _held(model: nn.Module) -> list[torch.Tensor]:
     """All tensors that a model holds, also in lists and dicts."""
-    return [each for module in model.modules() for each in tensors_in([*vars(module).values()])]
+    met: dict[int, Any] = {}
+
+    def again(part: Any) -> bool:  # a list may contain itself
+        return met.setdefault(id(part), held := [part]) is not held
+
+    parts = [each for module in model.modules() for each in tree_leaves([*vars(module).values()], is_leaf=again)]
+    return [each for each in parts if isinstance(each, torch.Tensor)]
 
 
 def in_mode(model: nn.Module, training: bool) -> nn.Module:

@@ -76,11 +76,16 @@ def of_machine(error: Exception) -> bool:
     return isinstance(error, MemoryError) or fault is not None
 
 
+NO_GPU = r"cuda|nvidia|triton|\bgpu|cpu tensor\?|active drivers"  # the last two are Triton's
+# What torch, Triton and libraries of kernels raise for want of a GPU; others' words may name one, as a file's path may.
+OF_DEVICES = (RuntimeError, AssertionError, NotImplementedError, ValueError)
+
+
 def needs_gpu(error: BaseException) -> bool:
     """Whether a user's code failed for want of a GPU, or of tensors on it; `error` is the one that was told."""
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    cause = error.__cause__ if isinstance(error, UserError) and error.__cause__ else error
     said = str(cause) or str(error).rpartition(": ")[2]  # of an assertion without words its line
-    return bool(re.search(r"cuda|nvidia|triton|\bgpu", said, re.IGNORECASE)) and not isinstance(cause, ImportError)
+    return isinstance(cause, OF_DEVICES) and bool(re.search(NO_GPU, said, re.IGNORECASE))
 
 
 def of_two_devices(error: Exception) -> bool:
