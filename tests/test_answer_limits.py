@@ -93,7 +93,7 @@ def test_what_a_limit_leaves_out_was_measured(tree: Tree) -> None:
     tree.rules = {"deadline_hours": 27 / 3600}
     said = told(tree.answer())
     assert "cpu (1 proc, 1 thread, resident) is left out: it takes 0.00782 h, of 0.0075 h" in said
-    assert "is left out by a limit, and nothing else is left to compare it with" in said
+    assert "is left out, and nothing else is left to compare it with" in said
     assert "may take 0.00652 to 0.00939 h, of 0.0075" in said
     assert "were measured" not in said
 

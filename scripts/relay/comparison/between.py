@@ -143,6 +143,6 @@ def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:
     compared = [(each.before, each.after) for each in changes if each.before and each.after and each.ratio]
     if any(len(_days(side)) == 1 for pair in compared for side in pair):
         yield (
-            "days: a side was measured on one day: what differs may be the day. Measure before and after on three days "
-            "each, and the days' spread is part of every interval"
+            "days: a side was measured on one day, so the day may be the reason. Measure before and after on three "
+            "days each, and the days' spread is part of every interval"
         )
