@@ -177,11 +177,7 @@ def _edges(best: Candidate, other: Candidate) -> tuple[float, ...]:
 
 def may_be_recommended(row: Row) -> bool:
     """Whether a setting has finished all of its repeats in a measured time, and is proven or cannot be."""
-    return (
-        eligible(row)
-        and (row["equivalent"] is True or bool(row["unproven"]))
-        and row["repeats"] == row["repeats_planned"]
-    )
+    return eligible(row) and row["repeats"] == row["repeats_planned"]
 
 
 def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:

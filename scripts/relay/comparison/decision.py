@@ -1,8 +1,7 @@
 """How the answer is decided, and why it is not certain, whatever the intervals say: what repeats cannot show.
 
-Others that computed beside the runs, other places and times, too short a time, a limit that is near, what was learnt. A
-neighbour that computes during all of one setting's repeats is no spread between them. Neither is a node on which all of
-them ran, nor the day, nor what only the first second of a training has.
+A neighbour that computes during all of one setting's repeats is no spread between them. Neither is a node on which all
+of them ran, nor the day, nor what only the first second of a training has.
 """
 
 import math
@@ -40,9 +39,8 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
     """
     results = setting_results(inputs, rows)
     alike = grouped(results, lambda each: each.row["trained"])
-    in_order = sorted(
-        (_answer(members, inputs) for members in alike.values()), key=lambda each: (each.task, each.test_loss)
-    )
+    decided = [_answer(members, inputs) for members in alike.values()]
+    in_order = sorted(decided, key=lambda each: (each.task, each.test_loss))
     first = next((each for each in in_order if each.best), None)
     names = [re.sub(r"[^\w.]+", "-", each.trained).strip("-")[:LONGEST_NAME] for each in in_order]
     for place, (each, name) in enumerate(zip(in_order, names, strict=True)):
@@ -60,10 +58,9 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    why_beyond = {id(each): choice.beyond(each) for each in measured}
-    candidates = [each for each in measured if not why_beyond[id(each)]]
-    beyond = [each for each in measured if why_beyond[id(each)]]
-    over = [choice.LeftOut(each.name, "beyond a limit", why_beyond[id(each)]) for each in beyond]
+    candidates = [each for each in measured if not choice.beyond(each)]
+    beyond = [each for each in measured if choice.beyond(each)]
+    over = [choice.LeftOut(each.name, "beyond a limit", choice.beyond(each)) for each in beyond]
     answer = Answer(
         task=row["task"],
         trained=row["trained"],
@@ -81,7 +78,8 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     rest = [each for each in candidates if each is not best]
     others = [choice.compared(best, each, candidates) for each in rest]
     next_best = choice.chosen(rest) if rest else None
-    by_intervals = _certainty(others)
+    unsure = [each.relation for each in others if each.relation in ("unclear", "tie")]
+    by_intervals: Certainty = max(unsure, default="winner" if others else "alone")  # unclear is the greater text, and outranks a tie
     pairs = [(beside, each.other) for each in others for beside in (best, each.against)]
     reasons = [
         *([Doubt("another training", {})] if several and not goal else []),
@@ -103,14 +101,6 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
     )
-
-
-def _certainty(others: Sequence[choice.Compared]) -> Certainty:
-    """As the intervals tell it."""
-    relations = {each.relation for each in others}
-    if "unclear" in relations:
-        return "unclear"
-    return "tie" if "tie" in relations else "winner" if others else "alone"
 
 
 def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
