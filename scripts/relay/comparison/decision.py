@@ -79,7 +79,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     others = [choice.compared(best, each, candidates) for each in rest]
     next_best = choice.chosen(rest) if rest else None
     unsure = [each.relation for each in others if each.relation in ("unclear", "tie")]
-    by_intervals: Certainty = max(unsure, default="winner" if others else "alone")  # unclear is the greater text, and outranks a tie
+    by_intervals: Certainty = max(unsure, default="winner" if others else "alone")  # in letters, too
     pairs = [(beside, each.other) for each in others for beside in (best, each.against)]
     reasons = [
         *([Doubt("another training", {})] if several and not goal else []),
