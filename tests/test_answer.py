@@ -155,6 +155,28 @@ def test_different_batches_are_compared_by_the_time_to_the_accuracy_that_all_rea
         assert (best(found), found.left_out[0].category) == (large[0].removesuffix("-r0"), "beyond a limit")
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "why"),
+    [(0.5, "not all of its repeats reach a test accuracy of 97.5 %"), (None, "it was never evaluated")],
+)
+def test_what_never_reaches_the_accuracy_is_left_out(tree: Tree, accuracy: float | None, why: str) -> None:
+    tree.setting("cpu", STEADY, name="reaches", accuracies=[0.98] * 3)
+    nothing = {} if accuracy else {"evaluations": [], "test_loss": None}
+    tree.setting("cpu", STEADY, accuracies=[accuracy] * 3, summary=nothing, **LARGE)
+    tree.more = {"config": {"target_accuracy": 0.975}}
+    found = tree.answer()
+    assert (best(found), found.certainty) == ("reaches", "alone")
+    assert why in found.left_out[0].reason
+
+
+def test_files_of_two_trainings_have_two_names(tree: Tree) -> None:
+    for place, width in enumerate((-1, 1, "x" * 300)):
+        tree.setting("cpu", STEADY, name=f"{place}", task_options={"width": width})
+    answers = tree.answers()
+    assert len({each.script for each in answers}) == len({each.file_name for each in answers}) == 3
+    assert max(len(each.file_name) for each in answers) == 60
+
+
 def test_the_pairs_decide_where_a_slow_day_or_a_lost_round_has_changed_the_means(tree: Tree) -> None:
     """A setting that is added on a slow day is compared with that day's repeats, by table, answer and files alike."""
     days = ["2026-01-02T03:04:05+00:00"] * 3 + ["2026-01-09T03:04:05+00:00"] * 3
@@ -243,6 +265,9 @@ def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
         "looks 0.10 times as fast over the whole training, starts included. It costs the same. 3 repeats of each would "
         "tell: set `repeats: 3`, and give the same command again. That takes about 1 min 02 s more."
     )
+    tree.rules = {"epochs": 90.0}  # the repeats are no longer than before
+    assert "That takes about 1 min 02 s more." in words.told("certainty", tree.answer())
+    tree.rules = {}
     tree.setting("cpu", [1300.0], name="dear", cpus_per_task=2)
     pays = "Because it costs twice as much, I recommend it only if it is at least 1.40 times as fast."
     assert pays in words.told("certainty", tree.answer())

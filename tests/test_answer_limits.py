@@ -93,7 +93,7 @@ def test_what_a_limit_leaves_out_was_measured(tree: Tree) -> None:
     tree.rules = {"deadline_hours": 27 / 3600}
     said = told(tree.answer())
     assert "cpu (1 proc, 1 thread, resident) is left out: it takes 0.00782 h, of 0.0075 h" in said
-    assert "is left out by a limit, and nothing else is left to compare it with" in said
+    assert "is left out, and nothing else is left to compare it with" in said
     assert "may take 0.00652 to 0.00939 h, of 0.0075" in said
     assert "were measured" not in said
 
@@ -107,6 +107,20 @@ def test_what_a_limit_asks_for_is_told_beside_what_it_left_out(tree: Tree) -> No
     assert "Your limit is 100 % (`answer.deadline_hours`: the cheapest is asked for), so 2 CPU cores are" in told(
         tree.answer()
     )
+
+
+def test_the_limit_is_told_only_of_what_it_leaves_out(tree: Tree) -> None:
+    """Four cores are slower than two, and cost the same where whole nodes are charged."""
+    tree.setting("ddp", STEADY, devices_per_node=2)
+    tree.setting("ddp", [0.9 * speed for speed in STEADY], devices_per_node=4)
+    tree.rules = {"budget": 1.0}
+    assert "of the ideal double speed. Not measured on GPUs" in told(tree.answer())
+    tree.rules = {"epochs": 1.0}
+    for run in tree.runs:
+        run["taken"] = {"cpus": 48, "gpus": 0}
+    said = told(tree.answer())
+    assert "(between 0.89 and 0.91). Not measured on GPUs" in said
+    assert said.startswith("For 1 epoch of lenet-digits, ")
 
 
 def test_the_price_at_which_a_gpu_pays_is_that_of_the_first_setting_that_does(tree: Tree) -> None:
@@ -146,6 +160,7 @@ def test_whole_nodes_and_prices_are_what_is_charged(tree: Tree) -> None:
     assert sorted(each.cost for each in tree.answer().candidates) == pytest.approx([1, 20])
     for run in tree.runs:
         run["taken"] = {"cpus": 48, "gpus": 4 if run["setting"] == "gpu" else 0}
+    assert tree.answer().turning_price == pytest.approx(9 * 48 / 4 / 0.7, rel=1e-3)
     assert sorted(each.cost for each in tree.answer().candidates) == pytest.approx([48, 80])
     tree.rules = {"price": {"gpu_hour": 2.0}}
     assert tree.answer().rules.currency == "core-hours"  # nobody knows what the CPUs cost

@@ -53,6 +53,14 @@ def test_a_change_is_called_beyond_the_margin_and_the_noise_alone(two: tuple[Tre
     assert found((two[0], same))["resident"].change == "the same"
 
 
+def test_the_repeats_of_one_night_are_no_two_days(two: tuple[Tree, Tree]) -> None:
+    """Otherwise their small spread would be that between days."""
+    for day, tree, factor in ((1, two[0], 1.0), (5, two[1], 1.1)):
+        starts = [f"2026-01-0{day}T23:30:00+00:00", f"2026-01-0{day + 1}T00:30:00+00:00"] * 2
+        tree.record(tree.setting("cpu", times(factor, [*STEADY, 1001.0])), started_at=starts)
+    assert found(two)["resident"].change == "unclear"
+
+
 def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
     two: tuple[Tree, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,36 @@ def test_a_clear_measurement_beside_others_is_not_certain(
     )
 
 
+def test_a_tie_beside_others_says_so_in_short(tree: Tree) -> None:
+    for threads in (1, 2):
+        tree.setting("cpu", STEADY, threads=threads, summary=ALONE | {"virtual": True, "cpu_quota": 1.5})
+    assert words.told("in_short", tree.answer()) == (
+        "It is a tie with cpu (1 proc, 2 threads, resident), within 3 %. But it is not certain, because the machine is "
+        "virtual, and others may compute on its processors (and one more reason)."
+    )
+
+
+def test_more_repeats_are_advised_nowhere_where_others_disturb_them(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 2100.0, 1500.0], summary=ALONE | {"virtual": True})
+    tree.setting("cpu", [300.0, 250.0, 320.0], threads=2, cpus_per_task=2, summary=ALONE)
+    tree.setting("cpu", [400.0, 1200.0, 500.0], threads=2, summary=ALONE)
+    found = tree.answer()
+    assert (found.certainty, found.repeats_to_tell) == ("unclear", None)
+    assert any(each.repeats_to_tell for each in found.unclear)
+    assert "More repeats will hardly help. The fastest repeat of" in words.told("certainty", found)
+
+
+def test_uneven_days_and_devices_are_told_by_their_repeats(tree: Tree) -> None:
+    """Most repeats of both settings are of the first day and device."""
+    for threads, first in ((1, 19), (2, 12)):
+        ids = tree.setting("cpu", [1000.0 * threads] * 20, threads=threads)
+        days = [f"2026-01-0{2 if repeat < first else 5}T03:04:05+00:00" for repeat in range(20)]
+        tree.record(ids, started_at=days, device_name=["X" if repeat < first else "Y" for repeat in range(20)])
+    said = words.told("certainty", tree.answer())
+    for place in ("Y", "2026-01-05"):
+        assert f"8 of 20 repeats of cpu (1 proc, 2 threads, resident) ran on {place}, and 1 of cpu (" in said
+
+
 def groups(tmp_path: Path, line: str, **files: str) -> Path:
     """The control group of a process, `root` standing for /sys/fs/cgroup, with these files in its group's folder."""
     folder = tmp_path / "root" / line.split(":")[1].split(",", maxsplit=1)[0] / "jobs/mine"

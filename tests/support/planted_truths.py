@@ -275,7 +275,7 @@ TRUTHS = [
         settings=[replace(ONE, days=[0] * 9 + [1]), beside("other", 1.0, days=[0] + [1] * 9)],
         repeats=10,
         days=0.1,
-        said="was measured mostly on",
+        said="9 of 10 repeats of",
     ),
     Truth(
         name="the faster setting was never evaluated",

@@ -4,24 +4,35 @@ It is decided in `decision` and `choice`. The page, the terminal, `answer.json` 
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from relay.base.grouped import grouped
-from relay.comparison.candidates import Candidate, Rules, gpus
+from relay.comparison.candidates import Candidate, Rules, charged
 from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_speed_up, speed_up
-from relay.comparison.doubts import DISTURBED, NEIGHBOURS, Doubt
 from relay.comparison.request import Request, request
 from relay.comparison.setting_result import Goal
 from relay.comparison.statistics import band
 from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
+NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
+DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A reason why no answer from these runs is certain, whatever the intervals say.
+
+    Its kind has its words in `workflow/report/certainty.j2`, in which the `facts` stand.
+    """
+
+    kind: str
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +40,8 @@ class Answer:
     """What to ask for to train a task. `best` is None where nothing can be recommended (`none`).
 
     `trained` is the task's name, with those of its options that the comparison varies: each of their values is another
-    model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
+    model or other data, and has an answer of its own. `script` is the name of the batch script that trains it, and
+    `file_name` a part of its files' names, such as 'discs-width-8'.
     winner: better than every other beyond doubt. likely: the same, but for the `doubts`, which no repeats show. tie:
     `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats_to_tell` of
     each they would (None: not with a reasonable number). alone: nothing else was measured and proven. `least_minutes`
@@ -47,6 +59,7 @@ class Answer:
     least_minutes: int = 0
     site_flags: Sequence[str] = ()
     script: str = SCRIPT
+    file_name: str = ""
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
     left_out: Sequence[LeftOut] = ()
@@ -63,11 +76,6 @@ class Answer:
     def subject(self) -> str:
         """What is trained, as people call it."""
         return self.trained.replace(TASK, "your script", 1) if self.task == TASK else self.trained
-
-    @property
-    def file_name(self) -> str:
-        """What is trained, as a part of a file's name, such as 'discs-width-8'."""
-        return re.sub(r"[^\w.]+", "-", self.trained).strip("-")
 
     @property
     def test_loss(self) -> float:
@@ -113,9 +121,10 @@ class Answer:
 
     @property
     def repeats_to_tell(self) -> int | None:
-        """How many repeats of each setting would tell; None where none are needed, or too many."""
+        """How many repeats of each setting would tell; None where none are needed, or more would hardly help."""
         each_wants = [each.repeats_to_tell for each in self.unclear]
-        return max((n for n in each_wants if n), default=None) if each_wants and all(each_wants) else None
+        in_vain = self.spread >= FAR_APART and any(each.kind in NEIGHBOURS for each in self.doubts)
+        return None if in_vain or not all(each_wants) else max((n for n in each_wants if n), default=None)
 
     @property
     def lost(self) -> list[str]:
@@ -179,7 +188,7 @@ class Answer:
 
         def between(gpu: Candidate, cpu: Candidate) -> float:
             ratio = speed_up(gpu, cpu)
-            return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+            return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / charged(gpu)["gpus"]
 
         on_cpus = [each for each in self.candidates if not each.on_gpus]
         return max(min(between(gpu, cpu) for cpu in on_cpus) for gpu in self.candidates if gpu.on_gpus)
@@ -208,31 +217,34 @@ class Answer:
                 yield other, more, epochs
 
     @property
-    def undecided(self) -> Mapping[str, Any]:
-        """What the measurements do not tell of an answer that is `unclear`, and what would tell.
+    def undecided(self) -> list[Candidate]:
+        """The recommended setting, and all others of which the intervals do not tell whether they are better."""
+        return [*filter(None, [self.best]), *(each.other for each in self.unclear)]
 
-        `groups`: settings that cost the same and would begin to be better at the same speed, together; what is nearest
-        to that comes first. `among`: the recommended one and all of them. `widest` is that of these whose repeats are
-        farthest apart: its fastest is `spread` times as fast as its slowest. `repeats_to_tell` of each would tell, in
-        so many `hours`; None where more would hardly help.
+    @property
+    def groups_of_unclear(self) -> list[list[Compared]]:
+        """Those that cost the same and would begin to be better at the same speed, together.
+
+        What is nearest to that comes first.
         """
-        assert self.best is not None
         nearest = sorted(self.unclear, key=lambda each: self.turns_at(each) / each.ratio.value)
-        among = [self.best, *(each.other for each in self.unclear)]
-        spreads = [max(each.speeds) / min(each.speeds) for each in among]
-        spread = max(spreads)
-        in_vain = any(each.kind in NEIGHBOURS for each in self.doubts) and spread >= FAR_APART
-        repeats = 0 if in_vain else self.repeats_to_tell or 0
-        return {
-            "groups": [*grouped(nearest, lambda each: (each.other.cost, self.turns_at(each))).values()],
-            "among": among,
-            "widest": among[spreads.index(spread)],
-            "spread": spread,
-            "disturbed": spread >= DISTURBED,
-            "far_apart": spread >= FAR_APART,
-            "repeats_to_tell": repeats,
-            "hours": sum(each.training_hours * (repeats - len(each.repeats)) for each in among),
-        }
+        return [*grouped(nearest, lambda each: (each.other.cost, self.turns_at(each))).values()]
+
+    @property
+    def widest(self) -> Candidate:
+        """That of the `undecided` whose repeats are farthest apart."""
+        return max(self.undecided, key=_spread)
+
+    @property
+    def spread(self) -> float:
+        """How many times as fast as the slowest its fastest repeat was; 1 where nothing can be recommended."""
+        return _spread(self.widest) if self.best else 1.0
+
+    @property
+    def hours_to_tell(self) -> float:
+        """How long the repeats take that would tell: the call makes them of every setting, as long as those before."""
+        missing = [max(0, (self.repeats_to_tell or 0) - len(each.repeats)) for each in self.candidates]
+        return sum(count * each.repeat_hours for count, each in zip(missing, self.candidates, strict=True))
 
 
 def _same_end(compared: Compared, best: Candidate, margin: float) -> float | None:
@@ -254,6 +266,10 @@ def _same_end(compared: Compared, best: Candidate, margin: float) -> float | Non
     if start + epoch * max(epochs, best.epochs) > longest:
         return None
     return epochs if (epochs > best.epochs) is (start < other_start) else None
+
+
+def _spread(candidate: Candidate) -> float:
+    return max(candidate.speeds) / min(candidate.speeds)
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

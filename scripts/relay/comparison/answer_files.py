@@ -65,7 +65,14 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
         command=[*RELAY, "train", *(str(part) for pair in options.items() for part in pair)],
         folder=Path.cwd(),
         output=results / "logs" / f"{run.id}-%j.log",
-        comments=_comments(answer, run, results),
+        comments=words.lines(
+            "script_comments.j2",
+            answer=answer,
+            run=run,
+            places=Places(results, run.id),
+            export=shlex.join([*RELAY, "export", "--run", run.id, "--results", str(results)]),
+            own_script=[line or words.EMPTY for line in own_script(run, request)],
+        ),
     )
     return Recommendation(run, job, script)
 
@@ -96,19 +103,6 @@ def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     assert answer.best is not None
     proof_notes.note(places.run, answer.best.repeats[0].gate)
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
-
-
-def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
-    assert answer.request is not None
-    export = [*RELAY, "export", "--run", run.id, "--results", results]
-    return words.lines(
-        "script_comments.j2",
-        answer=answer,
-        run=run,
-        places=Places(results, run.id),
-        export=shlex.join(map(str, export)),
-        own_script=[line or words.EMPTY for line in own_script(run, answer.request)],
-    )
 
 
 def as_json(answer: Answer, recommended: Recommendation | None) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from relay.base.clock import other_day
 from relay.base.errors import UserError
-from relay.base.grouped import gathered
 from relay.comparison.columns import Row, eligible
 from relay.comparison.inputs import Inputs, read_inputs
 from relay.comparison.setting_result import SettingResult, setting_results
@@ -109,10 +109,15 @@ def _speeds(measured: SettingResult) -> list[float]:
 
 
 def _days(measured: SettingResult) -> list[float]:
-    """The mean speed of each day (UTC). Repeats of one day share what the day brings: they are no days of their own."""
-    timed = [(each.summary, each.speed) for each in measured.repeats if each.summary and each.speed]
-    days = gathered(((summary.started_at or "")[:10], speed) for summary, speed in timed)
-    return [geometric_mean(speeds).value for speeds in days.values()]
+    """The mean speed of each day. Repeats of one day share what the day brings: they are no days of their own."""
+    timed = [(each.summary.started_at or "", each.speed) for each in measured.repeats if each.summary and each.speed]
+    days: list[list[float]] = []
+    first = ""
+    for start, speed in sorted(timed):
+        if not days or (first and other_day(first, start)):  # a night's repeats have two dates, and are of one day
+            days, first = [*days, []], start
+        days[-1].append(speed)
+    return [geometric_mean(speeds).value for speeds in days]
 
 
 def _judged(ratio: Estimate, margin: float, of_a_day: float) -> Change:
@@ -143,6 +148,6 @@ def made_otherwise(changes: Sequence[Changed]) -> Iterator[str]:
     compared = [(each.before, each.after) for each in changes if each.before and each.after and each.ratio]
     if any(len(_days(side)) == 1 for pair in compared for side in pair):
         yield (
-            "days: a side was measured on one day: what differs may be the day. Measure before and after on three days "
-            "each, and the days' spread is part of every interval"
+            "days: a side was measured on one day, so the day may be the reason. Measure before and after on three "
+            "days each, and the days' spread is part of every interval"
         )

@@ -102,6 +102,11 @@ class Candidate(SettingResult):
         return self.rules.epochs or self.run.length.epochs
 
     @property
+    def reaches_goal(self) -> bool:
+        """Whether all of its repeats reach the goal; true without one."""
+        return not self.goal or len(self.rates) == len(self.repeats)
+
+    @property
     def resolution(self) -> float:
         """How many times as soon a repeat may have reached the goal: evaluations before did not look."""
         reached_at = [reached for each in self.repeats if self.goal and (reached := self.goal.reached(each))]
@@ -116,6 +121,11 @@ class Candidate(SettingResult):
     def hours(self) -> Estimate:
         """Those of the whole training, with their interval, also where it is measured by the time to a goal."""
         return geometric_mean([self._whole_seconds(each) / 3600 for each in self.repeats if each.speed])
+
+    @property
+    def repeat_hours(self) -> float:
+        """How long the jobs of a repeat take."""
+        return fmean(each.allocated_seconds for each in self.summaries) / 3600
 
     @property
     def spent(self) -> float:

@@ -9,15 +9,7 @@ from relay.base.errors import UserError
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row, eligible, number
 from relay.comparison.setting_result import SettingResult, paired
-from relay.comparison.statistics import (
-    Estimate,
-    Rounds,
-    band,
-    first_by_pairs,
-    ratio,
-    repeats_to_tell,
-    standing,
-)
+from relay.comparison.statistics import Estimate, Rounds, band, first_by_pairs, ratio, repeats_to_tell, standing
 from relay.spec import strategy_files
 from relay.spec.run import Run
 
@@ -185,11 +177,7 @@ def _edges(best: Candidate, other: Candidate) -> tuple[float, ...]:
 
 def may_be_recommended(row: Row) -> bool:
     """Whether a setting has finished all of its repeats in a measured time, and is proven or cannot be."""
-    return (
-        eligible(row)
-        and (row["equivalent"] is True or bool(row["unproven"]))
-        and row["repeats"] == row["repeats_planned"]
-    )
+    return eligible(row) and row["repeats"] == row["repeats_planned"]
 
 
 def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
@@ -207,7 +195,7 @@ def beyond(each: Candidate) -> str:
     rules = each.rules
     if each.goal and all(each.row[name] is None for name in ("test_accuracy", "test_loss")):
         return f"it was never evaluated, so that nobody knows when it reaches {each.goal}"
-    if each.goal and len(each.rates) < len(each.repeats):
+    if not each.reaches_goal:
         return f"not all of its repeats reach {each.goal}"
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
     if rules.deadline_hours and hours > rules.deadline_hours:

@@ -230,15 +230,6 @@ def speed_and_spread(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (number(speed_in_unit(row)), spread(row))))
 
 
-def standings_mean(of_a_tie: float) -> dict[str, str]:
-    """What a setting's standing beside the fastest one says, with the margin of a tie."""
-    return {
-        "tie": f"as fast as the fastest, within {margin(of_a_tie)}",
-        "slower": f"than the fastest, by more than {margin(of_a_tie)}",
-        "unclear": "the 95 % intervals do not tell whether it is a tie or slower",
-    }
-
-
 def times(ratio: Estimate) -> str:
     """A ratio of speeds, such as '0.86 times'."""
     return f"{_factor(ratio.value)} times"
@@ -294,5 +285,10 @@ def margin(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
+def epochs(value: float) -> str:
+    """Epochs in words, such as '1 epoch'."""
+    return f"{whole(value)} epoch{'' if value == 1 else 's'}"
+
+
 IN_WORDS = (number, small, percent, relative, times, as_fast, between, duration, minutes, listing, some, margin,
-           mebibytes, whole)  # fmt: skip
+           mebibytes, whole, epochs)  # fmt: skip

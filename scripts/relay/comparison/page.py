@@ -14,7 +14,7 @@ from relay.comparison import words
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import own_script, recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import standings_mean, unit_of
+from relay.comparison.columns import unit_of
 from relay.comparison.drawing import MOST_SETTINGS, repeats_drawn, standalone
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
@@ -68,7 +68,6 @@ def render(inputs: Inputs, contents: Sequence[Section], results: Path) -> str:
     html = template.render(
         sections=contents,
         evidence=evidence(inputs, results),
-        standings=standings_mean(inputs.margin),
         least_efficiency=rules_of(inputs.margin, inputs.rules).least_efficiency,
         loader=next(each.about.means for each in setting_fields() if each.name == "loader"),
         repeats_drawn=repeats_drawn,

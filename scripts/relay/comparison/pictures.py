@@ -108,7 +108,7 @@ def time_to(settings: Sequence[SettingResult], accuracy: float | None) -> Figure
         note = f" – {missing} of {len(setting.repeats)} repeats did not reach it" if missing else ""
         drawing.named(axes, place, setting.name + note)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
+    axes.set_xlabel(f"{unit} of training to {goal}")
     drawing.in_rows(axes, len(reached))
     return figure
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.comparison.columns import MEBIBYTE, number
+from relay.comparison.columns import MEBIBYTE, epochs, number
 from relay.run_folder.summary import Summary
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -136,7 +136,7 @@ def _time(
     wanted = (steps + beside(None)) * (1 + MARGIN) + START_SECONDS
     minutes, jobs = max(LEAST_MINUTES, math.ceil(wanted / 60)), 1
     chain = limit_minutes if limit_minutes is not None and minutes > limit_minutes else None
-    what = "the whole command" if run.strategy.script else f"{times * run.length.epochs:g} epochs"
+    what = "the whole command" if run.strategy.script else epochs(times * run.length.epochs)
     why = (
         f"for {what}, {number(steps, 2)} s of training in the slowest repeat, "
         f"{number(beside(chain), 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "

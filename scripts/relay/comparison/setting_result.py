@@ -7,7 +7,7 @@ from typing import Any
 
 from relay.base.clock import other_day
 from relay.base.grouped import grouped
-from relay.comparison.columns import MISSING, Row, category, number, percent
+from relay.comparison.columns import MISSING, Row, category, margin, number, percent
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.request import course
 from relay.comparison.statistics import Estimate, Rounds, ratio
@@ -173,7 +173,7 @@ class Goal:
 
     def __str__(self) -> str:
         accuracy = self.column == "test_accuracy"
-        return f"a test {f'accuracy of {percent(self.value, 0)}' if accuracy else f'loss of {number(self.value)}'}"
+        return f"a test {f'accuracy of {margin(self.value)}' if accuracy else f'loss of {number(self.value)}'}"
 
     def reached(self, repeat: RunResult) -> tuple[int, int] | None:
         """The step of the first evaluation that found it, and that of the one before, or 0; None where none did."""
@@ -194,7 +194,7 @@ def stated_accuracy(settings: Sequence[SettingResult], target: float | None) -> 
     best = [max(values) for values in _evaluated(settings, "test_accuracy")]
     if target is not None or not best:
         return target if best else None
-    return math.floor(100 * min(best)) / 100 or None
+    return math.floor(round(100 * min(best), 6)) / 100 or None  # 100 * 0.57 is below 57
 
 
 def stated_goal(settings: Sequence[SettingResult], target: float | None) -> Goal | None:

@@ -83,10 +83,10 @@ def standing(relative: Estimate, margin: float) -> Standing:
     """
     if relative.low is None or relative.high is None:
         return "unclear"
-    least = 1 - margin
+    least, most = band(margin)
     if relative.high < least:
         return "slower"
-    if least <= relative.low and relative.high <= 1 / least:
+    if least <= relative.low and relative.high <= most:
         return "tie"
     return "unclear"
 

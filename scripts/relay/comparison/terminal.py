@@ -67,7 +67,6 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
 
 def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
     """What the words and signs of the table mean: those that it shows."""
-    shown = {row["standing"] for row in rows}
     spreads = list(filter(None, map(columns.spread, rows)))
     return words.lines(
         "legend.j2",
@@ -76,7 +75,6 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
         spreads=spreads,
         wide_spread=next((each for each in spreads if "/" in each), ""),
         unit=columns.unit_of(rows),
-        standings={name: text for name, text in columns.standings_mean(rows[0]["margin"]).items() if name in shown},
         not_proven=UNPROVEN,
     )
 

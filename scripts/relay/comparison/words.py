@@ -20,9 +20,9 @@ from tabulate import tabulate
 from relay.base.entry import ROOT
 from relay.base.printable import printable
 from relay.comparison import columns, scaling
+from relay.comparison.answer import DISTURBED, FAR_APART, NEIGHBOURS
 from relay.comparison.candidates import Candidate, cores
 from relay.comparison.choice import speed_up
-from relay.comparison.doubts import NEIGHBOURS
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
 from relay.comparison.setting_result import SettingResult, quality, relative_speed
 from relay.comparison.statistics import LEAST_REPEATS, MOST_REPEATS, oddest
@@ -101,6 +101,7 @@ def environment() -> Environment:
     templates.filters |= {what: partial(told, what) for what in LINES}
     templates.filters |= {what: partial(paragraphs, what) for what in PARAGRAPHS}
     templates.globals |= {"quality": quality, "neighbours": NEIGHBOURS, "most_repeats": MOST_REPEATS}
+    templates.globals |= {"disturbed": DISTURBED, "far_apart": FAR_APART}
     templates.globals |= {"most_named": columns.MOST_NAMED, "missing": columns.MISSING}
     return templates
 
