@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import signal
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -129,6 +130,14 @@ def one_thread() -> None:
     """As in a gate: several threads on few cores would wait for each other most of the time."""
     if torch := sys.modules.get("torch"):  # not all tests need it, and it takes seconds
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def handler_of_sigterm() -> Iterator[None]:
+    """A command that a test calls in this process may set one, which the next test's forks would inherit."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
