@@ -25,7 +25,6 @@ from relay.chain.peers import Peers
 from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.telling import VARIABLES
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script")
 
 

@@ -22,7 +22,6 @@ from relay.chain.peers import Peers
 from relay.chain.signals import Interruption
 from relay.chain.state import LARGE_BYTES, State
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 SAMPLES = TensorDataset(torch.arange(96))

@@ -21,7 +21,6 @@ from relay.chain import ChainError, files, resume, sealed
 from relay.chain.loader import batches
 from relay.chain.state import State
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 STEPS, CUT = 32, 16

@@ -32,8 +32,6 @@ from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder.sound_checkpoints import damage
 
-pytest_plugins = ["chain_runs", "checkpointed", "plans"]
-
 
 def test_a_tied_weight_goes_on_bit_for_bit(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
     uncut, first, second = (Training(ranks, prepared, spec(str(OWN / "tied.py"))) for _ in range(3))

@@ -20,7 +20,6 @@ from relay.spec.tasks import built_in
 from relay.spec.yaml_file import Strict
 from slurm_runs import site_file
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

@@ -26,7 +26,6 @@ from relay.launch import fork_server
 from relay.spec import arithmetic
 from relay.spec.setting import Shape
 
-pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

@@ -19,7 +19,6 @@ from relay.spec.arithmetic import Arithmetic, variables_set
 from relay.spec.identity import module_sources, source_digest
 from relay.spec.run import Run
 
-pytest_plugins = ["chain_runs", "plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

@@ -28,8 +28,6 @@ from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
 from slurm_runs import PARTITIONS, site_in
 
-pytest_plugins = ["chain_runs"]
-
 
 def trained(bench: Bench) -> Chain:
     return bench.chain("results", DROPOUT, total_steps=2, evaluate_every_steps=2).train(forked=True)

@@ -32,9 +32,6 @@ from relay.training.changed_code import edited_since, source_today
 from spot_checked import verdict
 from summaries import left_records
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
-
 STEPS = {"total_steps": 8, "evaluate_every_steps": 4}
 
 

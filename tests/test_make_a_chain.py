@@ -22,7 +22,6 @@ from relay.chain.peers import Agreement, Peers
 from relay.chain.slurm import END_TIME
 from small_disks import fill, mounts, small
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 

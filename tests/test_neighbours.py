@@ -9,8 +9,6 @@ from relay.comparison import words
 from relay.process import system
 from results_tree import Tree
 
-pytest_plugins = ["results_tree"]
-
 ALONE = {"virtual": False, "cpu_quota": None, "shares_nodes": False, "other_cpus": 0.04}
 STEADY = [1000.0, 1002.0, 998.0]
 REASONS: list[tuple[dict[str, Any], str]] = [

@@ -13,8 +13,6 @@ from relay.equivalence import reference as plain_reference
 from relay.status import finished
 from results_tree import Tree
 
-pytest_plugins = ["results_tree"]
-
 OLDER = {"torch": "2.12.0+cpu", "python": "3.11.2", "cuda": None}
 SAME = {"torch": "2.13.0+cpu", "python": "3.12.1", "cuda": None}
 SPEEDS = [100.0, 101.0, 102.0]

@@ -14,8 +14,6 @@ from relay.comparison.setting_result import Goal, SettingResult, seconds_to, sta
 from results_tree import REFUSED, Tree, rows, shown
 from summaries import summary_of
 
-pytest_plugins = ["results_tree"]
-
 SPEEDS = [100.0, 101.0, 102.0]
 USUAL = ([0.960, 0.964, 0.957], [0.962, 0.958, 0.966], [0.955, 0.961, 0.963])
 

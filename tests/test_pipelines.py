@@ -17,9 +17,6 @@ from relay.process.ranks import Ranks
 from relay.spec.requirements import SCHEDULES
 from trial_runs import gate_of
 
-pytest_plugins = ["checkpointed"]
-
-
 # What is trained, evaluated, saved and gone on with, held against one plain process by a part of the gate
 
 

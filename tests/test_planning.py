@@ -13,7 +13,6 @@ from relay.planning import costs, planner
 from relay.spec.strategy_files import find
 from short_tasks import shipped
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

@@ -33,7 +33,6 @@ from relay.training.timing import Stopwatch
 from relay.workflow.searches import batch_searches
 from spot_checked import verdict
 
-pytest_plugins = ["chain_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NORMALISED = spec("resnet18-tiny", global_batch_size=32, width=4, train_count=301, test_count=77)

@@ -23,8 +23,6 @@ from spot_checked import figures, kept, states, verdict
 from test_any_model import written
 from test_spots import planned as begun
 
-pytest_plugins = ["chain_runs"]
-
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
 # ResNet's blocks with BatchNorm, and a GPT with experts; both narrow.
 NORMALISED = spec("resnet18-tiny", global_batch_size=8, width=4, train_count=301, test_count=77)

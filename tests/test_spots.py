@@ -16,8 +16,6 @@ from relay.spec.recipe import SpotChecks
 from relay.training.summary import kept_losses
 from spot_checked import kept, states
 
-pytest_plugins = ["chain_runs"]
-
 DEFAULT = SpotChecks()
 
 

@@ -21,8 +21,6 @@ from relay.run_folder.sound_checkpoints import LEVELS
 from relay.training import job
 from relay.training.job import Places
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
 OTHERS = 54321  # a user, and a group, that are not this one's
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 

@@ -1,7 +1,6 @@
 """Short real runs for the tests of a chain: their datasets, their files, and their jobs as real processes.
 
-Every path of a test lies in its own temporary folder, which names the processes that the test started. A plugin
-of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+Every path of a test lies in its own temporary folder, which names the processes that the test started.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -20,7 +19,6 @@ from typing import Any
 from unittest import mock
 
 import psutil
-import pytest
 
 from living import LONGEST_SECONDS, words
 from own_tasks import OWN, data_of, spec
@@ -31,7 +29,6 @@ from relay.spec.run import Run
 from relay.spec.strategy_files import read
 from relay.spec.tasks import TaskSpec
 from relay.training import job
-from shared import session_folder
 from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,24 +60,6 @@ class Made(Base):
         {before}
         return super().train_step(batch)
 """
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The session's folder of prepared data; each is made when a test first asks for it."""
-    folder = session_folder(tmp_path_factory) / "datasets"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture
-def bench(tmp_path: Path, prepared: Path) -> Iterator[Bench]:
-    """Where a test's runs live; no process of theirs outlives the test."""
-    made = Bench(tmp_path, prepared)
-    try:
-        yield made
-    finally:
-        made.kill()
 
 
 @dataclass
