@@ -2,16 +2,13 @@
 
 import errno
 import fcntl
-import multiprocessing
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from living import until
 from refusals import refusal
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
@@ -19,24 +16,6 @@ from relay.chain import files, sealed
 from relay.chain.files import all_described
 from relay.chain.sealed import MANIFEST, damage, publish, remove_leftovers, seal
 from relay.driver.claim import LOCK, claim
-
-
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path,))
-    process.start()
-    until((tmp_path / "held").exists, "it is held")
-    with (tmp_path / "lock").open() as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    process.kill()
-    process.join()
-    exclusive(tmp_path).close()
-
-
-def hold(folder: Path) -> None:
-    held = exclusive(folder)
-    (folder / "held").touch()
-    time.sleep(600)
-    held.close()
 
 
 def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(

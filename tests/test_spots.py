@@ -45,13 +45,6 @@ def test_a_run_that_goes_on_from_anothers_step_is_checked_in_its_own_steps() -> 
         assert min(spot.first for spot in draw(DEFAULT, 60, 80, 100).spots) >= 60
 
 
-def test_a_killed_job_keeps_the_spots_that_it_can_still_meet(tmp_path: Path) -> None:
-    keep(tmp_path, 7)
-    spots = Spots([Spot("random step", 7, 9), Spot("hop", 29, 31), Spot("end", 58, 60)])
-    assert go_on(spots, DEFAULT, tmp_path, 8, 60).spots == spots.spots
-    assert go_on(spots, DEFAULT, tmp_path, 5, 60).spots == spots.spots
-
-
 def test_a_random_step_whose_state_was_never_complete_is_drawn_anew(tmp_path: Path) -> None:
     (states_folder(tmp_path) / ".partial-7").mkdir(parents=True)
     keep(tmp_path, 9)
