@@ -231,15 +231,6 @@ def test_what_is_large_on_one_rank_alone_is_each_ranks_own(monkeypatch: pytest.M
     assert "best" in state.own(states, ())["further"]
 
 
-def test_a_save_asks_a_script_for_each_state_once() -> None:
-    its, asked = best(), []
-    run = resume(model=nn.Linear(1, 1), best=its)
-    its.state_dict = lambda: asked.append(run.step) or {}
-    run.after(1)
-    run.finish()
-    assert asked == [1]
-
-
 def test_a_handler_that_a_script_installs_later_keeps_no_training_from_saving() -> None:
     interruption, (wakeups, tell) = Interruption(), os.pipe2(os.O_NONBLOCK)
     os.write(tell, bytes([signal.SIGTERM]))  # as Python does beside any handler
