@@ -230,9 +230,7 @@ def test_layers_that_were_unfrozen_on_the_way(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("rank", "size"), VARIABLES)
-def test_ranks_without_a_process_group_are_stopped_with_a_line(
-    rank: str, size: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_without_a_process_group_are_stopped_with_a_line(rank, size, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would take itself for the only one, and wait for the others' folder."""
     monkeypatch.setenv(rank, "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")  # of a batch script's job

@@ -207,9 +207,7 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
 
 
 @pytest.mark.parametrize("error", [ValueError("Invalid IPv6 URL"), OSError("no TLS CA certificate bundle")])
-def test_a_request_that_cannot_be_made_is_the_servers_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_request_that_cannot_be_made_is_the_servers_line(tmp_path: Path, monkeypatch, error) -> None:
     def get(*_: object, **__: object) -> None:
         raise error
 

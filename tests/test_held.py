@@ -151,9 +151,7 @@ def test_gpus_are_those_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
 
 
 @pytest.mark.parametrize("unfit", ["`", "%", "{", '"'])
-def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str
-) -> None:
+def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told(tmp_path: Path, monkeypatch, unfit) -> None:
     folder = tmp_path / f"a'{unfit}b"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -18,9 +18,7 @@ from relay.chain.sealed import MANIFEST, damage, publish, remove_leftovers, seal
 from relay.driver.claim import LOCK, claim
 
 
-def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(tmp_path: Path, monkeypatch) -> None:
     """Else it would hold a file that no longer has a name, and another process the one that has."""
     work = tmp_path / "work"
     real = fcntl.flock
@@ -49,9 +47,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("killed", ["rename", "remove"])
-def test_a_kill_while_the_only_checkpoint_is_replaced_leaves_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
-) -> None:
+def test_a_kill_while_the_only_checkpoint_is_replaced_leaves_one(tmp_path: Path, monkeypatch, killed) -> None:
     place, partial = tmp_path / "step-3", tmp_path / ".partial-1-3"
     for folder in (place, partial):
         folder.mkdir()
@@ -101,9 +97,7 @@ def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: py
     held.close()
 
 
-def test_a_file_system_without_locks_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch, capsys) -> None:
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

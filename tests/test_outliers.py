@@ -28,9 +28,7 @@ def warned(tree: Tree) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(
-    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(tree: Tree, capsys, monkeypatch) -> None:
     """As with torch's PowerSGD hook, which begins to compress long after the gate."""
     settings(tree, *USUAL, [0.925, 0.921, 0.929])
     told = warned(tree)

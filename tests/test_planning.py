@@ -188,9 +188,7 @@ LOSS = "loss_parallel is for cross entropy of the model's outputs, and the loss 
         ("cpu", 1, {"channels_last": True}, "gpt-tiny", "channels_last is for images"),
     ],
 )
-def test_what_cannot_run_is_skipped_with_its_reason(
-    strategy: str, devices: int, more: dict[str, Any], task: str, said: str
-) -> None:
+def test_what_cannot_run_is_skipped_with_its_reason(strategy, devices, more, task, said) -> None:
     (reason,) = reasons({"strategy": strategy, "devices_per_node": devices, **more}, task=task)
     assert said in reason
 

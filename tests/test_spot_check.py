@@ -268,9 +268,7 @@ def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_was_edited_after_the_run_had_begun_is_told_first(bench: Bench, monkeypatch) -> None:
     wrong = bench.strategy("edited", "self.wrapper.require_backward_grad_sync = self.steps < 3", base="ddp")
     chain = bench.chain("run", DIGITS, **OF_TWELVE, **wrong, **TWO).train(forked=True)
     places = Places(chain.results, chain.run.id)
