@@ -108,9 +108,10 @@ def test_a_launch_that_fails_is_told_in_slurms_words(said, status, remedy, tmp_p
     assert (faults.recorded(tmp_path) is None) == (status == 75)
 
 
-FULL = Path("/dev/full")
-
 # How a job tells why it ended: the file beside its log, from which the driver decides about a retry
+
+
+FULL = Path("/dev/full")
 
 
 def fail(error: Exception) -> int:
@@ -122,10 +123,7 @@ def fail(error: Exception) -> int:
     [
         (lambda: fail(UserError("epochs: 0 is not allowed")), Ending(FAULT, "epochs: 0 is not allowed")),
         (lambda: fail(Busy("another process trains")), Ending(INTERRUPTED, "another process trains")),
-        (
-            lambda: Path("/dev/full").write_text("x"),
-            Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE),
-        ),
+        (lambda: FULL.write_text("x"), Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE)),
         (lambda: fail(KeyError("x")), Ending(FAULT, "KeyError: 'x'", "the log has the traceback")),
     ],
 )

@@ -54,13 +54,13 @@ class LocalDriver:
     def work(self) -> Path:
         return self.folder / "results" / "checkpoints" / self.run.id
 
-    def start(self, *arguments: str, profile: bool = True, stream: int = subprocess.PIPE) -> Any:
-        """A driver in a session of its own, all that it prints in one pipe, or in `stream`."""
+    def start(self, *arguments: str, profile: bool = True) -> Any:
+        """A driver in a session of its own, all that it prints in one pipe."""
         given = ["--profile", str(ROOT / "profiles" / "local")] if profile else []
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), *given]
         process = subprocess.Popen(
             [*command, *arguments, "--directory", str(self.folder), "--configfile", str(self.folder / "mine.yaml")],
-            stdout=stream,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,

@@ -24,15 +24,8 @@ CPU_NODES = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 
 GPU_NODES = {"name": "gpus", "device": "cuda", "gpu_name": "h100", "gpus_per_node": 4, "cpus_per_node": 64}
 GPU_NODES |= {"memory_mb_per_node": 512_000, "max_nodes": 4, "max_minutes": 60}
 # The site whose nodes `h100_2x2.json` describes.
-SITE = {
-    "name": "somewhere",
-    "description": "a cluster",
-    "verified": "never",
-    "partitions": [CPU_NODES, GPU_NODES],
-    "confines_cpus": True,
-    "node_disk": "$SLURM_TMPDIR",
-    "environment": {"mode": "wheels", "torch": "cuda"},
-}
+SITE = {"name": "somewhere", "description": "a cluster", "verified": "never", "partitions": [CPU_NODES, GPU_NODES]}
+SITE |= {"confines_cpus": True, "node_disk": "$SLURM_TMPDIR", "environment": {"mode": "wheels", "torch": "cuda"}}
 # Two nodes with two processes each, of four CPUs.
 COMPARISON = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun", "cpus_per_task": 4}
 CONFIG = {"repeats": 1, "memory_mb_per_node": 64_000, "strategy_folders": [str(FACTS / "strategies")]}
