@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, plan, planned, reasons, strategy_folder
+from plans import CPU, DDP, ROOT, plan, planned, reasons, strategy_folder
 from relay.base.errors import UserError
 from relay.config import comparisons
 from relay.config.config import load
@@ -169,9 +169,6 @@ def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> N
 
 
 # Every strategy asked for where it cannot run is skipped at planning time, with the reason and what would do.
-
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 LOSS = "loss_parallel is for cross entropy of the model's outputs, and the loss of linear-random10 is not that"

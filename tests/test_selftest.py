@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plans import CPU, DDP, planned
+from plans import CPU, DDP, ROOT, planned
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
 from relay.config.reading import read_config
@@ -18,7 +18,6 @@ from relay.selftest.rows import Records
 from relay.spec.setting import Shape
 from relay.workflow import selftest_plan
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = (ROOT / selftest_plan.CONFIG).parent
 GLOO = Shape(backend="gloo")
 

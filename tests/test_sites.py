@@ -10,7 +10,7 @@ import yaml
 import mini_slurm
 import site_plans
 from mini_slurm import MiniSlurm
-from plans import CPU, DDP, plan, planned
+from plans import CPU, DDP, ROOT, plan, planned
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.planning.table import render
@@ -19,7 +19,6 @@ from relay.spec.site import Site, load_site, names
 from relay.spec.site_blocks import Partition
 from site_clusters import filled_in, site_nodes
 
-ROOT = Path(__file__).resolve().parents[1]
 READY = names(ROOT)
 RETIRED = ("beluga", "cedar", "graham")
 CHARGED = (*RETIRED, "fir", "narval", "nibi", "rorqual")

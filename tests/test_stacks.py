@@ -21,9 +21,8 @@ from relay.environments import built, kept, login_node, node, overlay, versioned
 from relay.environments.kept import Build
 from relay.environments.locks import Pin, read
 from relay.environments.recipes import RECIPES, Recipe
-from tiny_stack import small_lock
+from tiny_stack import ROOT, small_lock
 
-ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
 STACKS = stacks.FURTHER
 

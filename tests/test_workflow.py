@@ -12,9 +12,8 @@ import pytest
 from living import well
 from relay.run_folder.results_folder import check_layout
 from results_tree import rows
-from snakemake_calls import snakemake
+from snakemake_calls import ROOT, snakemake
 
-ROOT = Path(__file__).resolve().parents[1]
 WRONG = str(ROOT / "tests" / "strategies")
 ONE = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
 

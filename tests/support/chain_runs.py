@@ -105,23 +105,12 @@ def short_run(its: TaskSpec, **values: Any) -> Run:
     data = values.get("dataset") or data_of(its)
     batch = its.global_batch_size
     per_epoch = data.train_count // batch
-    defaults: dict[str, Any] = {
-        "id": "run-1",
-        "setting_id": "setting-1",
-        "repeat": 0,
-        "seed": 3,
-        "task": its,
-        "dataset": data,
-        "strategy": "cpu",
-        "strategy_file": str(BUILT_IN / f"{values.get('strategy', 'cpu')}.py"),
-        "global_batch_size": batch,
-        "steps_per_epoch": per_epoch,
-        "total_steps": 60,
-        "evaluate_every_steps": per_epoch,
-        "warmup_steps": 2,
-        "checkpoint_minutes": 0.0,  # with every agreement of the ranks: at the first step, then each second
-    }
-    merged = defaults | values
+    file = str(BUILT_IN / f"{values.get('strategy', 'cpu')}.py")
+    defaults: dict[str, Any] = {"id": "run-1", "setting_id": "setting-1", "repeat": 0, "seed": 3, "task": its}
+    defaults |= {"dataset": data, "strategy": "cpu", "strategy_file": file, "global_batch_size": batch}
+    defaults |= {"steps_per_epoch": per_epoch, "total_steps": 60, "evaluate_every_steps": per_epoch}
+    # A checkpoint with every agreement of the ranks: at the first step, then each second.
+    merged = defaults | {"warmup_steps": 2, "checkpoint_minutes": 0.0} | values
     return made_of(Run, epochs=merged["total_steps"] / per_epoch, **merged)
 
 

@@ -15,7 +15,7 @@ import psutil
 import yaml
 
 from living import LONGEST_SECONDS
-from plans import plan
+from plans import ROOT, plan
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
 from relay.chain import sealed
@@ -23,7 +23,6 @@ from relay.config.config import load
 from relay.run_folder import results_folder
 from relay.spec.run import Run
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = 5000  # epochs: far more than a test lasts
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import yaml
 
-from plans import plan
+from plans import ROOT, plan
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.preflight.facts import gathered
 from relay.spec.run import Preflight
 from relay.spec.site import load_site
 
-ROOT = Path(__file__).resolve().parents[2]
 FACTS = ROOT / "tests" / "preflight_facts"
 CPU_NODES = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 60}
 GPU_NODES = {"name": "gpus", "device": "cuda", "gpu_name": "h100", "gpus_per_node": 4, "cpus_per_node": 64}
