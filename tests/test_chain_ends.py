@@ -50,12 +50,7 @@ def before_the_time_is_over() -> Interruption:
     ("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_time_is_over, 0, "no step")]
 )
 def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
-    told: Callable[[], Interruption],
-    saved: int,
-    which: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    told, saved, which, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))

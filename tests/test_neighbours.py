@@ -77,10 +77,8 @@ PLACES: list[tuple[dict[str, list[Any]], str]] = [
 def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
     tree: Tree, pair: tuple[list[str], list[str]], figures: dict[str, list[Any]], reason: str
 ) -> None:
-    here: dict[str, list[Any]] = {
-        "hosts": [["n0"], ["n1"], ["n1"]],
-        "started_at": [f"2026-01-0{day}T03:04:05+00:00" for day in (1, 2, 3)],
-    }
+    here: dict[str, list[Any]] = {"hosts": [["n0"], ["n1"], ["n1"]]}
+    here |= {"started_at": [f"2026-01-0{day}T03:04:05+00:00" for day in (1, 2, 3)]}
     tree.record(pair[0], **here)
     tree.record(pair[1], **here | figures)
     found = tree.answer()
