@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -32,7 +33,13 @@ for name in filter(arithmetic.counts, [*os.environ]):
     del os.environ[name]
 
 if TYPE_CHECKING:
+    from chain_runs import Bench
+    from checkpointed import Checkpoints, Training
     from gate_runs import Gates
+    from relay.process.ranks import Ranks
+    from results_tree import Tree
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -161,3 +168,109 @@ def _no_attempt() -> Iterator[None]:
     """A job that a test runs in this process names its attempt here; the next test's belong to none."""
     yield
     os.environ.pop(ATTEMPT, None)
+
+
+# Fixtures of modules in `support`, imported when a test asks for them: most come with torch
+
+
+@pytest.fixture
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategy files are named from the working directory."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what identity depends on."""
+    for name in ("scripts", "envs"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / "project" / name, ignore=ignored)
+    return tmp_path / "project"
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The session's folder of prepared data; each is made when a test first asks for it."""
+    folder = session_folder(tmp_path_factory) / "datasets"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def bench(tmp_path: Path, prepared: Path) -> Iterator[Bench]:
+    """Where a test's runs live; no process of theirs outlives the test."""
+    from chain_runs import Bench
+
+    made = Bench(tmp_path, prepared)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """This process alone, with real process groups."""
+    import torch.distributed as dist
+
+    from relay.process.ranks import Ranks
+
+    yield Ranks.join("cpu", "gloo")
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
+    """A run's folder, without a checkpoint."""
+    from checkpointed import Checkpoints
+
+    (tmp_path / "run-1").mkdir()
+    return Checkpoints(tmp_path / "run-1", ranks)
+
+
+@pytest.fixture
+def training(ranks: Ranks, prepared: Path) -> Training:
+    """A training at its start."""
+    from checkpointed import Training
+
+    return Training(ranks, prepared)
+
+
+@pytest.fixture
+def in_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A script of its own in an empty folder, under no launcher; handlers of signals and of errors are put back."""
+    from relay.chain.signals import SIGNALS
+    from relay.chain.telling import VARIABLES
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    for each in VARIABLES:
+        for name in each:
+            monkeypatch.delenv(name, raising=False)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that is told to end in the tests' own process ends nothing but itself."""
+    monkeypatch.setattr("relay.chain.signals.Interruption._end_in_time", lambda *_: None)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A results folder without results."""
+    from results_tree import Tree
+
+    return Tree(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A comparison with everything in it; not to be changed."""
+    import results_tree
+
+    return results_tree.full(tmp_path_factory.mktemp("full"))

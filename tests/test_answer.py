@@ -14,8 +14,6 @@ from relay.comparison.scaling import scaling_rows
 from relay.comparison.words import Warned, warnings
 from results_tree import LARGE, REFUSED, Tree, best, of, told
 
-pytest_plugins = ["results_tree"]
-
 ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
 
 

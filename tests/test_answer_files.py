@@ -17,8 +17,6 @@ from relay.spec.job import Job
 from relay.spec.run import Run
 from results_tree import REFUSED, Tree
 
-pytest_plugins = ["results_tree"]
-
 STEPS = 44 * 64  # samples of a run
 
 

@@ -8,8 +8,6 @@ from relay.comparison import words
 from relay.comparison.answer_files import recommendation
 from results_tree import LARGE, Tree, best, of, told
 
-pytest_plugins = ["results_tree"]
-
 ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
 STEADY = [1000.0, 1001.0, 999.0]
 

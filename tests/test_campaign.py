@@ -17,8 +17,6 @@ from chain_kills import OfScripts
 from chain_runs import Bench
 from kills import Campaign
 
-pytest_plugins = ["chain_runs"]
-
 
 def killed(campaign: Campaign, kills: int) -> None:
     campaign.run(kills)

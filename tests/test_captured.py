@@ -32,7 +32,6 @@ from sharded import Given
 from sharded import bound as in_short
 from spot_checked import verdict
 
-pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
 BATCH, STEPS = 16, 8
 FIRST = 3  # steps that are trained as ever

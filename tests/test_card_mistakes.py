@@ -210,8 +210,6 @@ def test_what_depends_on_other_samples_cannot_be_proven(case: dict[str, str], tm
 # A mistake in one late sample, which no look has seen: told with its number, and never blamed on another
 
 
-pytest_plugins = ["chain_runs"]
-
 CPU = torch.device("cpu")
 NAN = "point[2] = float('nan')"
 BROKEN = "raise ValueError('broken file')"

@@ -66,9 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("003", "GPUS_PER_NODE", {"launcher": "direct", "devices_per_node": 2}, "rank: 1, output: "),
     ],
 )
-def test_louisvilles_and_princetons_scripts_on_this_machine(
-    number: str, inside: str, shape: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_louisvilles_and_princetons_scripts_on_this_machine(number, inside, shape, told, monkeypatch) -> None:
     """Only this runs them: Princeton's reads GPUS_PER_NODE, WORLD_SIZE and SLURM_PROCID."""
     monkeypatch.setenv("GPUS_PER_NODE", "2")  # as its job script does; there are no GPUs that could be declared here
     printed = well(commanded(on_cpus(of_code_blocks(number, inside)), **shape).run())

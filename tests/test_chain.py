@@ -16,7 +16,6 @@ from relay.base.files import read_json
 from relay.training import job as training_job
 from relay.training.summary import summarise
 
-pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
 
 # Slow enough to be cut in the middle, without keeping a CPU busy.

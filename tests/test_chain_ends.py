@@ -25,7 +25,6 @@ from relay.chain.peers import Peers
 from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.telling import VARIABLES
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script")
 
 
@@ -51,12 +50,7 @@ def before_the_time_is_over() -> Interruption:
     ("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_time_is_over, 0, "no step")]
 )
 def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
-    told: Callable[[], Interruption],
-    saved: int,
-    which: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    told, saved, which, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
@@ -231,9 +225,7 @@ def test_layers_that_were_unfrozen_on_the_way(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("rank", "size"), VARIABLES)
-def test_ranks_without_a_process_group_are_stopped_with_a_line(
-    rank: str, size: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_without_a_process_group_are_stopped_with_a_line(rank, size, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would take itself for the only one, and wait for the others' folder."""
     monkeypatch.setenv(rank, "1")
     monkeypatch.setenv("SLURM_NTASKS", "2")  # of a batch script's job

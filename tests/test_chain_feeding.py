@@ -22,7 +22,6 @@ from relay.chain.peers import Peers
 from relay.chain.signals import Interruption
 from relay.chain.state import LARGE_BYTES, State
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 SAMPLES = TensorDataset(torch.arange(96))
@@ -182,9 +181,7 @@ def test_a_loop_left_right_after_a_save_is_not_gone_on_with(killed: int | None) 
     assert [*train(killed), *train(None)] == [(0, 0), (0, 16), (1, 0), (1, 16), (2, 0), (2, 16)]
 
 
-def test_epochs_after_the_last_step_have_none_and_another_loop_has_its_own_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_epochs_after_the_last_step_have_none_and_another_loop_has_its_own_numbers(monkeypatch) -> None:
     run = resume(model=nn.Linear(1, 1), save_steps=9)
     epochs, saves, begin = [], list[int](), run._saver.begin
     monkeypatch.setattr(run._saver, "begin", lambda step: (saves.append(step), begin(step)))
@@ -233,6 +230,7 @@ def test_what_is_large_on_one_rank_alone_is_each_ranks_own(monkeypatch: pytest.M
 
 
 def test_a_save_asks_a_script_for_each_state_once() -> None:
+    """A user's `state_dict` may be a collective."""
     its, asked = best(), []
     run = resume(model=nn.Linear(1, 1), best=its)
     its.state_dict = lambda: asked.append(run.step) or {}

@@ -28,7 +28,6 @@ from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file
 from summaries import left_records
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

@@ -21,7 +21,6 @@ from relay.chain import ChainError, files, resume, sealed
 from relay.chain.loader import batches
 from relay.chain.state import State
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 STEPS, CUT = 32, 16
@@ -188,9 +187,7 @@ def looped(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
     LOOPS,
     ids=["fetched ahead", "no epochs", "two networks", "accumulated", "accumulated by batches", "stream, ema, scaler"],
 )
-def test_a_loop_of_the_page_ends_as_if_nobody_had_killed_it(
-    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loop_of_the_page_ends_as_if_nobody_had_killed_it(loop, tmp_path: Path, monkeypatch, capsys) -> None:
     ends = []
     for name, kills in (("uncut", (None,)), ("cut", (KILLED, None))):
         (tmp_path / name).mkdir()

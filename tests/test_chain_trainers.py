@@ -25,7 +25,7 @@ from relay.chain import ChainError, peers
 from relay.environments.versioned import site_packages
 from relay.process.ranks import Ranks
 
-pytest_plugins = ["chain_here", "huggingface"]
+pytest_plugins = ["huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,9 +26,6 @@ from relay.task.data import verify_on_further_nodes
 from relay.training import job
 from relay.training.job import Places
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
-
 # Data
 
 

@@ -6,7 +6,6 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,12 @@ from plans import CPU, only
 from relay.base.errors import UserError
 from relay.chain.files import described
 from relay.chain.generators import generators, restore
-from relay.chain.peers import Agreement
 from relay.chain.saving import DONE, WRITING, Parts, Saver
 from relay.chain.sealed import MANIFEST, complete, manifest, seal
 from relay.chain.signals import DEADLINE, Interruption
 from relay.process.generators import alike
 from relay.process.ranks import Ranks
 from relay.run_folder.sound_checkpoints import damage
-
-pytest_plugins = ["chain_runs", "checkpointed", "plans"]
 
 
 def test_a_tied_weight_goes_on_bit_for_bit(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
@@ -58,15 +54,6 @@ def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step(monkeypa
     assert watching.reason == DEADLINE
     monkeypatch.setattr(time, "time", lambda: now - 3600)  # the node's clock is set back
     assert watching.reason == DEADLINE
-
-
-def test_what_a_killed_save_has_left_is_never_resumed_and_goes(checkpoints: Checkpoints, training: Training) -> None:
-    """Killed at its last moment: everything is there, but not under its final name."""
-    filled(checkpoints, training, 2)
-    shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / ".partial-3")
-    assert checkpoints.resume(training.strategy, 0, 100) == 2
-    filled(checkpoints, training, 4)
-    assert names(checkpoints) == ["step-2", "step-4"]
 
 
 def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
@@ -209,16 +196,6 @@ def test_they_are_given_in_epochs_or_in_steps_but_not_in_both() -> None:
     told = r"config: checkpoint_every_steps: 10 contradicts checkpoint_every_epochs 0.5; give one"
     with pytest.raises(UserError, match=told):
         only(CPU, checkpoint_every_steps=10, checkpoint_every_epochs=0.5)
-
-
-def test_a_save_that_ends_while_a_long_step_is_seen_leaves_room_for_both(ranks: Ranks) -> None:
-    saves: Any = SimpleNamespace(progress=DONE, longest_save_seconds=0.0)
-    saves.agree = lambda _: setattr(saves, "longest_save_seconds", 200.0) is None
-    agreement = Agreement(ranks, watching := Interruption(time.time() + 1e4), 0, 600.0, None)
-    agreement.done(1, saved=False)
-    agreement._agreed_at -= 300
-    agreement.decide(2, saves)
-    assert watching.margin_seconds == pytest.approx(2 * 200 + 300 + 10, abs=5)
 
 
 # The states of the random generators in a checkpoint.

@@ -8,8 +8,6 @@ import pytest
 from relay.comparison.between import Changed, between
 from results_tree import Tree, status
 
-pytest_plugins = ["results_tree"]
-
 STEADY = [1000.0, 1002.0, 998.0]
 
 

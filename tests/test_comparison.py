@@ -12,7 +12,6 @@ import pytest
 
 from results_tree import REFUSED, Tree, shown
 
-pytest_plugins = ["results_tree"]
 REQUIRED = ["task", "strategy", "stack", "device", "launcher", "loader", "precision", "cpus_per_task", "standing"]
 
 

@@ -15,9 +15,6 @@ from relay.config.config import Config, load
 from relay.spec.labels import setting_labels
 from results_tree import Tree, told
 
-pytest_plugins = ["results_tree"]
-
-
 # Other options of a task are another model or other data: each has an answer of its own, and no speed is compared
 
 NARROW: dict[str, Any] = {"task_options": {"width": 4}, "metrics": ("dice",)}

@@ -20,7 +20,6 @@ from relay.spec.tasks import built_in
 from relay.spec.yaml_file import Strict
 from slurm_runs import site_file
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
@@ -40,105 +39,13 @@ def test_the_written_defaults_are_the_defaults() -> None:
     assert list(written()) == list(Config.model_fields)  # every key, in the model's order
 
 
-REFUSED = {
-    "gate: {steps: 100001}": (
-        "config: gate.steps: 100001 is not allowed; allowed: a whole number of at least 20 and of at most 100000"
-    ),
-    # a misspelt value, as one value of an axis and in a list
-    "comparisons: [{strategy: cpu}, {strategy: cpu, loader: residnt}]": (
-        "config: comparisons[1].loader: 'residnt' is not allowed; "
-        "did you mean 'resident'? allowed: dataloader, resident, null"
-    ),
-    "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
-    # misspelt keys, at every depth
-    "epoch: 3": "config: epoch: 3 is no known key; did you mean 'epochs'? config/README.md has all",
-    "segment: {step: 2}": (
-        "config: segment.step: 2 is no known key; did you mean 'steps'? allowed: epochs, minutes, steps"
-    ),
-    "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
-        "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
-        "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
-    ),
-    # keys at another place than theirs
-    "cpus_per_task: 2": "config: cpus_per_task: 2 is not allowed here; allowed: in an entry of `comparisons`",
-    "minutes: 5": "config: minutes: 5 is not allowed here; allowed: under `segment` or under `probe`",
-    "gate: {epochs: 3}": "config: gate.epochs: 3 is not allowed here; allowed: beside `gate`",
-    "account: def-me": "config: account: 'def-me' is not allowed here; allowed: in the site's file (docs/sites.md)",
-    "comparisons: [{strategy: cpu, partition: gpu}]": (
-        "config: comparisons[0].partition: 'gpu' is not allowed here; allowed: in the site's file (docs/sites.md)"
-    ),
-    "steps: 2": "config: steps: 2 is no known key; did you mean 'epochs'? config/README.md has all",
-    "lr: 0.1": "config: lr: 0.1 is no known key; did you mean 'learning_rate'? config/README.md has all",
-    "comparisons: [{strategy: cpu, lr: 0.1}]": (
-        "config: comparisons[0].lr: 0.1 is not allowed here; allowed: learning_rate, beside `comparisons`, one for all "
-        "of them"
-    ),
-    "comparisons: [{strategy: cpu, gpus_per_node: 2}]": (
-        "config: comparisons[0].gpus_per_node: 2 is no known key; did you mean 'devices_per_node'? "
-        "config/README.md has all (a strategy's own settings stand under options)"
-    ),
-    # YAML's accidents
-    "comparisons: [{strategy: cpu, cpus_per_task: '1,2'}]": (
-        "config: comparisons[0].cpus_per_task: '1,2' is not allowed; allowed: a whole number of at least 1 and of at "
-        "most 1024 or null (this is text: write [1,2], without quotes)"
-    ),
-    "learning_rate: 0,1": (
-        "config: learning_rate: '0,1' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
-        "(a number has a point, no comma)"
-    ),
-    "time_limits: 30": (
-        "config: time_limits: 30 is not allowed; allowed: a list, each a whole number of at least 1 (write [30])"
-    ),
-    "strategy_folders: mine": (
-        "config: strategy_folders: 'mine' is not allowed; allowed: a list, each non-empty text (write [mine])"
-    ),
-    "repeats: [3, 5]": (
-        "config: repeats: [3, 5] is not allowed; allowed: a whole number of at least 1 (this is a list: write one "
-        "value)"
-    ),
-    "comparisons: [ddp]": (
-        "config: comparisons[0]: 'ddp' is not allowed; allowed: a block with the keys strategy, nodes, "
-        "devices_per_node, processes_per_device, cpus_per_task, threads, interop_threads, launcher and others "
-        "(write {strategy: ddp})"
-    ),
-    "comparisons: [{strategy: cpu, segment: {minutes: 90}}]": (
-        "config: comparisons[0].segment.minutes: 90 is not allowed; allowed: at most 60 (runtime_minutes)"
-    ),
-    "learning_rate: 1e-5": (
-        "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
-        "(this is text: write 1.0e-05, without quotes)"
-    ),
-    "runtime_minutes: 1-12:30:00": (
-        "config: runtime_minutes: '1-12:30:00' is not allowed; allowed: a whole number of at least 1 (this is text: "
-        "write 2190, without quotes)"
-    ),
-    "runtime_minutes: 1h30m": "config: runtime_minutes: '1h30m' is not allowed; allowed: a whole number of at least 1",
-    "margin: 3%": (
-        "config: margin: '3%' is not allowed; allowed: a number of at least 0 and less than 1 (this is text: write "
-        "0.03, without quotes)"
-    ),
-    "anchor: 'no'": (
-        "config: anchor: 'no' is not allowed; allowed: true or false (this is text: write false, without quotes)"
-    ),
-    "site: on": (
-        "config: site: true is not allowed; allowed: non-empty text or null (YAML takes yes, no, on and off for true "
-        "or false: write it in quotes)"
-    ),
-    # what a text program has put in place of a character
-    "device: cu–da": (
-        "config: device: 'cu–da' is not allowed (U+2013, en dash, stands in it: type - (or --)); did you mean 'cuda'? "
-        "allowed: auto, cpu, cuda"
-    ),
-    "dataset_mirror: https://me:geheim@example.org/x": (
-        "config: dataset_mirror: the address has a user in it, whom all users of the machine would see; "
-        "write user and password to ~/.netrc"
-    ),
-}
+MISTAKES = yaml.safe_load(Path(__file__).with_name("config_mistakes.yaml").read_text())
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_a_mistake_has_one_line(text: str) -> None:
-    assert refusal(yaml.load(text, Loader=Strict)) == [REFUSED[text]]
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake["given"])
+def test_a_mistake_has_one_line(mistake: dict[str, str]) -> None:
+    told = mistake["told"].replace("TASKS", ", ".join(built_in()))
+    assert refusal(yaml.load(mistake["given"], Loader=Strict)) == [told]
 
 
 @pytest.mark.parametrize("key", list(Config.model_fields))

@@ -33,9 +33,7 @@ def site_of(folder: Path, gpus: list[str] | None = None, driver: str | None = No
         (["b200"], "570.86", "cu128"),  # CUDA 12.6 does not know it
     ],
 )
-def test_auto_takes_the_first_build_that_driver_and_gpus_can_run(
-    tmp_path: Path, gpus: list[str], driver: str | None, build: str
-) -> None:
+def test_auto_takes_the_first_build_that_driver_and_gpus_can_run(tmp_path: Path, gpus, driver, build) -> None:
     assert site_of(tmp_path, gpus, driver, torch="auto").torch_build == build
 
 

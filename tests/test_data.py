@@ -17,8 +17,6 @@ from relay.task.load import task_of
 from relay.task.prepared import version_of
 from relay.task.split import Chosen, chosen
 
-pytest_plugins = ["chain_runs"]
-
 CPU = torch.device("cpu")
 
 

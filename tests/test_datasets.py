@@ -138,17 +138,6 @@ def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path: Path) -> None
     assert sets.names(tmp_path) == {"thesis.tex"}
 
 
-def half_made(folder: Path) -> None:
-    """A preparation that fails when its first file is written."""
-    (folder / "first").write_text("half")
-    raise UserError("the second file is missing")
-
-
-def test_nothing_half_made_is_used(tmp_path: Path) -> None:
-    assert "the second file is missing" in refusal(prepare, sets.DIGITS, half_made, tmp_path / "digits")
-    assert sets.names(tmp_path) == set()
-
-
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     with mounts() as mount:
         small(tmp_path, mount, 1000)
@@ -218,9 +207,7 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
 
 
 @pytest.mark.parametrize("error", [ValueError("Invalid IPv6 URL"), OSError("no TLS CA certificate bundle")])
-def test_a_request_that_cannot_be_made_is_the_servers_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_request_that_cannot_be_made_is_the_servers_line(tmp_path: Path, monkeypatch, error) -> None:
     def get(*_: object, **__: object) -> None:
         raise error
 

@@ -14,8 +14,6 @@ from relay.base.ending import FREE_SPACE, LOG
 from relay.run_folder import faults
 from small_disks import Mount, fill, mounts, small
 
-pytest_plugins = ["chain_runs"]
-
 
 @pytest.fixture
 def mount() -> Iterator[Mount]:

@@ -24,8 +24,6 @@ from pages import ROOT, SHELL, Block, all_blocks, block, blocks, masked
 from relay.config import config as configs
 from snakemake_calls import called
 
-pytest_plugins = ["results_tree"]
-
 BLOCKS = [*all_blocks()]
 WRITTEN = ("mine.yaml", "discs.yaml")  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.

@@ -160,9 +160,7 @@ def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) ->
         os.kill(daemon, signal.SIGKILL)
 
 
-def test_without_locks_there_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch, capsys) -> None:
     """Simulated: none is here that refuses locks."""
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     claim(tmp_path).release()

@@ -16,7 +16,6 @@ from relay.planning.rounds import First, clearly_slower
 from relay.planning.table import render
 from simulated_speeds import NOISES, speeds
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

@@ -22,8 +22,6 @@ from relay.task.learning_rate import set_learning_rate
 from relay.task.split import chosen
 from relay.training.evaluation import Evaluation
 
-pytest_plugins = ["checkpointed"]
-
 COUNT = 21
 
 

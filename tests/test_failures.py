@@ -9,7 +9,6 @@ from chain_runs import DDP, Bench
 from relay.base.ending import INTERRUPTED
 from relay.run_folder.together import GRACE_SECONDS
 
-pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
 
 # Each waits for the other: rank 1's end breaks neither connection. So a stage waits for one that waits for another.

@@ -82,9 +82,7 @@ def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> 
     assert finished.spot_check(file, [places]) == "is that of an older start of the run"
 
 
-def test_a_comparison_that_was_copied_is_made_again_for_its_folder_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_that_was_copied_is_made_again_for_its_folder_alone(tmp_path: Path, monkeypatch) -> None:
     plan = {"runs": []}
     write_json(tmp_path / "plan.json", plan)
     monkeypatch.chdir(tmp_path)
@@ -127,9 +125,7 @@ def test_what_is_trained_is_kept_until_the_new_start_has_a_result(places: Places
 
 
 @pytest.mark.parametrize(("status", "kept"), [("failed", True), ("done", False)])
-def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
-    places: Places, monkeypatch: pytest.MonkeyPatch, status: str, kept: bool
-) -> None:
+def test_a_new_start_that_has_failed_leaves_the_older_result_aside(places: Places, monkeypatch, status, kept) -> None:
     replaced.put_aside(places)
     new_start(places)
     read = SimpleNamespace(id=places.run_id, strategy=SimpleNamespace(script=None))
@@ -140,9 +136,7 @@ def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
 
 
 @pytest.mark.parametrize("words", [["-n", "run-1"], ["run-1", "--", "-np"]])
-def test_a_call_that_only_shows_puts_nothing_aside(
-    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_a_call_that_only_shows_puts_nothing_aside(places: Places, monkeypatch, capsys, words) -> None:
     monkeypatch.chdir(places.results)
     monkeypatch.setattr(train_again, "chosen", lambda *_: [places])
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("Snakemake was started"))
@@ -171,9 +165,7 @@ def test_a_result_that_is_aside_is_not_replaced_by_a_start_without_one(places: P
 
 
 @pytest.mark.parametrize(("killed_at", "undone"), [(0, False), (1, False), (1, True), (2, False), (2, True)])
-def test_a_kill_during_the_move_loses_nothing(
-    places: Places, monkeypatch: pytest.MonkeyPatch, killed_at: int, undone: bool
-) -> None:
+def test_a_kill_during_the_move_loses_nothing(places: Places, monkeypatch, killed_at, undone) -> None:
     """Before the first folder is moved, between the two, and before what is to be trained is written again."""
     moves = iter(range(9))
     move = replaced._move

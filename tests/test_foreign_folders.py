@@ -11,7 +11,6 @@ from chain_runs import Bench
 from relay.commands.drive import snakemake
 from relay.environments import pip
 
-pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
 
 PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -46,7 +47,7 @@ def test_a_right_strategy_passes(gates: Gates) -> None:
     verdict = gates.verdict("ddp", 2, start=launch)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
-    assert {part["name"] for part in verdict["parts"]} == PARTS
+    assert {part["name"] for part in verdict["parts"]} == frozenset().union(*GROUPS.values())
     assert all(part["passed"] and part["figure"] <= part["limit"] for part in verdict["parts"])
     assert verdict["max_loss_difference"] <= 1e-9
     assert "100 steps" in verdict["parts"][0]["what"]
@@ -54,7 +55,7 @@ def test_a_right_strategy_passes(gates: Gates) -> None:
     (own,) = verdict["own_batches"]
     assert (own["global_batch_size"], own["learning_rate"], own["problems"]) == (64, 0.02, [])
     assert own["samples_per_rank"] == [32.0, 32.0]
-    assert {part["name"] for part in own["parts"]} == TRIALS - SCALED
+    assert {part["name"] for part in own["parts"]} == TRIALS
     assert "2 steps" in own["parts"][0]["what"]
     assert verdict["strategy_source"] == source_digest(strategy_sources(find()["ddp"]))
     ring = 62_006 * 8  # LeNet's parameters in float64: what a ring's all-reduce of two sends from each rank
@@ -63,47 +64,22 @@ def test_a_right_strategy_passes(gates: Gates) -> None:
 
 # Wrong strategies are caught
 
-ALGORITHM = {"algorithm: losses", "algorithm: parameters", "evaluation"}
-SCALED = {"scaled: losses", "scaled: parameters"}
-SMOOTH = {"smooth twin: parameters"}
-TRIALS = ALGORITHM | SCALED | SMOOTH | {"own precision: losses"}
+FAULTS = yaml.safe_load(Path(__file__).with_name("gate_faults.yaml").read_text())
+GROUPS = {name: frozenset(parts) for name, parts in FAULTS["groups"].items()}
+TRIALS = GROUPS["algorithm"] | GROUPS["smooth twin"] | GROUPS["own losses"]  # of a run's own batch
 
 
-def parts(*names: str) -> frozenset[str]:
-    """The names of parts: 'trained.losses' for 'as trained: losses', and so on."""
-    trials = {"trained": "as trained", "resumed": "between steps", "own": "own precision"}
-    return frozenset(f"{trials[name.split('.')[0]]}: {name.split('.')[1]}" for name in names)
+def planted_in(kind: str) -> list[Planted]:
+    """The faults of `gate_faults.yaml`, of whole gates or of what is seen between steps."""
+    found = []
+    for row in FAULTS[kind]:
+        named = {key: [GROUPS.get(name, {name}) for name in row.pop(key, ())] for key in ("fails", "passes")}
+        parts = {key: frozenset[str]().union(*groups) for key, groups in named.items()}
+        found.append(Planted(says=tuple(row.pop("says", ())), **parts, **row))
+    return found
 
 
-EVERY_NUMBER = parts("trained.parameters", "trained.outputs", "resumed.parameters", "resumed.outputs", "resumed.losses")
-EVERY_NUMBER |= parts("resumed.state")
-STATISTICS = (EVERY_NUMBER | parts("trained.statistics")) - parts("resumed.losses")
-
-EVERYTHING = EVERY_NUMBER | parts("trained.losses")
-PARTS = TRIALS | EVERYTHING | parts("own.state", "own.resumed", "own.outputs")
-
-WRONG = [
-    # What the algorithm's own comparison in float64 sees
-    Planted("SingleBias", fails=ALGORITHM, where="first differs at step 1 in fc3.bias ("),
-    # What only a scaled loss sees
-    Planted("Clipping", fails=SCALED, passes={*ALGORITHM, "own precision: losses"}),
-    # What only the run's own precision sees
-    Planted("FP16Compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
-    Planted("Noise", fails=SMOOTH, passes=ALGORITHM | SCALED),
-    # What no number shows: who did the work
-    Planted("WholeBatch", passes=PARTS, says=("division of work: samples should be divided, but a rank has 100%",)),
-    Planted(
-        "SamplesTwice",
-        fails=ALGORITHM,
-        says=(
-            "division of work: step 0: 16 samples reached the loss, the global batch has 16: 2 more than once, 2 never",
-        ),
-    ),
-    # What no number shows: modes and names
-    Planted("wrong_mode", passes=PARTS, says=("evaluation: it leaves the model in another mode",)),
-    # Failing is no proof of equivalence
-    Planted("wrong_crash", says=("it cannot run this training: wrong_crash.py:",)),
-]
+WRONG, WRONG_BETWEEN = planted_in("whole gates"), planted_in("between steps")
 
 
 @pytest.mark.slow
@@ -135,61 +111,12 @@ def test_a_reference_without_its_dataset_is_not_tried_again(tmp_path: Path, capf
 # What it sees between steps, of modules and of who does the work
 
 
-FP16 = {"precision": "fp16"}
-COSINE = {"learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
-DROPOUT, NORMS = "utsa-mnist", "resnet18-cifar10"
-
-
-LESS = "dropout: while it trains, units are dropped "
-
-WRONG_BETWEEN = [
-    # Checkpoints
-    Planted(
-        "ResumeWithoutMomentum",
-        fails=parts("resumed.losses", "resumed.outputs", "resumed.state", "own.resumed"),
-        where="first differs ",
-    ),
-    Planted("MomentumRoundedWhenLoaded", fails=parts("own.state")),
-    Planted("SavingDisturbs", fails=parts("trained.losses", "trained.parameters", "own.resumed")),
-    Planted(
-        "CheckpointOfItsOwn",
-        says=("between steps: one plain process cannot load the checkpoint: FileNotFoundError",),
-    ),
-    Planted("ScaleLost", axes=FP16, says=("between steps: the loss's scale differs after",)),
-    # Evaluation
-    Planted(
-        "EvaluationRounds",
-        fails=EVERY_NUMBER - parts("resumed.losses"),
-        says=("evaluation: it changes the model: conv1.weight",),
-    ),
-    # Low precision where nobody looks
-    Planted("EvaluationLowered", fails=parts("own.outputs")),
-    Planted(
-        "LoweredMomentum",
-        says=("low precision: in fp32: optimizer state: momentum_buffer of conv1.weight is bfloat16, not float32",),
-    ),
-    # Dropout, of which the gate replaces the masks: those that a strategy draws are looked at
-    Planted("DropoutLeftOut", task=DROPOUT, fails=EVERYTHING, says=(LESS,)),
-    Planted("DropoutRepeats", task=DROPOUT, says=("dropout: the same random numbers are drawn in steps 0 and 1",)),
-    Planted("DropoutAlike", task=DROPOUT, says=("dropout: the same random numbers are drawn on replicas 0 and 1",)),
-    Planted(
-        "PredictsInTrainingMode",
-        task=DROPOUT,
-        fails=parts("trained.outputs", "resumed.outputs"),
-        says=("dropout: while it predicts, units are dropped ",),
-    ),
-    # BatchNorm
-    Planted("wrong_norm_averaged", task=NORMS, fails=STATISTICS),
-    # Who does the work, and at which learning rate
-    Planted("NoSchedule", axes=COSINE, fails=EVERYTHING | parts("own.outputs")),
-    Planted("WorkForward", says=("division of work: step 0: rank 0 computes 70.3% (forward 100.0%) of what",)),
-]
 RIGHT = [
     Asked("ddp", options={"compression": "powersgd"}),
-    Asked("pipeline", axes=FP16),
+    Asked("pipeline", axes={"precision": "fp16"}),
     Asked("right_zero_redundancy"),
     Asked("right_own_loop"),
-    Asked("ddp", NORMS, options={"accumulation": 2}),
+    Asked("ddp", "resnet18-cifar10", options={"accumulation": 2}),
 ]
 
 

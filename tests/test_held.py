@@ -13,7 +13,7 @@ import pytest
 
 from living import until
 from mini_slurm import MiniSlurm
-from plans import plan
+from plans import ROOT, plan
 from refusals import refusal
 from relay.base.errors import UserError
 from relay.config.config import load
@@ -27,7 +27,6 @@ from relay.spec.site import Site, load_site
 from relay.workflow import unready
 from support.fake_cuda import driver_of_gpus
 
-ROOT = Path(__file__).resolve().parents[1]
 INSIDE = {"SLURMD_NODENAME": "c1"}
 TWO_NODES = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_JOB_NUM_NODES": "2"}
 TWO = """
@@ -151,9 +150,7 @@ def test_gpus_are_those_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
 
 
 @pytest.mark.parametrize("unfit", ["`", "%", "{", '"'])
-def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: str
-) -> None:
+def test_a_name_that_slurm_or_a_jobs_shell_would_read_otherwise_is_told(tmp_path: Path, monkeypatch, unfit) -> None:
     folder = tmp_path / f"a'{unfit}b"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -19,7 +19,6 @@ from relay.spec.arithmetic import Arithmetic, variables_set
 from relay.spec.identity import module_sources, source_digest
 from relay.spec.run import Run
 
-pytest_plugins = ["chain_runs", "plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
@@ -62,27 +61,15 @@ def test_what_the_planner_alone_reads_is_no_part_of_a_gates_code() -> None:
 @pytest.mark.slow
 def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
     before = only(DDP)
-    same = [
-        only(DDP, checkpoint_minutes=1, warmup_steps=3, evaluate_every_epochs=2, runtime_minutes=5, margin=0.1),
-        only(DDP, checkpoint_every_epochs=2),
-        only(DDP | {"segment": {"steps": 100}}),
-        only(DDP, gate={"seed": 3}),
-    ]
-    assert {run.id for run in same} == {before.id}
-    other = [
-        only(DDP, seed=2),
-        only(DDP, epochs=21),
-        only(DDP, learning_rate=0.04),
-        only(DDP, task="lenet-synthetic"),
-        only(DDP | {"devices_per_node": 4}),
-        only(DDP | {"cpus_per_task": 2}),
-        only(DDP | {"cpus_per_task": 2, "threads": 1}),
-        only(DDP | {"interop_threads": 2}),
-        only(DDP | {"loader": "dataloader"}),
-        only(DDP | {"precision": "fp64"}),
-        only(DDP | {"learning_rate_scaling": "linear"}),
-        only(DDP | {"global_batch_size": 32}),
-    ]
+    same = {"checkpoint_minutes": 1, "warmup_steps": 3, "evaluate_every_epochs": 2, "runtime_minutes": 5, "margin": 0.1}
+    for keys in (same, {"checkpoint_every_epochs": 2}, {"gate": {"seed": 3}}):
+        assert only(DDP, **keys).id == before.id
+    assert only(DDP | {"segment": {"steps": 100}}).id == before.id
+    keys = [{"seed": 2}, {"epochs": 21}, {"learning_rate": 0.04}, {"task": "lenet-synthetic"}]
+    axes = [{"devices_per_node": 4}, {"cpus_per_task": 2}, {"cpus_per_task": 2, "threads": 1}, {"interop_threads": 2}]
+    axes += [{"loader": "dataloader"}, {"precision": "fp64"}, {"learning_rate_scaling": "linear"}]
+    axes += [{"global_batch_size": 32}]
+    other = [only(DDP, **each) for each in keys] + [only(DDP | each) for each in axes]
     assert len({run.id for run in [before, *other]}) == 1 + len(other)
 
 

@@ -15,8 +15,6 @@ from relay.training.adoption import adopt
 from relay.training.summary import summarise
 from results_tree import Tree, status
 
-pytest_plugins = ["chain_runs", "results_tree"]
-
 EQUIVALENT: dict[str, Any] = {"equivalent": True, "problems": [], "parts": [], "notes": []}
 REFUSED = {**EQUIVALENT, "equivalent": False, "problems": ["algorithm: losses differ"]}
 

@@ -49,9 +49,7 @@ def ids(message: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=ids)
-def test_a_job_ends_as_its_fault_says(
-    message: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_ends_as_its_fault_says(message, tmp_path: Path, monkeypatch, capsys) -> None:
     row = look_up(text_of(error_of(message)))
     assert (row and row.kind, row and row.name) == (message["kind"], message["name"])
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -101,9 +99,7 @@ def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_pa
         ("a program's own words on a launch that failed", 75, ""),
     ],
 )
-def test_a_launch_that_fails_is_told_in_slurms_words(
-    said: str, status: int, remedy: str, tmp_path: Path, log: Path
-) -> None:
+def test_a_launch_that_fails_is_told_in_slurms_words(said, status, remedy, tmp_path: Path, log: Path) -> None:
     log.write_text(f"srun: job 20 queued\n{said}\nsrun: error: c1: task 0: Exited with exit code 2\n")
     assert faults.concluded(tmp_path, "run r", 1) == status
     told = ending.read(log)
@@ -112,9 +108,10 @@ def test_a_launch_that_fails_is_told_in_slurms_words(
     assert (faults.recorded(tmp_path) is None) == (status == 75)
 
 
-FULL = Path("/dev/full")
-
 # How a job tells why it ended: the file beside its log, from which the driver decides about a retry
+
+
+FULL = Path("/dev/full")
 
 
 def fail(error: Exception) -> int:
@@ -126,10 +123,7 @@ def fail(error: Exception) -> int:
     [
         (lambda: fail(UserError("epochs: 0 is not allowed")), Ending(FAULT, "epochs: 0 is not allowed")),
         (lambda: fail(Busy("another process trains")), Ending(INTERRUPTED, "another process trains")),
-        (
-            lambda: Path("/dev/full").write_text("x"),
-            Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE),
-        ),
+        (lambda: FULL.write_text("x"), Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE)),
         (lambda: fail(KeyError("x")), Ending(FAULT, "KeyError: 'x'", "the log has the traceback")),
     ],
 )
@@ -154,9 +148,7 @@ def test_ctrl_c_is_no_error_of_a_command(log: Path, capfd: pytest.CaptureFixture
     assert (exit_.value.code, ending.read(log), *capfd.readouterr()) == (130, None, "", "")
 
 
-def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(tmp_path: Path, monkeypatch, capfd) -> None:
     """`srun` and `apptainer` end with this status, and say why in the log."""
     gate, _ = planned("cpu")
     gate.write(tmp_path / "gate.json")

@@ -19,8 +19,6 @@ from relay.run_folder.known_faults import Kind, is_a
 from relay.task.bound import BoundTask
 from stacks import provide
 
-pytest_plugins = ["chain_runs"]
-
 HOROVOD, LIGHTNING = "horovod.Horovod", "lightning_ddp.LightningDDP"
 
 

@@ -28,8 +28,6 @@ from relay.libtorch.job import SOURCES, run_libtorch
 from relay.spec.run import LibTorch, Setting
 from slurm_runs import PARTITIONS, site_in
 
-pytest_plugins = ["chain_runs"]
-
 
 def trained(bench: Bench) -> Chain:
     return bench.chain("results", DROPOUT, total_steps=2, evaluate_every_steps=2).train(forked=True)
@@ -96,9 +94,7 @@ def test_a_folder_with_the_outputs_name_is_the_users(tmp_path: Path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found", "found.json"]
 
 
-def test_libraries_that_a_program_lacks_are_named_with_their_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libraries_that_a_program_lacks_are_named_with_their_modules(tmp_path: Path, monkeypatch) -> None:
     debian_packages.require()
     lost = [f"lib{name}.so" for name in ("cudnn", "absl_base", "odd")]
     (tmp_path / "main.cpp").write_text("int main() {}")
@@ -123,9 +119,7 @@ add_executable(relay_libtorch main.cpp)
 
 
 @pytest.mark.slow
-def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(tmp_path: Path, monkeypatch) -> None:
     """From the site's file to a program that compiles with the one and is linked with the other."""
     debian_packages.require()
     (tmp_path / "sources").mkdir()

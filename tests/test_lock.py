@@ -2,17 +2,14 @@
 
 import errno
 import fcntl
-import multiprocessing
 import os
 import shutil
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from living import until
 from refusals import refusal
 from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
@@ -22,27 +19,7 @@ from relay.chain.sealed import MANIFEST, damage, publish, remove_leftovers, seal
 from relay.driver.claim import LOCK, claim
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path,))
-    process.start()
-    until((tmp_path / "held").exists, "it is held")
-    with (tmp_path / "lock").open() as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    process.kill()
-    process.join()
-    exclusive(tmp_path).close()
-
-
-def hold(folder: Path) -> None:
-    held = exclusive(folder)
-    (folder / "held").touch()
-    time.sleep(600)
-    held.close()
-
-
-def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(tmp_path: Path, monkeypatch) -> None:
     """Else it would hold a file that no longer has a name, and another process the one that has."""
     work = tmp_path / "work"
     real = fcntl.flock
@@ -81,9 +58,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("killed", ["rename", "remove"])
-def test_a_kill_while_the_only_checkpoint_is_replaced_leaves_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
-) -> None:
+def test_a_kill_while_the_only_checkpoint_is_replaced_leaves_one(tmp_path: Path, monkeypatch, killed) -> None:
     place, partial = tmp_path / "step-3", tmp_path / ".partial-1-3"
     for folder in (place, partial):
         folder.mkdir()
@@ -133,9 +108,7 @@ def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: py
     held.close()
 
 
-def test_a_file_system_without_locks_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch, capsys) -> None:
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

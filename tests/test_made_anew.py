@@ -32,9 +32,6 @@ from relay.training.changed_code import edited_since, source_today
 from spot_checked import verdict
 from summaries import left_records
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
-
 STEPS = {"total_steps": 8, "evaluate_every_steps": 4}
 
 
@@ -181,9 +178,7 @@ def attempt(made: Chain, number: int = 1) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", ["missing", "cut", "of other types"])  # the others are read by the same function
-def test_a_lost_chain_is_known_again_from_the_checkpoints(
-    begun: Chain, capsys: pytest.CaptureFixture[str], harm: str
-) -> None:
+def test_a_lost_chain_is_known_again_from_the_checkpoints(begun: Chain, capsys, harm) -> None:
     """It goes on, with the code that it began with, under a number of its own; nothing is removed."""
     path = begun.work / run_chain.CHAIN
     known = read_json(path)

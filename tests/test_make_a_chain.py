@@ -6,7 +6,6 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from relay.chain.peers import Agreement, Peers
 from relay.chain.slurm import END_TIME
 from small_disks import fill, mounts, small
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
 
 
@@ -88,9 +86,7 @@ def test_batches_and_random_numbers_go_on_as_if_uncut(make: Any, stop: int, rere
 
 
 @pytest.mark.slow
-def test_another_batch_size_is_told_and_refused_within_an_epoch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_batch_size_is_told_and_refused_within_an_epoch(monkeypatch, capsys) -> None:
     def sized(batch_size: int) -> DataLoader[float]:
         return DataLoader(Numbers(), batch_size)
 
@@ -167,9 +163,7 @@ def zeroed(path: Path) -> None:
     [(zeroed, "does not have the", 4), (Path.unlink, "is missing", 3)],
     ids=["and is written again", "and is of a later step"],
 )
-def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one(
-    harm: Callable[[Path], None], told: str, step: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one(harm, told, step, capsys) -> None:
     """It is passed over."""
     run = resume(model=model())
     for each in (2, 4):
@@ -196,9 +190,7 @@ def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[s
     assert "rank-0.pt can be written by everyone; chmod o-w it" in capsys.readouterr().err
 
 
-def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(monkeypatch, capsys) -> None:
     """A checkpoint is its user's alone. A mount, or an earlier version, may have left it open to a group."""
     monkeypatch.setattr(writers, "_own", lambda _: False)
     before = os.umask(0o002)

@@ -27,8 +27,6 @@ from relay.run_folder.attempts import Records, line_of, lines_of
 from relay.run_folder.samples import READINGS
 from relay.training.utilisation import used
 
-pytest_plugins = ["chain_runs"]
-
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import preloaded
-from gate_runs import FEW_STEPS, Gates, planned
+from gate_runs import FEW_STEPS, Gates
 from living import until, words
 from relay import strategies
 from relay.process import mps_daemon
@@ -162,11 +162,6 @@ def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
     for replica in (first, second):
         replica.ends()
     until(lambda: not node.processes(), "no process is left")
-
-
-def test_replicas_share_a_device_and_divide_its_batch() -> None:
-    gate, _ = planned("mps", devices=1, processes_per_device=3, global_batch_size=48)
-    assert (gate.shape.world_size, gate.shape.devices, gate.shape.backend) == (3, 1, "gloo")
 
 
 @pytest.mark.slow

@@ -9,8 +9,6 @@ from relay.comparison import words
 from relay.process import system
 from results_tree import Tree
 
-pytest_plugins = ["results_tree"]
-
 ALONE = {"virtual": False, "cpu_quota": None, "shares_nodes": False, "other_cpus": 0.04}
 STEADY = [1000.0, 1002.0, 998.0]
 REASONS: list[tuple[dict[str, Any], str]] = [
@@ -109,10 +107,8 @@ PLACES: list[tuple[dict[str, list[Any]], str]] = [
 def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
     tree: Tree, pair: tuple[list[str], list[str]], figures: dict[str, list[Any]], reason: str
 ) -> None:
-    here: dict[str, list[Any]] = {
-        "hosts": [["n0"], ["n1"], ["n1"]],
-        "started_at": [f"2026-01-0{day}T03:04:05+00:00" for day in (1, 2, 3)],
-    }
+    here: dict[str, list[Any]] = {"hosts": [["n0"], ["n1"], ["n1"]]}
+    here |= {"started_at": [f"2026-01-0{day}T03:04:05+00:00" for day in (1, 2, 3)]}
     tree.record(pair[0], **here)
     tree.record(pair[1], **here | figures)
     found = tree.answer()

@@ -16,8 +16,6 @@ from relay.training.summary import kept_losses, no_result, summarise
 from results_tree import Tree, status
 from summaries import left_records
 
-pytest_plugins = ["chain_runs", "results_tree"]
-
 LOSSES = [(step, 2.0 - step / 10) for step in range(1, 13)]
 EVALUATED = [{"step": 12, "test_loss": 0.5, "test_accuracy": 0.9}]
 # One replica of two reports no number, at the last step alone: the mean of both is none.

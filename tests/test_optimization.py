@@ -14,8 +14,6 @@ from relay.task.bound import BoundTask
 from relay.task.user import Task
 from short_tasks import shipped
 
-pytest_plugins = ["plans"]
-
 # The plan
 
 

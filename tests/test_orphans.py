@@ -20,8 +20,6 @@ from relay.base.lifeline import LAUNCHER
 from relay.process.ranks import TIMEOUT
 from relay.run_folder import alive, faults
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SOON_SECONDS = 30.0  # an orphan that waits for its peers waits ten times as long
 

@@ -13,8 +13,6 @@ from relay.equivalence import reference as plain_reference
 from relay.status import finished
 from results_tree import Tree
 
-pytest_plugins = ["results_tree"]
-
 OLDER = {"torch": "2.12.0+cpu", "python": "3.11.2", "cuda": None}
 SAME = {"torch": "2.13.0+cpu", "python": "3.12.1", "cuda": None}
 SPEEDS = [100.0, 101.0, 102.0]
@@ -53,9 +51,7 @@ def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reference_made_with_another_torch_proves_nothing(
-    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_made_with_another_torch_proves_nothing(gates: Gates, tmp_path: Path, capfd) -> None:
     known = plain_reference.read(gates.reference(shortened(planned("cpu")[1], FEW_STEPS)))
     known["made_with"]["versions"]["torch"] = "2.12.0"
     (older := tmp_path / "older" / "reference.pt").parent.mkdir()

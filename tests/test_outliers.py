@@ -14,8 +14,6 @@ from relay.comparison.setting_result import Goal, SettingResult, seconds_to, sta
 from results_tree import REFUSED, Tree, rows, shown
 from summaries import summary_of
 
-pytest_plugins = ["results_tree"]
-
 SPEEDS = [100.0, 101.0, 102.0]
 USUAL = ([0.960, 0.964, 0.957], [0.962, 0.958, 0.966], [0.955, 0.961, 0.963])
 
@@ -30,9 +28,7 @@ def warned(tree: Tree) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(
-    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(tree: Tree, capsys, monkeypatch) -> None:
     """As with torch's PowerSGD hook, which begins to compress long after the gate."""
     settings(tree, *USUAL, [0.925, 0.921, 0.929])
     told = warned(tree)

@@ -19,7 +19,6 @@ from relay.training.evaluation import Evaluation
 from test_any_model import HEAD
 from trial_runs import judged
 
-pytest_plugins = ["checkpointed"]
 pytestmark = pytest.mark.slow
 
 # The state (1, N, 16) of an LSTM, in training (N, 16); and a table that has nothing to do with samples.

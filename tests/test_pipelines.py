@@ -10,15 +10,12 @@ import torch
 from torch import nn
 
 from gate_parts import Asked, between_steps, verdicts
-from gate_runs import Gates, planned
+from gate_runs import Gates
 from own_tasks import OWN, spec, task
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec.requirements import SCHEDULES
 from trial_runs import gate_of
-
-pytest_plugins = ["checkpointed"]
-
 
 # What is trained, evaluated, saved and gone on with, held against one plain process by a part of the gate
 
@@ -73,11 +70,6 @@ def test_the_gate_fails_stages_whose_static_graph_averages_too_early(gates: Gate
     assert verdict["equivalent"] is False
     failed = {part["name"] for part in verdict["parts"] if not part["passed"]}
     assert {"algorithm: losses", "algorithm: parameters"} <= failed
-
-
-def test_several_gpus_in_one_process_are_for_gpus() -> None:
-    with pytest.raises(AssertionError, match="in_process needs a GPU, device is cpu; use model_parallel"):
-        planned("model_parallel_in_process", 2)
 
 
 # What is declared

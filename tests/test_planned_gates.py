@@ -7,7 +7,6 @@ import pytest
 from plans import CPU, DDP, edit, planned, strategy_folder
 from relay.spec.run import OwnBatch
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 

@@ -79,9 +79,7 @@ def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> Non
         (-11, "", "task my_task.py: looking at it ended with status -11 and said nothing"),
     ],
 )
-def test_a_look_that_fails_where_no_job_can_look_is_one_line(
-    own: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str, told: str
-) -> None:
+def test_a_look_that_fails_where_no_job_can_look_is_one_line(own: Path, monkeypatch, status, said, told) -> None:
     ended = subprocess.CompletedProcess([], status, stderr=said)
     monkeypatch.setattr("relay.card.looks.subprocess.run", lambda *_, **__: ended)
     looks = Looks(config=load(OWN), root=ROOT, results=Path("results"), arithmetic=Arithmetic.here(), look=True)

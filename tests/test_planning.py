@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plans import CPU, DDP, plan, planned, reasons, strategy_folder
+from plans import CPU, DDP, ROOT, plan, planned, reasons, strategy_folder
 from relay.base.errors import UserError
 from relay.config import comparisons
 from relay.config.config import load
@@ -13,7 +13,6 @@ from relay.planning import costs, planner
 from relay.spec.strategy_files import find
 from short_tasks import shipped
 
-pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
@@ -172,9 +171,6 @@ def test_two_backends_are_two_settings_with_a_gate_each_and_one_reference() -> N
 # Every strategy asked for where it cannot run is skipped at planning time, with the reason and what would do.
 
 
-ROOT = Path(__file__).resolve().parents[1]
-
-
 LOSS = "loss_parallel is for cross entropy of the model's outputs, and the loss of linear-random10 is not that"
 
 
@@ -189,9 +185,7 @@ LOSS = "loss_parallel is for cross entropy of the model's outputs, and the loss 
         ("cpu", 1, {"channels_last": True}, "gpt-tiny", "channels_last is for images"),
     ],
 )
-def test_what_cannot_run_is_skipped_with_its_reason(
-    strategy: str, devices: int, more: dict[str, Any], task: str, said: str
-) -> None:
+def test_what_cannot_run_is_skipped_with_its_reason(strategy, devices, more, task, said) -> None:
     (reason,) = reasons({"strategy": strategy, "devices_per_node": devices, **more}, task=task)
     assert said in reason
 

@@ -46,9 +46,7 @@ def findings(facts: dict[str, Any]) -> dict[str, Finding]:
     return {found.check: found for found in check_all(facts)}
 
 
-def test_bandwidths_are_those_of_the_slowest_rank_and_a_sum_is_wrong_that_is_wrong_on_any(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bandwidths_are_those_of_the_slowest_rank_and_a_sum_is_wrong_that_is_wrong_on_any(monkeypatch) -> None:
     """Of four, another one needs a second, and has not got the sum."""
     from relay.preflight import collective  # with torch
 

@@ -33,7 +33,6 @@ from relay.training.timing import Stopwatch
 from relay.workflow.searches import batch_searches
 from spot_checked import verdict
 
-pytest_plugins = ["chain_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NORMALISED = spec("resnet18-tiny", global_batch_size=32, width=4, train_count=301, test_count=77)
@@ -53,11 +52,6 @@ ON_TWO: dict[str, dict[str, Any]] = {
 
 
 # Gates
-
-
-def test_the_gate_of_one_gpu_passes(gates: Gates) -> None:
-    found = gates.verdict("single_gpu", 1, device="cuda", steps=5, global_batch_size=16)
-    assert found["equivalent"], found["problems"]
 
 
 def test_the_gate_of_a_process_with_two_gpus_passes_with_dropout(gates: Gates) -> None:

@@ -124,9 +124,7 @@ class Full(Base):
 
 
 @pytest.mark.slow
-def test_what_a_full_gpu_causes_is_a_size_that_does_not_fit(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_full_gpu_causes_is_a_size_that_does_not_fit(results: Path, tmp_path: Path, monkeypatch) -> None:
     """Neither a fault of the strategy, nor processes that were killed, which would be tried again."""
     monkeypatch.setattr(job, "Tries", partial(Tries, start=preloaded.start))
     (tmp_path / "full.py").write_text(FULL)

@@ -133,9 +133,7 @@ def test_the_sites_interface_reaches_both_backends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "parts"), [("2", [{0, 1}, {2, 3}]), ("1", [{0}, {2}])])
-def test_parts_of_several_cpus_do_not_overlap(
-    monkeypatch: pytest.MonkeyPatch, share: str, parts: list[set[int]]
-) -> None:
+def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch, share, parts) -> None:
     """Nor do they share a core while others are idle."""
     taken: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})

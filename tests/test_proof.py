@@ -17,16 +17,10 @@ from relay.equivalence.campaign import ended_after, markdown, row
 from results_tree import rows
 
 ROOT = Path(__file__).resolve().parents[1]
-SAID = {
-    "parts": [
-        {"trial": "algorithm", "compared": "losses", "figure": 2e-15, "passed": True},
-        {"trial": "algorithm", "compared": "outputs", "figure": 0.0, "passed": True},
-    ],
-    "problems": [],
-    "bytes_held_share": {"parameters": [0.5, 1.0]},
-    "samples_per_rank": [32.0, 32.0],
-    "bytes_sent_per_step": [500, 400],
-}
+PART = {"trial": "algorithm", "passed": True}
+SAID = {"parts": [PART | {"compared": "losses", "figure": 2e-15}, PART | {"compared": "outputs", "figure": 0.0}]}
+SAID |= {"problems": [], "bytes_held_share": {"parameters": [0.5, 1.0]}}
+SAID |= {"samples_per_rank": [32.0, 32.0], "bytes_sent_per_step": [500, 400]}
 
 
 def test_a_row_says_what_the_gate_found() -> None:

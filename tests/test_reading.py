@@ -10,9 +10,8 @@ import pytest
 from living import well
 from relay.base import entry
 from relay.config.reading import given_config
-from snakemake_calls import called
+from snakemake_calls import ROOT, called
 
-ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = ["--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local")]
 
 

@@ -1,5 +1,6 @@
 """A gate that refuses a setting says so on the driver's terminal at once; a call without a usable run says that too."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,8 @@ def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
     verdict(tmp_path, "passed", equivalent=True)
     write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "done"})
     write_json(tmp_path / "runs" / "run-2" / "summary.json", {"status": "failed"})
-    pairs = [
-        ("run-1", "refused", "fine"),
-        ("run-2", "passed", "fine"),
-        ("run-2", "refused", "fine"),
-        ("run-3", "missing", "fine"),
-        ("run-1", "missing", "fine"),
-        ("run-1", "passed", "wrong"),
-    ]
+    pairs = [("run-1", "refused", "fine"), ("run-2", "passed", "fine"), ("run-2", "refused", "fine")]
+    pairs += [("run-3", "missing", "fine"), ("run-1", "missing", "fine"), ("run-1", "passed", "wrong")]
     checks = tmp_path / "equivalence" / "spot_checks"
     write_json(checks / "wrong" / "verdict.json", {"runs": [{"run": "run-1", "status": "failed"}]})
     useless = "2 struck out, 3 failed, 1 without a verdict of its gate"
@@ -41,14 +36,9 @@ def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
 
 def test_a_batch_that_the_gate_refuses_is_nothing_against_the_runs_of_another(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"parts": [], "problems": [], "notes": []}
-    own = {
-        "run-1": OwnBatch(global_batch_size=64, learning_rate=0.1),
-        "run-2": OwnBatch(global_batch_size=512, learning_rate=0.1),
-    }
-    entries = [
-        {"global_batch_size": 64, "learning_rate": 0.1, "equivalent": True, **nothing},
-        {"global_batch_size": 512, "learning_rate": 0.1, "equivalent": False, **nothing, "problems": ["differs"]},
-    ]
+    own = {f"run-{at}": OwnBatch(global_batch_size=size, learning_rate=0.1) for at, size in ((1, 64), (2, 512))}
+    found = [{"equivalent": True, **nothing}, {"equivalent": False, **nothing, "problems": ["differs"]}]
+    entries = [asdict(each) | told for each, told in zip(own.values(), found, strict=True)]
     verdict(tmp_path, "ddp", equivalent=False, own_batches=entries, **nothing)
     for run in own:
         write_json(tmp_path / "runs" / run / "summary.json", {"status": "done"})

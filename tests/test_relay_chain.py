@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CHAIN = ROOT / "scripts" / "relay" / "chain"
 
 
-pytest_plugins = ["chain_here"]
 pytestmark = pytest.mark.usefixtures("in_a_script")
 
 

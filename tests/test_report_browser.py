@@ -7,6 +7,7 @@ from typing import Any, Self
 import pytest
 
 import debian_packages
+from relay.run_folder.job_times import PARTS
 from results_tree import REFUSED, Tree
 
 pytestmark = [pytest.mark.slow]
@@ -28,15 +29,7 @@ def browser() -> Iterator[Any]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with everything in it: a winner, scaling, what is struck out, failed and skipped, long names, warnings."""
     tree = Tree(tmp_path_factory.mktemp("browser"))
-    parts = {
-        "startup": 2.0,
-        "loading": 3.0,
-        "steps": 30.0,
-        "repeated": 4.0,
-        "evaluation": 2.0,
-        "saving": 1.0,
-        "idle": 2,
-    }
+    parts = dict(zip(PARTS, (2.0, 3.0, 30.0, 4.0, 2.0, 1.0, 2.0), strict=True))
     jobs = [{"attempt": n, "job": "7", "last": 22 * n, "queued": 4000.0, "parts": parts} for n in (1, 2)]
     split = {"data": 0.1, "compute": 0.4, "communication": 0.3, "optimizer": 0.1, "no_cpu": 0.05, "idle": 0.05}
     time = {"jobs": jobs, **{f"step_{part}_fraction": share for part, share in split.items()}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plans import CPU, plan
+from plans import CPU, ROOT, plan
 from relay.commands import drive
 from relay.config.config import load
 from relay.driver.job_requests import JobRequests
@@ -27,7 +27,6 @@ SITE |= {"memory_mb_per_gpu": 32_000, "memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 STRATEGIES = str(Path(__file__).parent / "strategies")
 
-ROOT = Path(__file__).parents[1]
 
 Planned = Callable[..., Plan]
 

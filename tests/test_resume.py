@@ -20,8 +20,6 @@ from relay.training.adoption import adopt
 from results_tree import status
 from stacks import of_stack
 
-pytest_plugins = ["chain_runs"]
-
 GPT, MIXTURE = (spec(name, depth=2, global_batch_size=8) for name in ("gpt-tiny", "gpt-moe-tiny"))
 STEPS, CUT = 8, 4
 NEEDS = {name: strategy_files.read(path) for name, path in of_stack("torch").items()}

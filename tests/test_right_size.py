@@ -69,9 +69,7 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_jobs_have_their_calls_plan_and_a_finished_run_keeps_what_it_asked_for(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_have_their_calls_plan_and_a_finished_run_keeps_what_it_asked_for(results: Path, monkeypatch) -> None:
     before = made(results)
     prepare(before)
     finish(results, before, before.runs[0])

@@ -254,9 +254,7 @@ WHERE = """
 
 
 @pytest.mark.slow
-def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_own(monkeypatch) -> None:
     """As in `srun --pty bash`, whose step has one process."""
     for name in ("SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.setenv(name, "0")
@@ -270,9 +268,7 @@ def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_
 
 
 @pytest.mark.parametrize(("launcher", "gpus"), [(None, 0), (None, 2), ("none", 1), ("direct", 2)])
-def test_what_a_script_under_srun_may_read_is_there_for_every_launcher_without_slurm(
-    launcher: str | None, gpus: int
-) -> None:
+def test_what_a_script_under_srun_may_read_is_there_for_every_launcher_without_slurm(launcher, gpus) -> None:
     """The table of names that the centres' scripts read."""
     Path("train.py").touch()
     shape: dict[str, Any] = {"devices_per_node": gpus or 2, "cpus_per_task": 2, "launcher": launcher}

@@ -100,9 +100,7 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.timeout(900)
-def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(
-    cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(cluster: MiniSlurm, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(textwrap.dedent(CHAIN))
     config = ONCE | {"right_size": False, "comparisons": [{"command": "python train.py", "name": "long"}]}

@@ -1,13 +1,11 @@
 """The self-test: it knows every strategy, tells wrong from right, and ends in one page whatever has failed."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from plans import CPU, DDP, planned
+from living import well
+from plans import CPU, DDP, ROOT, planned
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
 from relay.config.reading import read_config
@@ -17,8 +15,8 @@ from relay.selftest.parts import FAULTS, RESUME
 from relay.selftest.rows import Records
 from relay.spec.setting import Shape
 from relay.workflow import selftest_plan
+from snakemake_calls import snakemake
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = (ROOT / selftest_plan.CONFIG).parent
 GLOO = Shape(backend="gloo")
 
@@ -89,12 +87,6 @@ def test_a_part_is_as_its_record_says(tmp_path: Path) -> None:
 # All of it
 
 
-def workflow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
-    words += ["--profile", str(ROOT / "profiles/local"), "selftest", *arguments]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-
-
 SMALL = {"epochs": 12, "segment": {"epochs": 6}, "checkpoint_every_epochs": 1}
 SMALL |= {"device": "cpu", "gate": {"steps": 20}, "probe": {"most": 64}}
 
@@ -105,13 +97,10 @@ def test_a_failing_part_ends_no_other_and_the_page_tells_all(tmp_path: Path) -> 
     """The only whole run of the self-test."""
     comparisons = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "wrong_second_rank_crashes")]
     config = SMALL | {"strategy_folders": [str(ROOT / "tests/strategies")], "comparisons": comparisons}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    dry = workflow(tmp_path, "-n", "--configfile", "mine.yaml")
-    assert dry.returncode == 0, dry.stderr
-    first = next(line for line in dry.stderr.splitlines() if not line.startswith("Using profile"))
+    printed = well(snakemake(tmp_path, config, "selftest", "-n"))
+    first = next(line for line in printed.splitlines() if not line.startswith(("Using profile", "Config file")))
     assert first == "self-test on this machine's CPUs, without a GPU"
-    done = workflow(tmp_path, "--configfile", "mine.yaml")
-    assert done.returncode == 1
+    assert snakemake(tmp_path, config, "selftest")[0] == 1
     wrong, worked = (tmp_path / "results/selftest.md").read_text().split("## What worked")
     told = [line for line in wrong.splitlines() if line.startswith("| ") and "wrong_second" not in line]
     assert len(told) == 2, told  # the head of the table

@@ -12,7 +12,7 @@ import yaml
 import mini_slurm
 import site_plans
 from mini_slurm import MiniSlurm
-from plans import CPU, DDP, plan, planned
+from plans import CPU, DDP, ROOT, plan, planned
 from relay.base.errors import UserError
 from relay.config.config import load
 from relay.planning.table import render
@@ -22,7 +22,6 @@ from relay.spec.site_blocks import Partition
 from relay.workflow import new_call
 from site_clusters import filled_in, site_nodes
 
-ROOT = Path(__file__).resolve().parents[1]
 READY = names(ROOT)
 RETIRED = ("beluga", "cedar", "graham")
 CHARGED = (*RETIRED, "fir", "narval", "nibi", "rorqual")
@@ -79,46 +78,16 @@ def test_only_what_a_user_must_know_is_missing(name: str) -> None:
 
 # Mistakes
 
-REFUSED = {
-    "acount: def-x": "acount: 'def-x' is no known key; did you mean 'account'? workflow/schemas/site.sch",
-    "account: 'x; rm -rf ~'": "account: 'x; rm -rf ~' is not allowed; allowed: letters, digits and . _ + -",
-    "max_minutes: 60": "max_minutes: 60 is not allowed here; allowed: in an entry of `partitions`",
-    "partitions: [{device: cpu, cpus_per_node: 1, qos: x}]": "partitions[0].qos: 'x' is not allowed here; allowed",
-    "node_disk: ../here": "node_disk: '../here' is not allowed; allowed: a folder or a variable",
-    "modules: [python; id]": "modules[0]: 'python; id' is not allowed; allowed: a module such as python/3.11",
-    "partitions: [{device: cuda, cpus_per_node: 1}]": "partitions[0].gpus_per_node: 0 is not allowed with device: cuda",
-    (
-        "partitions: [{device: cpu, cpus_per_node: 1, name: x, limits: {cpus: 1}}, "
-        "{device: cpu, cpus_per_node: 2, name: x}]"
-    ): "partitions[1].limits: differ from partitions[0].limits, and both are partition x",
-    "min_minutes: 61": "partitions[1].max_minutes: 60 is not allowed with min_minutes: 61, the shortest job; allowed",
-    (
-        "partitions: [{device: cuda, gpu_name: a100, gpus_per_node: 1, cpus_per_node: 1, gpu_generation: hopper}]"
-    ): "partitions[0].gpu_generation: 'hopper' is not allowed with gpu_name: a100, which is of the generation ampere; ",
-    "partitions: p": "partitions: 'p' is not allowed; allowed: a list, each a block with the keys name, device, gpu_na",
-    "partitions: [{device: cpu, cpus_per_node: 1, time: 60}]": (
-        "partitions[0].time: 60 is no known key; did you mean 'max_minutes'? "
-    ),
-    "modules: python/3.11": "modules: 'python/3.11' is not allowed; allowed: a list, each non-empty text (write [pyt",
-    "environment: {mode: current, image: a.sif}": (
-        "environment.image: 'a.sif' has no effect with mode: current; allowed with mode: apptainer; leave it out"
-    ),
-    "environment: {packages: {torch: [torch]}}": (
-        "environment.packages: {'torch': ['torch']} has no effect with mode: wheels, wheels_from: download; allowed "
-        "with wheels_from: site; leave it out"
-    ),
-    "environment: {mode: conda}": "environment.conda: missing with mode: conda",
-    "environment: {mode: wheels, wheels_from: site, packages: {torch: ['--pre']}}": "environment.packages.torch[0]:",
-}
+MISTAKES = yaml.safe_load(Path(__file__).with_name("site_mistakes.yaml").read_text())
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake["given"])
+def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, mistake: dict[str, str]) -> None:
     assert site(tmp_path, "mail_type: [begin, End]").mail_type == ["BEGIN", "END"]  # as pages write them: no mistake
     with pytest.raises(UserError) as caught:
-        site(tmp_path, text)
+        site(tmp_path, mistake["given"])
     (line,) = str(caught.value).splitlines()
-    expected = REFUSED[text].replace('"', "'")
+    expected = mistake["told"].replace('"', "'")
     assert line.replace('"', "'").replace("''", "'").startswith(f"{tmp_path}/mine.yaml: {expected}"), line
 
 

@@ -129,9 +129,7 @@ def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pyte
 
 
 @pytest.mark.slow
-def test_a_node_is_left_out_by_jobs_that_others_can_take(
-    cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_is_left_out_by_jobs_that_others_can_take(cluster: MiniSlurm, tmp_path: Path, monkeypatch) -> None:
     """Of two nodes, a job of both needs the broken one as well."""
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     monkeypatch.chdir(tmp_path)

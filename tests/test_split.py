@@ -179,9 +179,7 @@ PIXELS = torch.arange(7 * 2 * 3 * 3, dtype=torch.uint8).view(7, 2, 3, 3)
     ("task", "ready", "channels_last"),
     [(Pixels, True, True), (InPlace, True, False), (Centred, False, True), (OfFour, False, False)],
 )
-def test_samples_in_memory_are_transformed_once_where_that_is_the_same(
-    task: type[Pixels], ready: bool, channels_last: bool
-) -> None:
+def test_samples_in_memory_are_transformed_once_where_that_is_the_same(task, ready, channels_last) -> None:
     stored = TensorDataset(PIXELS.clone(), torch.arange(7))
     its = Split(task(), stored, 5, torch.float64, channels_last=channels_last)
     resident = Resident(its, CPU)

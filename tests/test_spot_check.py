@@ -23,8 +23,6 @@ from spot_checked import figures, kept, states, verdict
 from test_any_model import written
 from test_spots import planned as begun
 
-pytest_plugins = ["chain_runs"]
-
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
 # ResNet's blocks with BatchNorm, and a GPT with experts; both narrow.
 NORMALISED = spec("resnet18-tiny", global_batch_size=8, width=4, train_count=301, test_count=77)
@@ -270,9 +268,7 @@ def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_was_edited_after_the_run_had_begun_is_told_first(bench: Bench, monkeypatch) -> None:
     wrong = bench.strategy("edited", "self.wrapper.require_backward_grad_sync = self.steps < 3", base="ddp")
     chain = bench.chain("run", DIGITS, **OF_TWELVE, **wrong, **TWO).train(forked=True)
     places = Places(chain.results, chain.run.id)

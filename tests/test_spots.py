@@ -16,8 +16,6 @@ from relay.spec.recipe import SpotChecks
 from relay.training.summary import kept_losses
 from spot_checked import kept, states
 
-pytest_plugins = ["chain_runs"]
-
 DEFAULT = SpotChecks()
 
 
@@ -45,13 +43,6 @@ def test_a_chain_of_jobs_has_a_spot_across_one_of_its_hops() -> None:
 def test_a_run_that_goes_on_from_anothers_step_is_checked_in_its_own_steps() -> None:
     for _ in range(100):
         assert min(spot.first for spot in draw(DEFAULT, 60, 80, 100).spots) >= 60
-
-
-def test_a_killed_job_keeps_the_spots_that_it_can_still_meet(tmp_path: Path) -> None:
-    keep(tmp_path, 7)
-    spots = Spots([Spot("random step", 7, 9), Spot("hop", 29, 31), Spot("end", 58, 60)])
-    assert go_on(spots, DEFAULT, tmp_path, 8, 60).spots == spots.spots
-    assert go_on(spots, DEFAULT, tmp_path, 5, 60).spots == spots.spots
 
 
 def test_a_random_step_whose_state_was_never_complete_is_drawn_anew(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ from relay.environments import built, kept, login_node, node, overlay, versioned
 from relay.environments.kept import Build
 from relay.environments.locks import Pin, read
 from relay.environments.recipes import RECIPES, Recipe
-from tiny_stack import small_lock
+from tiny_stack import ROOT, small_lock
 
-ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
 STACKS = stacks.FURTHER
 
@@ -92,9 +91,7 @@ def test_it_is_made_once_and_again_where_it_was_cut_short_or_has_lost_a_file(
 
 
 @pytest.mark.slow
-def test_what_cannot_be_fetched_leaves_nothing(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_fetched_leaves_nothing(tmp_path: Path, own_cache: Path, monkeypatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     with pytest.raises(UserError, match="einops"):
@@ -159,9 +156,7 @@ def a_cuda(folder: Path, monkeypatch: pytest.MonkeyPatch, *, nvcc: str, torch: s
 
 
 @pytest.mark.slow
-def test_a_cuda_build_is_for_the_gpus_that_are_named(
-    quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cuda_build_is_for_the_gpus_that_are_named(quick: Path, own_cache: Path, monkeypatch) -> None:
     a_cuda(quick.parent, monkeypatch, nvcc="13.0", torch="13.0")
     (pin,) = read(quick)
     with zipfile.ZipFile(built.wheel(pin, Path(sys.executable), "cuda", "9.0+PTX")) as archive:
@@ -171,9 +166,7 @@ def test_a_cuda_build_is_for_the_gpus_that_are_named(
     assert done.stdout == "90\n"
 
 
-def test_an_nvcc_of_another_version_is_told_before_anything_is_built(
-    quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_nvcc_of_another_version_is_told_before_anything_is_built(quick: Path, own_cache: Path, monkeypatch) -> None:
     a_cuda(quick.parent, monkeypatch, nvcc="12.9", torch="13.0")
     (pin,) = read(quick)
     told = r"quick has to be compiled here, and nvcc is of CUDA 12.9 \(.*/cuda/bin/nvcc\), torch of CUDA 13.0: load"

@@ -91,9 +91,7 @@ def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Fol
 
 
 @pytest.mark.parametrize(("busy", "told"), [(0.5, ""), (0.03, "its GPUs were busy for 3% of the last 2 min 00 s")])
-def test_what_a_running_run_uses_of_its_node_is_shown_and_an_idle_gpu_is_told(
-    folder: Folder, busy: float, told: str
-) -> None:
+def test_what_a_running_run_uses_of_its_node_is_shown_and_an_idle_gpu_is_told(folder: Folder, busy, told) -> None:
     run, now = a_run(), time.time()
     folder.records(run, 200, ago=0)
     work = folder.results / "checkpoints" / run.id
@@ -150,9 +148,7 @@ def test_nor_have_errors_and_what_jobs_and_pip_leave(tmp_path: Path, monkeypatch
     assert system.recorded_variables()["TORCH_HOME"] == shown
 
 
-def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_todays_config_cannot_be_planned_it_is_of_the_last_call(tmp_path: Path, monkeypatch) -> None:
     """A task's file with a typo, say."""
     monkeypatch.chdir(tmp_path)
     config, typo = load({"repeats": 2}), UserError("mine.py:54: no valid Python")

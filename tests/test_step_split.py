@@ -11,8 +11,6 @@ from relay.training.observed_gpu import Traced, parts
 from relay.training.step_split import FILE, PARTS, StepSplit
 from relay.training.summary import summarise
 
-pytest_plugins = ["chain_runs"]
-
 SLOW_LOADER = """
 from relay.task import data
 

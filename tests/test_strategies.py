@@ -27,9 +27,6 @@ BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
 BATCH = 16
 
 
-pytest_plugins = ["checkpointed"]
-
-
 @pytest.fixture
 def further_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Strategies of these tests, and of an empty folder, can be imported: as in a run's snapshot of the code."""

@@ -39,9 +39,7 @@ def test_tf32_is_not_planned_on_gpus_that_have_none() -> None:
     assert said in skipped.reasons[0]
 
 
-def test_the_real_gpu_is_asked_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_real_gpu_is_asked_before_anything_is_measured(monkeypatch, capsys) -> None:
     (run,) = planned(CPU).runs
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")

@@ -16,8 +16,6 @@ from relay.launch.command_lines import Meeting, command
 from relay.process.ranks import Ranks
 from relay.strategies import _checkpoints
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
 KNOWN = json.loads(torch_versions.OPTIONS.read_text())
 
 

@@ -20,7 +20,6 @@ from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.spec.site import load_site
 
-pytest_plugins = ["plans"]
 PAGE = (ROOT / "docs" / "translating-options.md").read_text()
 CONFIGS = {path.stem: path for path in sorted((ROOT / "config" / "pages").glob("*.yaml"))}
 

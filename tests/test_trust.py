@@ -21,8 +21,6 @@ from relay.run_folder.sound_checkpoints import LEVELS
 from relay.training import job
 from relay.training.job import Places
 
-pytest_plugins = ["chain_runs", "checkpointed"]
-
 OTHERS = 54321  # a user, and a group, that are not this one's
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
@@ -164,9 +162,7 @@ def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path) -
 
 
 @as_root
-def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_neither_the_program_nor_snakemakes_folder_is_left_to_others(tmp_path: Path, capsys) -> None:
     """Under umask 002 both are writable for the group. Snakemake keeps its environments there."""
     results, state = tmp_path / "results", tmp_path / ".snakemake"
     sources = [tmp_path / "Snakefile", tmp_path / "scripts"]

@@ -24,8 +24,6 @@ from relay.run_folder.try_again import SAVING_ATTEMPTS, Case, Tried, given_up
 from relay.training import job as training_job
 from relay.training.job import Places
 
-pytest_plugins = ["chain_runs"]
-
 AGAIN = None
 CASES: list[tuple[Case, dict[str, Any], str | None]] = [
     (Case.FAULT, {"retries": 9}, ""),

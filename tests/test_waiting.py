@@ -106,9 +106,7 @@ def test_a_limit_is_said_ever_less_often_though_jobs_are_submitted(
     ]
 
 
-def test_one_job_is_told_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_job_is_told_as_one(tmp_path: Path, monkeypatch, capsys) -> None:
     queue = iter([[QueuedJob("7", "relay_x", "RUNNING", "/", "rule_first")], []])
     monkeypatch.setattr(commands, "jobs_named", lambda *_: next(queue))
     wait_for_jobs(tmp_path, "relay", "", poll_seconds=0)

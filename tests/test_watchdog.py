@@ -131,9 +131,7 @@ class Runs:
         return os.system, ("touch ran",)
 
 
-def test_a_damaged_dump_is_left_out_and_runs_nothing(
-    work: Path, flights: Flights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_dump_is_left_out_and_runs_nothing(work: Path, flights: Flights, monkeypatch) -> None:
     monkeypatch.chdir(work)
     for damaged in (flights[0][:100], pickle.dumps({"entries": [Runs()]})):
         leave(work, {0: damaged, 1: flights[1]})

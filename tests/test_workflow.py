@@ -12,9 +12,8 @@ import pytest
 from living import well
 from relay.run_folder.results_folder import check_layout
 from results_tree import rows
-from snakemake_calls import snakemake
+from snakemake_calls import ROOT, snakemake
 
-ROOT = Path(__file__).resolve().parents[1]
 WRONG = str(ROOT / "tests" / "strategies")
 ONE = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
 
@@ -99,20 +98,12 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     strategies = folder / "strategies"
     strategies.mkdir()
     (strategies / "fails.py").write_text(FAILS)
-    config = {
-        "repeats": 2,
-        "epochs": 4,
-        "gate": {"steps": 20},
-        "strategy_folders": [str(strategies), WRONG],
-        "comparisons": [
-            {"strategy": "cpu"},
-            {"strategy": "ddp", "devices_per_node": 2, "repeats": 1, "segment": {"epochs": 2}},
-            {"strategy": "wrong_sum", "devices_per_node": 2, "repeats": 1},
-            {"strategy": "fails", "repeats": 1},
-            {"strategy": "single_gpu"},
-        ],
-        "device": "cpu",
-    }
+    ddp = {"strategy": "ddp", "devices_per_node": 2, "repeats": 1, "segment": {"epochs": 2}}
+    wrong = {"strategy": "wrong_sum", "devices_per_node": 2, "repeats": 1}
+    others = [{"strategy": "fails", "repeats": 1}, {"strategy": "single_gpu"}]
+    config = {"repeats": 2, "epochs": 4, "gate": {"steps": 20}, "device": "cpu"}
+    config |= {"strategy_folders": [str(strategies), WRONG]}
+    config |= {"comparisons": [{"strategy": "cpu"}, ddp, wrong, *others]}
     status, printed = snakemake(folder, config)
     assert status == 1, printed  # a run has failed for good
     return folder, config, printed

@@ -1,7 +1,6 @@
 """Short real runs for the tests of a chain: their datasets, their files, and their jobs as real processes.
 
-Every path of a test lies in its own temporary folder, which names the processes that the test started. A plugin
-of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+Every path of a test lies in its own temporary folder, which names the processes that the test started.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -20,7 +19,6 @@ from typing import Any
 from unittest import mock
 
 import psutil
-import pytest
 
 from living import LONGEST_SECONDS, words
 from own_tasks import OWN, data_of, spec
@@ -31,7 +29,6 @@ from relay.spec.run import Run
 from relay.spec.strategy_files import read
 from relay.spec.tasks import TaskSpec
 from relay.training import job
-from shared import session_folder
 from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,24 +60,6 @@ class Made(Base):
         {before}
         return super().train_step(batch)
 """
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The session's folder of prepared data; each is made when a test first asks for it."""
-    folder = session_folder(tmp_path_factory) / "datasets"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture
-def bench(tmp_path: Path, prepared: Path) -> Iterator[Bench]:
-    """Where a test's runs live; no process of theirs outlives the test."""
-    made = Bench(tmp_path, prepared)
-    try:
-        yield made
-    finally:
-        made.kill()
 
 
 @dataclass
@@ -126,23 +105,12 @@ def short_run(its: TaskSpec, **values: Any) -> Run:
     data = values.get("dataset") or data_of(its)
     batch = its.global_batch_size
     per_epoch = data.train_count // batch
-    defaults: dict[str, Any] = {
-        "id": "run-1",
-        "setting_id": "setting-1",
-        "repeat": 0,
-        "seed": 3,
-        "task": its,
-        "dataset": data,
-        "strategy": "cpu",
-        "strategy_file": str(BUILT_IN / f"{values.get('strategy', 'cpu')}.py"),
-        "global_batch_size": batch,
-        "steps_per_epoch": per_epoch,
-        "total_steps": 60,
-        "evaluate_every_steps": per_epoch,
-        "warmup_steps": 2,
-        "checkpoint_minutes": 0.0,  # with every agreement of the ranks: at the first step, then each second
-    }
-    merged = defaults | values
+    file = str(BUILT_IN / f"{values.get('strategy', 'cpu')}.py")
+    defaults: dict[str, Any] = {"id": "run-1", "setting_id": "setting-1", "repeat": 0, "seed": 3, "task": its}
+    defaults |= {"dataset": data, "strategy": "cpu", "strategy_file": file, "global_batch_size": batch}
+    defaults |= {"steps_per_epoch": per_epoch, "total_steps": 60, "evaluate_every_steps": per_epoch}
+    # A checkpoint with every agreement of the ranks: at the first step, then each second.
+    merged = defaults | {"warmup_steps": 2, "checkpoint_minutes": 0.0} | values
     return made_of(Run, epochs=merged["total_steps"] / per_epoch, **merged)
 
 

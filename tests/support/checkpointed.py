@@ -1,15 +1,9 @@
-"""Trainings in the test's own process, and their checkpoints; `prepared` is `chain_runs`'s.
+"""Trainings in the test's own process, and their checkpoints; `prepared` is `chain_runs`'s."""
 
-A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
-"""
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import torch
-import torch.distributed as dist
 
 from chain_runs import DROPOUT
 from own_tasks import data_of
@@ -21,13 +15,6 @@ from relay.task.bound import BoundTask
 from relay.task.data import Resident
 from relay.task.split import chosen
 from relay.training.checkpoint import Trained
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    """This process alone, with real process groups."""
-    yield Ranks.join("cpu", "gloo")
-    dist.destroy_process_group()
 
 
 @dataclass
@@ -46,12 +33,6 @@ class Checkpoints:
     def resume(self, strategy: Strategy, first: int, last: int) -> int:
         trained = self.of(strategy)
         return trained.go_on(trained.saver(), first, last)
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
-    (tmp_path / "run-1").mkdir()
-    return Checkpoints(tmp_path / "run-1", ranks)
 
 
 class Training:
@@ -78,11 +59,6 @@ class Training:
 
     def state(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.strategy.whole_model().items()}
-
-
-@pytest.fixture
-def training(ranks: Ranks, prepared: Path) -> Training:
-    return Training(ranks, prepared)
 
 
 def filled(checkpoints: Checkpoints, training: Training, *steps: int) -> None:

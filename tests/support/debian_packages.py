@@ -14,13 +14,8 @@ from typing import NoReturn
 import pytest
 
 #: What compiled packages and the C++ program are built with; a name with a slash is a file.
-BUILDING = {
-    "g++": "g++",
-    "make": "make",
-    "cmake": "cmake",
-    "ninja": "ninja-build",
-    "/usr/include/libaio.h": "libaio-dev",
-}
+BUILDING = {"g++": "g++", "make": "make", "cmake": "cmake", "ninja": "ninja-build"}
+BUILDING |= {"/usr/include/libaio.h": "libaio-dev"}
 LOCK = Path(tempfile.gettempdir()) / "torch-relay-apt.lock"
 POLICY = Path("/usr/sbin/policy-rc.d")
 REFUSAL = "#!/bin/sh\n# torch-relay: no packaged daemon starts while packages are installed\nexit 101\n"

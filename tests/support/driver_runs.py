@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from local_driver import as_in_a_terminal
+from local_driver import ROOT, as_in_a_terminal
 from mini_slurm import UNFINISHED, MiniSlurm
 
-ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "relay"
 OPTIONS = (
     "--logger=torch-relay --executor torch-relay --jobs 20 --torch-relay-no-requeue --nolock --rerun-incomplete"
@@ -43,16 +43,9 @@ class Workplace:
     ) -> subprocess.Popen[str]:
         program = f"{ROOT}/tests/support/fast_snakemake.py"
         command = [sys.executable, program, *self.arguments(*targets, seconds=seconds, first=first)]
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment or self.cluster.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # it only sets signals
-        )
+        own = {"cwd": self.folder, "env": environment or self.cluster.environment, "preexec_fn": as_in_a_terminal}
+        pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(command, start_new_session=True, **own, **pipe)
         self.started.append(process)
         return process
 

@@ -15,7 +15,7 @@ import psutil
 import yaml
 
 from living import LONGEST_SECONDS
-from plans import plan
+from plans import ROOT, plan
 from relay.base.files import write_json
 from relay.base.lifeline import DRIVER
 from relay.chain import sealed
@@ -23,7 +23,6 @@ from relay.config.config import load
 from relay.run_folder import results_folder
 from relay.spec.run import Run
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = 5000  # epochs: far more than a test lasts
 
 
@@ -54,13 +53,13 @@ class LocalDriver:
     def work(self) -> Path:
         return self.folder / "results" / "checkpoints" / self.run.id
 
-    def start(self, *arguments: str, profile: bool = True, stream: int = subprocess.PIPE) -> Any:
-        """A driver in a session of its own, all that it prints in one pipe, or in `stream`."""
+    def start(self, *arguments: str, profile: bool = True) -> Any:
+        """A driver in a session of its own, all that it prints in one pipe."""
         given = ["--profile", str(ROOT / "profiles" / "local")] if profile else []
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), *given]
         process = subprocess.Popen(
             [*command, *arguments, "--directory", str(self.folder), "--configfile", str(self.folder / "mine.yaml")],
-            stdout=stream,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,

@@ -11,28 +11,20 @@ from typing import Any
 
 import yaml
 
-from plans import plan
+from plans import ROOT, plan
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.preflight.facts import gathered
 from relay.spec.run import Preflight
 from relay.spec.site import load_site
 
-ROOT = Path(__file__).resolve().parents[2]
 FACTS = ROOT / "tests" / "preflight_facts"
 CPU_NODES = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 60}
 GPU_NODES = {"name": "gpus", "device": "cuda", "gpu_name": "h100", "gpus_per_node": 4, "cpus_per_node": 64}
 GPU_NODES |= {"memory_mb_per_node": 512_000, "max_nodes": 4, "max_minutes": 60}
 # The site whose nodes `h100_2x2.json` describes.
-SITE = {
-    "name": "somewhere",
-    "description": "a cluster",
-    "verified": "never",
-    "partitions": [CPU_NODES, GPU_NODES],
-    "confines_cpus": True,
-    "node_disk": "$SLURM_TMPDIR",
-    "environment": {"mode": "wheels", "torch": "cuda"},
-}
+SITE = {"name": "somewhere", "description": "a cluster", "verified": "never", "partitions": [CPU_NODES, GPU_NODES]}
+SITE |= {"confines_cpus": True, "node_disk": "$SLURM_TMPDIR", "environment": {"mode": "wheels", "torch": "cuda"}}
 # Two nodes with two processes each, of four CPUs.
 COMPARISON = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun", "cpus_per_task": 4}
 CONFIG = {"repeats": 1, "memory_mb_per_node": 64_000, "strategy_folders": [str(FACTS / "strategies")]}

@@ -1,13 +1,7 @@
-"""Plans of comparisons on this machine, and strategies and a project that the planner reads.
+"""Plans of comparisons on this machine, and strategies and a project that the planner reads."""
 
-A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
-"""
-
-import shutil
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from relay.config.config import Config, load
 from relay.planning.inputs import Here
@@ -77,21 +71,6 @@ def reasons(*comparisons: dict[str, Any], **keys: Any) -> list[str]:
 
 CPU = {"strategy": "cpu"}
 DDP = {"strategy": "ddp", "devices_per_node": 2}
-
-
-@pytest.fixture
-def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strategy files are named from the working directory."""
-    monkeypatch.chdir(ROOT)
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A copy of what identity depends on."""
-    root = tmp_path / "project"
-    for name in ("scripts", "envs"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return root
 
 
 def edit(path: Path, old: str, new: str) -> None:

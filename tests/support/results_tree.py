@@ -1,7 +1,4 @@
-"""Results folders as the stages before the comparison leave them, and what is printed of them.
-
-A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
-"""
+"""Results folders as the stages before the comparison leave them, and what is printed of them."""
 
 import csv
 from collections.abc import Sequence
@@ -218,11 +215,6 @@ REFUSED = {
 }
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
-
-
 def shown(tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> str:
     """What `relay show-comparison` prints into a pipe from the folder that holds the results."""
     monkeypatch.chdir(tree.root.parent)
@@ -232,10 +224,9 @@ def shown(tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     return capsys.readouterr().out
 
 
-@pytest.fixture(scope="session")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A comparison with everything in it, and with names and reasons that try to be markup; not to be changed."""
-    tree = Tree(tmp_path_factory.mktemp("full"))
+def full(root: Path) -> Tree:
+    """A comparison with everything in it, and with names and reasons that try to be markup."""
+    tree = Tree(root)
     tree.setting("cpu", [20500.0, 20700.0, 20400.0], threads=2, cpus_per_task=2)
     tree.setting("cpu", [12900.0, 12800.0, 13050.0])
     tree.setting("ddp", [19900.0, 20800.0, 18900.0], devices_per_node=2)

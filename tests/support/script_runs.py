@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from living import LONGEST_SECONDS
-from plans import planned
+from plans import ROOT, planned
 from relay.run_folder.places import Places
 from relay.spec.run import Run
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass

@@ -10,12 +10,11 @@ from typing import Any
 import yaml
 
 from mini_slurm import MiniSlurm
-from plans import plan
+from plans import ROOT, plan
 from relay.config.config import load
 from relay.planning.plan import Plan
 from relay.spec.site import Site, load_site
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [
     {"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120},
     {"name": "gpu", "device": "cuda", "gpu_name": "fake", "gpus_per_node": 4, "cpus_per_node": 8, "max_minutes": 120},

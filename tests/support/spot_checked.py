@@ -22,16 +22,9 @@ def verdict(*chains: Chain, attempt: int = 1, beside: Sequence[Chain] = ()) -> l
     specification = SpotCheck(**own | {"id": first.run.setting_id})
     place = first.results / "equivalence" / "spot_checks" / first.run.setting_id
     specification.write(place / "spot_check.json")
-    status = run_spot_check(
-        place / "spot_check.json",
-        [chain.run.id for chain in chains],
-        first.results,
-        place / "verdict.json",
-        attempt,
-        start=preloaded.start,
-        beside=[chain.run.id for chain in beside],
-    )
-    assert status == 0
+    runs, others = ([chain.run.id for chain in each] for each in (chains, beside))
+    given = {"attempt": attempt, "start": preloaded.start, "beside": others}
+    assert run_spot_check(place / "spot_check.json", runs, first.results, place / "verdict.json", **given) == 0
     return read_json(place / "verdict.json")["runs"]
 
 
