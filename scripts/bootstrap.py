@@ -167,7 +167,7 @@ def held(venv: Path) -> Iterator[Path | None]:
             try:  # pip inherits the lock, and is waited for too where it outlives this program (`kill -9`)
                 os.set_inheritable(stack.enter_context(only_one(venv)), True)
             except PermissionError as error:
-                refused = Path(error.filename)
+                refused = Path(error.filename or changed)
         yield refused
 
 

@@ -114,7 +114,8 @@ def _days(measured: SettingResult) -> list[float]:
     days: list[list[float]] = []
     first = ""
     for start, speed in sorted(timed):
-        if not days or (first and other_day(first, start)):  # a night's repeats have two dates, and are of one day
+        # A night's repeats have two dates, and are of one day. Those of an unknown day come first.
+        if not days or (start and (not first or other_day(first, start))):
             days, first = [*days, []], start
         days[-1].append(speed)
     return [geometric_mean(speeds).value for speeds in days]

@@ -11,7 +11,7 @@ from relay.base import ending, lock
 from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
-from relay.driver.submission import REFUSED
+from relay.driver.submission import NOT_TAKEN, REFUSED
 from relay.driver.terminal import SEGMENT
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.sound_checkpoints import saved_step
@@ -121,6 +121,9 @@ class Retries:
         if said.startswith(REFUSED):
             ending.record(refused := Ending(ending.FAULT, said, CHANGE), log)
             return refused
+        if said.startswith(NOT_TAKEN):  # no job has run, and there is no log
+            remedy = f"if Slurm's words ask for it, {CHANGE}; else the same call tries again"
+            return Ending(ending.INTERRUPTED, said, remedy)
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
         # A preflight has a limit of its own, within which a sound node has done all.
         late = "'TIMEOUT'" in said and job.rule.name != PREFLIGHT

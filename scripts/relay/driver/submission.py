@@ -83,8 +83,10 @@ class Submission:
             return f"{REFUSED}{_words(said)}. {IN_VAIN}"
         if answer is Answer.FULL or answer in _PASSES:
             return "" if self._waits(answer) else message
-        refused = answer in (Answer.REFUSED, Answer.NO_SUCH_NODE)
-        return f"{REFUSED if refused else NOT_TAKEN}{_words(said)}"
+        if answer in (Answer.REFUSED, Answer.NO_SUCH_NODE):
+            return f"{REFUSED}{_words(said)}"
+        self.wait(PAUSE_SECONDS)  # a fault that passes needs time
+        return f"{NOT_TAKEN}{_words(said)}"
 
     def _waits(self, answer: Answer) -> bool:
         """Say why nothing is submitted, and wait; False where the driver ends meanwhile."""

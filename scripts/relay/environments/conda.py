@@ -39,15 +39,15 @@ def create(file: Path, folder: Path) -> None:
     """Create the environment of a file, unless it is whole. Raises UserError where conda cannot.
 
     The folder is a link to one beside it, because conda writes an environment's place into its files. One that is
-    replaced stays until the next call, for the jobs that still use it.
+    replaced stays until the next one is made, for the jobs that still use it.
     """
     by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
     remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
     with versioned.only_one(folder) as lock:  # two stacks may name one file
-        versioned.clear(folder, but=folder.resolve())
         if is_whole(folder):
             print(f"environment: {folder} is there")
             return
+        versioned.clear(folder, but=folder.resolve())
         if shutil.which("conda") is None:
             raise UserError(f"{file}: this machine has no `conda` to create the environment with; create it {remedy}")
         place = versioned.next_version(folder)
