@@ -110,6 +110,9 @@ def test_for_want_of_a_gpu_the_card_says_what_to_do(
         (KeyError("gpus_per_node"), False),
         (FileNotFoundError("/scratch/gpu/data.npz"), False),
         (ValueError("Pointer argument (at 0) cannot be accessed (cpu tensor?)"), True),
+        (AttributeError("module 'torch._C' has no attribute '_cuda_setDevice'"), True),
+        (OSError("CUDA_HOME environment variable is not set"), True),
+        (KeyError("CUDA_VISIBLE_DEVICES"), True),
     ],
 )
 def test_only_what_devices_raise_is_for_want_of_a_gpu(error: Exception, needs: bool) -> None:
@@ -128,6 +131,13 @@ def test_parameters_that_some_samples_leave_out_are_seen(tmp_path: Path) -> None
     static = gate_of(seen.task, tmp_path / "data", "ddp", 2, options={"static_graph": True, "compression": "none"})
     (unmet,) = StrategyFile.of(find([FOLDER])["ddp"], reading=False).unmet(static)
     assert unmet.startswith("static_graph takes each step to use the same parameters")
+
+
+def test_parameters_that_some_samples_leave_out_are_seen_where_the_others_want_company(tmp_path: Path) -> None:
+    layers = "self.first, self.second, self.norm = nn.Linear(4, 8), nn.Linear(8, 3), nn.BatchNorm1d(8)"
+    forward = "self.second(self.norm(self.first(inputs))) if inputs.sum() > 20 else self.first(inputs)[:, :3]"
+    conditional = looked(tmp_path, edited(layers=layers, forward=forward)).task.card.conditional
+    assert set(conditional) >= {"norm.weight", "second.bias"}
 
 
 @pytest.mark.parametrize("compiles", ["made[0] = torch.compile(made[0])", "made.compile()"])

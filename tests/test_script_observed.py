@@ -91,8 +91,11 @@ def test_bars_that_begin_at_0_and_tell_their_length_count_each_step_once() -> No
         ([f"step {number}/{length}" for length in (30, 30) for number in range(length + 1)], ""),
         ([f"step {number}/{length}" for length in (30, 4, 30, 4) for number in range(length + 1)], "up to 4 and 30"),
         ([f"step {number}/{length}" for length in (110, 90, 99) for number in range(0, length + 1, 9)], ""),
+        ([f"step {number}/{length}" for length in (30, 20) * 2 for number in range(length + 1)], "up to 20 and 30"),
+        ([f"step {number}/{length}" for length in (30, 12) for number in range(length + 1)], "up to 12 and 30"),
         ([f"step {number}" for number in range(1, 9) for _rank in range(16)], ""),
         ([f"step {number:,}".replace(",", " ") for number in range(900, 1900, 10)], "any more after step 1000"),
+        ([f"step {number:,}".replace(",", " ") for number in range(1, 5600)], "any more after step 1004"),
     ],
 )
 def test_what_may_count_no_steps_of_the_training_is_told(tmp_path: Path, lines: list[str], doubt: str) -> None:

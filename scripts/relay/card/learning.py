@@ -103,18 +103,18 @@ def _gradients(task: Computable, loss: torch.Tensor, draft: Draft) -> None:
 
 def _conditional(task: Computable, trained: Iterable[str]) -> tuple[str, ...]:
     """The trained parameters that some samples leave out and others not, or some random numbers, as a layer drop."""
-    bound, samples = task.bound, batches.count(task.batch)
+    bound, samples, left = task.bound, batches.count(task.batch), list[set[str]]()
     for size in (1, 2):  # BatchNorm wants two
-        model, left = in_mode(copied(task.model), training=True), list[set[str]]()
+        model = in_mode(copied(task.model), training=True)
         for first in range(0, samples - size + 1, size):
             part = batches.taken(task.batch, slice(first, first + size))
             model.zero_grad()
             with suppress(Exception), drawn_from(first):  # the model may not take this sample alone
                 bound.loss(bound.outputs(model, part), part).backward()
                 left.append({name for name, each in model.named_parameters() if each.grad is None})
-        if left:
-            return tuple(name for name in trained if len({name in each for each in left}) > 1)
-    return ()
+        if len(left) == samples:  # each sample alone
+            break
+    return tuple(name for name in trained if len({name in each for each in left}) > 1)
 
 
 @torch.no_grad()

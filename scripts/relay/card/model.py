@@ -204,8 +204,8 @@ def _changed(task: Computable, model: nn.Module) -> list[str]:
     """
     kinds = (nn.Embedding, nn.EmbeddingBag)
     names = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, kinds) and each.max_norm}
-    pairs = zip(task.model.named_parameters(), model.parameters(), strict=True)
-    names |= {name for (name, one), other in pairs if not _same(one, other)}
+    left = dict(task.model.named_parameters())
+    names |= {name for name, other in model.named_parameters() if name not in left or not _same(left[name], other)}
     with drawn_from(DRAWING_SEED), torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():

@@ -14,14 +14,18 @@ class Steps:
 
     LEAST, LEAST_OF_SEVERAL = 2, 3  # numbers of an epoch; where others print the same, too
     FAR = 2  # times the widest distance between two prints, as long, or as often
-    FEW = 10  # prints
+    FEW = 10  # prints, or rises
+    UNLIKE = 0.8  # of the longest: epochs alone vary less
 
     def __init__(self) -> None:
         self._total = self._last = self._first = self._numbers = 0
         self._between = self._widest = 0  # of two prints: the last distance, and the widest
         self._again = self._later = False
         self._prints = self._in_vain = self._most_in_vain = self._length = 0
-        self._longest = self._short = 0  # of the lengths that were printed
+        self._rises = self._longest = self._before = (
+            0  # of the lengths that were printed: the longest, and the last one
+        )
+        self._lengths: set[int] = set()
         self.bars: tuple[int, int] | None = None  # lengths of which one is perhaps a validation's
 
     def total_after(self, number: int, length: int = 0) -> int:
@@ -39,7 +43,10 @@ class Steps:
             self._again = True
         self._prints += 1
         if self._total > before:
-            self._most_in_vain, self._in_vain = max(self._most_in_vain, self._in_vain), 0
+            self._rises += 1
+            if self._rises <= self.FEW:
+                self._most_in_vain = max(self._most_in_vain, self._in_vain)
+            self._in_vain = 0
         else:
             self._in_vain += 1
         if number == self._last:  # else it is another bar's
@@ -49,12 +56,14 @@ class Steps:
         return self._total
 
     def _compare(self, length: int) -> None:
-        """Note a much shorter length that comes between two of the long ones: epochs alone vary less."""
+        """Note a length of which another one is perhaps a validation's: it is much shorter, or the two take turns."""
+        shorter, longer = sorted((length, self._before))
         if self.FAR * length < self._longest:
-            self._short = length
-        elif self._short:
-            self.bars = self._short, length
-        self._longest = max(self._longest, length)
+            self.bars = length, self._longest
+        elif length in self._lengths and shorter < self.UNLIKE * longer and self._before:
+            self.bars = shorter, longer
+        self._lengths.add(length)
+        self._longest, self._before = max(self._longest, length), length
 
     @property
     def stuck(self) -> bool:

@@ -11,6 +11,7 @@ from relay.base.errors import UserError
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
+from relay.task.places import of_machine
 
 # How far the loss of a batch may be from the weighted losses of its parts, relative to it where it is greater than 1.
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -74,7 +75,9 @@ def mean_over_samples(
     orders = (torch.randperm(samples, generator=torch.Generator().manual_seed(seed)) for seed in range(ORDERS))
     try:
         rounding = max(abs(loss_of(batches.taken(batch, order)) - whole) for order in orders) / max(1.0, abs(whole))
-    except Exception:  # the model takes no other order, such as sequences that are sorted by length
+    except Exception as error:  # the model takes no other order, such as sequences that are sorted by length
+        if of_machine(error):
+            raise
         return figure
     return 0.0 if figure <= ROUNDING_MARGIN * rounding else figure
 

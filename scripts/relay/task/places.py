@@ -79,13 +79,15 @@ def of_machine(error: Exception) -> bool:
 NO_GPU = r"cuda|nvidia|triton|\bgpu|cpu tensor\?|active drivers"  # the last two are Triton's
 # What torch, Triton and libraries of kernels raise for want of a GPU; others' words may name one, as a file's path may.
 OF_DEVICES = (RuntimeError, AssertionError, NotImplementedError, ValueError)
+OF_CUDA = r"_cuda_\w+|CUDA_HOME|CUDA_VISIBLE_DEVICES|'nvidia-smi'"  # which errors of any kind name for want of one
 
 
 def needs_gpu(error: BaseException) -> bool:
     """Whether a user's code failed for want of a GPU, or of tensors on it; `error` is the one that was told."""
     cause = error.__cause__ if isinstance(error, UserError) and error.__cause__ else error
     said = str(cause) or str(error).rpartition(": ")[2]  # of an assertion without words its line
-    return isinstance(cause, OF_DEVICES) and bool(re.search(NO_GPU, said, re.IGNORECASE))
+    of_devices = isinstance(cause, OF_DEVICES) and re.search(NO_GPU, said, re.IGNORECASE)
+    return bool(of_devices or re.search(OF_CUDA, said))
 
 
 def of_two_devices(error: Exception) -> bool:
