@@ -10,11 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from relay.environments.locks import Pin, pins, read, text_of
+from relay.spec.site_blocks import STACKS
 
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 OLDEST_PYTHON = "3.11"
@@ -29,13 +29,8 @@ CUDA_ONLY = re.compile(r"(?:nvidia-(?!ml-py\b)|cuda-|triton\b)")
 
 # The workflow runs on Linux and macOS.
 WINDOWS_ONLY = "sys_platform == 'win32'"
-# Each other .in file is that of a further stack: what the strategies of another framework need on a node.
-NO_FURTHER_STACK = ("torch", "driver", "dev")
-
-
-def render(entries: Iterable[Pin], source: str) -> str:
-    """A lock's text: a header that names its source, then each package with its hashes, one a line."""
-    return f"# Made by `make lock` from {source}. Change that, not this.\n{text_of(entries)}"
+# What the strategies of another framework need on a node.
+FURTHER = sorted({*STACKS} - {"torch"})
 
 
 def read_builds(path: Path) -> dict[tuple[str, str], list[str]]:
@@ -87,7 +82,9 @@ def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -
 
 
 def write_lock(name: str, entries: list[Pin], source: str) -> None:
-    (ENVS / name).write_text(render(entries, source), encoding="utf-8")
+    """A lock: a header that names its source, then each package with its hashes, one a line."""
+    text = f"# Made by `make lock` from {source}. Change that, not this.\n{text_of(entries)}"
+    (ENVS / name).write_text(text, encoding="utf-8")
     print(f"envs/{name}: {len(entries)} requirements")
 
 
@@ -109,8 +106,7 @@ def main() -> None:
         torch = add_builds(resolve("torch", [], upgrade, scratch), builds)
         driver = resolve("driver", ["torch"], upgrade, scratch)
         # Held to the driver's versions too: on a machine without a scheduler they stand beside its own packages.
-        stacks = sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in NO_FURTHER_STACK)
-        others = {name: add_builds(resolve(name, ["torch", "driver"], upgrade, scratch), builds) for name in stacks}
+        others = {name: add_builds(resolve(name, ["torch", "driver"], upgrade, scratch), builds) for name in FURTHER}
         dev = resolve("dev", ["torch", "driver"], upgrade, scratch)
     # Written only once all agree with one another.
     plain, cuda = ([e for e in torch if bool(CUDA_ONLY.match(e.name)) is only] for only in (False, True))

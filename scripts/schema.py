@@ -101,15 +101,9 @@ def _comment(text: str) -> str:
 
 def _plain(value: Any) -> Any:
     """A default as one would write it: 20 for 20.0."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _written(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as one would write it: without what is left at its default, lists of one as that one."""
-    given = comparison.model_dump(exclude_unset=True)
-    if comparison.segment:
-        given["segment"] = {k: _plain(v) for k, v in given["segment"].items() if v is not None}
-    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in given.items()}
 
 
 def defaults_yaml() -> str:
@@ -119,7 +113,7 @@ def defaults_yaml() -> str:
     for name, field in Config.model_fields.items():
         value = getattr(default, name)
         if name == "comparisons":
-            entries = "\n".join(f"  - {_yaml(_written(c))}" for c in value)
+            entries = "\n".join(f"  - {_yaml(_plain(c))}" for c in default.written()[name])
             keys = ", ".join(k for k in Comparison.model_fields if k != "strategy")
             about = f"{_sentence(field.description)} Besides `strategy`: {keys}."
             parts.append(f"{_comment(about)}{name}:\n{entries}\n")

@@ -10,9 +10,8 @@ from pydantic import BaseModel
 
 from relay.base.grouped import grouped
 from relay.spec.messages import describe
-from relay.spec.price import Price
 from relay.spec.site import Site, load_site, names
-from relay.spec.site_blocks import Environment, LibTorch, Limits, OpenMP, Partition
+from relay.spec.site_blocks import Environment, LibTorch, Limits, OpenMP, Partition, Price
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"
@@ -97,22 +96,15 @@ def table(
 
 def profile(base: str, site: Site) -> str:
     """The profile of a site: `base`, the text of profiles/slurm, with another site and a header of its own."""
-    settings = _replaced(base[_end_of_header(base) :], SITE_LINE.format(BASE_SITE), SITE_LINE.format(site.name))
+    _, begin, settings = base.partition("\nexecutor:")  # its first comment is about itself
+    old = SITE_LINE.format(BASE_SITE)
+    if settings.count(old) != 1:
+        raise ValueError(f"{BASE}: holds the lines '{old.rstrip()}' {settings.count(old)} times, not once")
+    settings = begin.lstrip() + settings.replace(old, SITE_LINE.format(site.name))
     if most := site.limits.jobs:
         settings = re.sub(r"(?m)^jobs: (\d+)$", lambda jobs: f"jobs: {min(most, int(jobs[1]))}", settings)
     description = site.description[0].upper() + site.description[1:]
     return PROFILE_HEAD.format(description=description, name=site.name) + settings
-
-
-def _replaced(base: str, old: str, new: str) -> str:
-    if base.count(old) != 1:
-        raise ValueError(f"{BASE}: holds the lines '{old.rstrip()}' {base.count(old)} times, not once")
-    return base.replace(old, new)
-
-
-def _end_of_header(base: str) -> int:
-    """Where its first comment, which is about itself, has ended."""
-    return base.index("\nexecutor:") + 1
 
 
 def generated(root: Path) -> dict[str, str]:

@@ -15,8 +15,8 @@ from relay.config.config import load
 from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.slurm import allocation, shapes
+from relay.slurm.counters import all_counters
 from relay.spec.site import load_site
-from relay.spec.site_blocks import all_counters
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}

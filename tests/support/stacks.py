@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import debian_packages
-from lock import NO_FURTHER_STACK
+from lock import FURTHER
 from relay.base.errors import UserError
 from relay.base.lock import held
 from relay.environments import kept, overlay, versioned
@@ -17,7 +17,6 @@ from relay.spec import strategy_files
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
 TORCH, ALL = "torch", "all"
-FURTHER = sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in NO_FURTHER_STACK)
 _asked = set(FURTHER)
 
 

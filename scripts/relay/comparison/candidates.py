@@ -16,8 +16,8 @@ from relay.comparison.request import course
 from relay.comparison.setting_result import Goal, SettingResult, seconds_to
 from relay.comparison.statistics import Estimate, geometric_mean
 from relay.spec.job import Job
-from relay.spec.price import Charging, Price, charging
 from relay.spec.run import Run
+from relay.spec.site_blocks import Charging, Price, charging
 
 PIECE = 1000  # samples, or steps
 UNSEEN = 1e6  # times: before the first evaluation, all is possible

@@ -16,8 +16,8 @@ from relay.run_folder.summary import FILE, Summary
 from relay.run_folder.verdicts import of_batch
 from relay.spec.job import Job
 from relay.spec.messages import show
-from relay.spec.price import Price
 from relay.spec.run import OwnBatch, Run, Setting
+from relay.spec.site_blocks import Price
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")

@@ -58,24 +58,8 @@ def command_of(comparison: Comparison, index: int) -> Command:
     """What a comparison's command is. Raises UserError, with one line, for one that cannot be."""
     place = f"config: comparisons[{index}].command: "
     try:
-        words = shlex.split(comparison.command or "")
-        placeholders(words)
-    except UserError as error:
-        raise UserError(f"{place}{error}") from None
-    except ValueError as error:  # of shlex
-        why = str(error)[:1].lower() + str(error)[1:]
-        raise UserError(f"{place}{show(comparison.command)} has {why}; allowed: words as in a shell") from None
-    if not words:
-        raise UserError(f"{place}is empty; allowed: a program and its arguments")
-    if shell := next((word for word in words if SHELL.search(word)), None):
-        raise UserError(f"{place}'{shell}' is for a shell, and none is used; write a script for it, and name that")
-    if words[0].rpartition("/")[2] == "srun":
-        raise UserError(f"{place}srun is written by the job; leave it out, and give `launcher: srun`")
-    if re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
-        raise UserError(f"{place}'{words[0]}' sets a variable, which a shell does; write `env {words[0]} …`")
-    _check_program(words[0], place)
-    file, folder = _script(words, place)
-    try:
+        words = _words(comparison.command or "")
+        file, folder = _script(words)
         files = {Path(file)} if file else set()
         if file.endswith(".py"):
             files = set().union(*(beside(Path(file), each) for each in _importing_from(Path(folder))))
@@ -94,6 +78,33 @@ def command_of(comparison: Comparison, index: int) -> Command:
     )
 
 
+def _words(command: str) -> list[str]:
+    """The words of a command line. Raises UserError for one that only a shell could start, or that starts nothing."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        why = str(error)[:1].lower() + str(error)[1:]
+        raise UserError(f"{show(command)} has {why}; allowed: words as in a shell") from None
+    placeholders(words)
+    if not words:
+        raise UserError("is empty; allowed: a program and its arguments")
+    if shell := next((word for word in words if SHELL.search(word)), None):
+        raise UserError(f"'{shell}' is for a shell, and none is used; write a script for it, and name that")
+    program = words[0]
+    if program.rpartition("/")[2] == "srun":
+        raise UserError("srun is written by the job; leave it out, and give `launcher: srun`")
+    if re.fullmatch(r"[A-Za-z_]\w*=.*", program):
+        raise UserError(f"'{program}' sets a variable, which a shell does; write `env {program} …`")
+    if program.endswith(".py") and "/" not in program:
+        raise UserError(f"{program} is no program; write `python {program}`")
+    if "/" in program and "{" not in program:  # others are looked for by the job
+        if not Path(program).is_file():
+            raise UserError(f"{program}: no such file; allowed: a program, as seen from {Path.cwd()}")
+        if not os.access(program, os.X_OK):
+            raise UserError(f"{program} is not executable: `chmod +x {program}`, or write `bash {program}`")
+    return words
+
+
 def _texts_with_chain(files: Iterable[Path], folder: Path) -> Iterator[str]:
     """The texts of the files that use `relay.chain`, or a copy of its folder beside them."""
     copied = (folder / "chain" / "sealed.py").is_file()
@@ -110,19 +121,7 @@ def _importing_from(folder: Path) -> list[Path]:
     return [folder, *above]
 
 
-def _check_program(program: str, place: str) -> None:
-    """Raise UserError where a program that is named by its place is none. Others are looked for by the job."""
-    if program.endswith(".py") and "/" not in program:
-        raise UserError(f"{place}{program} is no program; write `python {program}`")
-    if "/" not in program or "{" in program:
-        return
-    if not Path(program).is_file():
-        raise UserError(f"{place}{program}: no such file; allowed: a program, as seen from {Path.cwd()}")
-    if not os.access(program, os.X_OK):
-        raise UserError(f"{place}{program} is not executable: `chmod +x {program}`, or write `bash {program}`")
-
-
-def _script(words: Sequence[str], place: str) -> tuple[str, str]:
+def _script(words: Sequence[str]) -> tuple[str, str]:
     """The script that a command starts, and from where it imports.
 
     It is the first word that is a Python file, a module here after `-m`, or the program itself.
@@ -135,10 +134,10 @@ def _script(words: Sequence[str], place: str) -> tuple[str, str]:
             return (str(files[0]), ".") if files else ("", ".")
         if word.endswith(".py") and not word.startswith("-") and "{" not in word:
             if not Path(word).is_file():
-                raise UserError(f"{place}{word}: no such file; allowed: a script, as seen from {Path.cwd()}")
+                raise UserError(f"{word}: no such file; allowed: a script, as seen from {Path.cwd()}")
             return word, str(Path(word).parent)
     if PYTHON.fullmatch(words[0].rpartition("/")[2]) and not any(word in ("-c", "-") for word in words[1:]):
-        raise UserError(f"{place}'{' '.join(words)}' names no script; allowed: `python train.py`, `python -m train`")
+        raise UserError(f"'{' '.join(words)}' names no script; allowed: `python train.py`, `python -m train`")
     if "/" in words[0] and Path.cwd() in Path(words[0]).absolute().parents:
         return words[0], str(Path(words[0]).parent)
     return "", "."

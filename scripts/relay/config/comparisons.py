@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,7 @@ from relay.base.errors import UserError
 from relay.config.blocks import Read, Segment
 from relay.spec.run import setting_fields
 from relay.spec.script import STARTERS
+from relay.spec.setting import Stack
 from relay.spec.yaml_file import Block, Natural, Text, fits, refused
 
 T = TypeVar("T")
@@ -54,7 +55,6 @@ def _single(value: Any) -> Any:
 Values = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
 # It can be a part of a file's name.
 Name = Annotated[str, fits(r"[A-Za-z][A-Za-z0-9_.-]*", "letters, digits, '_', '-' and '.', a letter first")]
-Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
 ]

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from relay.base.errors import UserError
 from relay.config.blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
 from relay.config.comparisons import Comparison, OptionValue, Values
-from relay.spec.messages import error_lines
 from relay.spec.recipe import Scaling
 from relay.spec.site import Site
-from relay.spec.site_blocks import Partition
+from relay.spec.site_blocks import Partition, StackName
 from relay.spec.tasks import built_in
-from relay.spec.yaml_file import Block, Natural, Positive, Text, Whole, refused
+from relay.spec.yaml_file import Block, Natural, Positive, Text, Whole, refused, validated
 
 
 def _task_name(name: str) -> str:
@@ -190,7 +188,7 @@ class Config(Block):
         default=SpotChecks(), description="steps of the runs that one plain process computes again"
     )
     probe: Probe = Field(default=Probe(), description="the search for the largest batch, or model, that fits")
-    packages: dict[str, list[Text]] = Field(
+    packages: dict[StackName, list[Text]] = Field(
         default={},
         description="packages of your own beside a stack's, such as {torch: [einops, transformers==4.57.1]}; the "
         "driver records their versions",
@@ -223,10 +221,9 @@ class Config(Block):
     @model_validator(mode="after")
     def _one_rhythm_of_checkpoints(self) -> Self:
         if self.checkpoint_every_steps and self.checkpoint_every_epochs:
-            raise PydanticCustomError(
-                "exceeds",
-                "checkpoint_every_steps: {steps} contradicts checkpoint_every_epochs {epochs}; give one",
-                {"steps": self.checkpoint_every_steps, "epochs": f"{self.checkpoint_every_epochs:g}"},
+            raise refused(
+                f"checkpoint_every_steps: {self.checkpoint_every_steps} contradicts checkpoint_every_epochs "
+                f"{self.checkpoint_every_epochs:g}; give one"
             )
         return self
 
@@ -235,11 +232,8 @@ class Config(Block):
         segments = {"": self.segment} | {f"comparisons[{i}].": each.segment for i, each in enumerate(self.comparisons)}
         for place, segment in segments.items():
             if segment and segment.minutes and segment.minutes > self.runtime_minutes:
-                raise PydanticCustomError(
-                    "exceeds",
-                    "{place}segment.minutes: {minutes} is not allowed; allowed: at most {limit} (runtime_minutes)",
-                    {"place": place, "minutes": f"{segment.minutes:g}", "limit": self.runtime_minutes},
-                )
+                limit = f"at most {self.runtime_minutes} (runtime_minutes)"
+                raise refused(f"{place}segment.minutes: {segment.minutes:g} is not allowed; allowed: {limit}")
         return self
 
 
@@ -248,8 +242,4 @@ def load(raw: Mapping[str, Any]) -> Config:
 
     Raises UserError with one line per mistake: the key, its value, and what is allowed.
     """
-    try:
-        return Config.model_validate(dict(raw))
-    except ValidationError as error:
-        lines = error_lines(error, raw, Config.model_json_schema(), OF_THE_SITE)
-        raise UserError("\n".join(lines)) from None
+    return validated(Config, raw, "config", OF_THE_SITE)

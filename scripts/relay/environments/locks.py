@@ -105,8 +105,3 @@ def is_recorded(stack: str) -> bool:
 def lock_of(root: Path, stack: str) -> Path:
     """The lock of a stack. Recorded ones are below the working directory of the workflow."""
     return RECORDED / f"{stack}.txt" if is_recorded(stack) else root / "envs" / f"{stack}.txt"
-
-
-def stacks(root: Path) -> list[str]:
-    """The names of the project's stacks."""
-    return sorted(path.stem for path in (root / "envs").glob("*.in") if path.stem not in ("driver", "dev"))

@@ -52,7 +52,7 @@ def environment_of(
     if source == "site":
         return described | {"python": python_of(site), "packages": _site_wheels(site, stack, lock)}
     if source == "conda":
-        declared = str(conda_of(site, stack, root))
+        declared = conda_of(site, stack, root)
         folder = conda.folder_of(declared)
         return described | {"conda": declared, "conda_folder": str(folder) if folder else None}
     return described | {"image": _own(site.environment.image) if source == "apptainer" else None}
@@ -75,18 +75,13 @@ def _own(path: str | None) -> str | None:
     return str(Path(path).expanduser()) if path else None
 
 
-def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
-    """The stack's conda environment: its name, the absolute path of its folder, or that of a file that creates it.
+def conda_of(site: Site, stack: str, root: Path) -> str:
+    """The stack's environment in mode conda: its name, the whole path of its folder, or of a file that creates it.
 
-    In every other mode this is `envs/<stack>.yaml`, the conda version of the lock, or None where there is no such file.
-    It documents the software for `snakemake --lint`. Snakemake does not use it unless
-    `--software-deployment-method conda` is given. Raises UserError for a path that does not exist.
+    Raises UserError for a path that does not exist.
     """
-    if is_recorded(stack) and site is not None and site.environment.mode == "conda":
+    if is_recorded(stack):
         return str(RECORDED.resolve() / f"{stack}.yaml")
-    if site is None or site.environment.mode != "conda":
-        conda_lock = root / "envs" / f"{stack}.yaml"
-        return str(conda_lock.resolve()) if conda_lock.is_file() else None
     declared: str = _of_stack(site, "conda", stack)
     if "/" not in declared and not conda.creates(declared):
         return declared
@@ -98,8 +93,13 @@ def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
 
 
 def conda_directive(site: Site | None, stack: str, root: Path) -> str | None:
-    """The value of a rule's `conda:`, which documents the software. None in mode conda: Snakemake has no part in it."""
-    return None if site and site.environment.mode == "conda" else conda_of(site, stack, root)
+    """The value of a rule's `conda:`, the conda version of the lock; None in mode conda, or without such a file.
+
+    It documents the software for `snakemake --lint`. Snakemake uses it only with `--software-deployment-method conda`.
+    """
+    conda_lock = root / "envs" / f"{stack}.yaml"
+    in_conda = site is not None and site.environment.mode == "conda"
+    return str(conda_lock.resolve()) if conda_lock.is_file() and not in_conda else None
 
 
 def unready(site: Site) -> list[str]:

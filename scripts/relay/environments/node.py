@@ -56,9 +56,7 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
         raise UserError(f"environment.mode: 'conda' {HERE}: {lacks}")
     if mode == "apptainer":
         return _contained(environment, disk)
-    if mode in ("conda", "modules"):
-        return [_on_path(mode, environment.get("conda"))]
-    raise UserError(f"environment.mode: {mode!r} is none of wheels, conda, modules, apptainer, current")
+    return [_on_path(mode, environment.get("conda"))]
 
 
 def prepare(environment: Mapping[str, Any], disk: Path) -> None:

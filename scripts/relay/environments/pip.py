@@ -9,13 +9,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from relay.base.errors import UserError
 from relay.base.printable import printable
+from relay.environments.locks import Pin
 
 LONGEST_SECONDS = 900
 PROBE_SECONDS = 15
@@ -26,21 +25,6 @@ WHERE_FROM = re.compile(
 )
 # What a file of pip's configuration may say as well, and a variable decides: what it does, and how much it tells.
 DECIDED = {f"PIP_{name}": "0" for name in ("USER", "DRY_RUN", "REQUIRE_VIRTUALENV", "QUIET", "VERBOSE")}
-
-
-@dataclass(frozen=True, order=True)
-class Taken:
-    """A wheel that pip would take: the package's name, its version with its label, SHA-256 (hex), and address."""
-
-    name: str
-    version: str
-    sha256: str
-    url: str
-
-    @property
-    def file(self) -> Path | None:
-        """The wheel's file, where it lies on a disk."""
-        return Path(unquote(urlsplit(self.url).path)) if self.url.startswith("file:") else None
 
 
 def program(python: Path | str) -> list[str]:
@@ -92,8 +76,10 @@ def lacks(name: str, said: str) -> bool:
 
 def would_install(
     requirements: Sequence[str], *, python: Path | str, options: Sequence[str] = (), modules: Sequence[str] = ()
-) -> list[Taken]:
-    """The wheels that pip would take for these requirements, with all that they need. Nothing is installed.
+) -> list[tuple[Pin, str]]:
+    """The wheels that pip would take for these requirements and all that they need, with their addresses.
+
+    Nothing is installed.
 
     `modules` are loaded first where this machine has environment modules: on some clusters they say where pip looks.
     Raises UserError with pip's own words where there is no solution.
@@ -116,7 +102,8 @@ def would_install(
             raise UserError(f"pip found no answer within {LONGEST_SECONDS // 60} minutes") from None
         if done.returncode or not report.is_file():
             raise UserError(complaint(done.stdout.splitlines()) or "pip ended without a word")
-        return sorted(map(_taken, json.loads(report.read_text(encoding="utf-8"))["install"]))
+        taken = map(_taken, json.loads(report.read_text(encoding="utf-8"))["install"])
+        return sorted(taken, key=lambda each: each[0].name)
 
 
 def run(python: Path | str, *words: str, locks: Sequence[int] = ()) -> str:
@@ -161,10 +148,10 @@ def with_modules(modules: Sequence[str], command: str) -> str:
     return f"if type module > /dev/null 2>&1; then {{ {loaded}; }} > /dev/null 2>&1; fi; {command}"
 
 
-def _taken(item: dict[str, Any]) -> Taken:
+def _taken(item: dict[str, Any]) -> tuple[Pin, str]:
     about, download = item["metadata"], item["download_info"]
     name = re.sub(r"[-_.]+", "-", about["name"]).lower()
     digest = download.get("archive_info", {}).get("hashes", {}).get("sha256")
     if digest is None:
         raise UserError(f"pip tells no hash of {name} {about['version']} ({download['url']})")
-    return Taken(name, about["version"], digest, download["url"])
+    return Pin(name, about["version"], hashes=(f"sha256:{digest}",)), download["url"]

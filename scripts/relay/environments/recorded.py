@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import yaml
 from packaging.markers import Marker
@@ -87,7 +88,7 @@ def _text(request: LockRequest) -> str:
         f"Looking for what stack {request.stack} needs for {what} (once; {request.lock})", file=sys.stderr, flush=True
     )
     try:
-        new = [taken for taken in _answered(request) if not taken.version.endswith(f"+{LABEL}")]
+        new = [(pin, url) for pin, url in _answered(request) if not pin.version.endswith(f"+{LABEL}")]
     except UserError as error:
         raise UserError(request.refused.replace("{error}", str(error).replace(f"+{LABEL}", ""))) from None
     head = [
@@ -95,13 +96,13 @@ def _text(request: LockRequest) -> str:
         "# It holds as long as the same is asked for. Delete it to look for today's versions.",
     ]
     text = "".join(f"{line}\n" for line in head) + text_of(request.held)
-    for each in new:
-        text += f"# {each.url}\n" if request.site and each.file else ""
-        text += Pin(each.name, each.version, hashes=(f"sha256:{each.sha256}",)).lines()
+    for pin, url in new:
+        text += f"# {url}\n" if request.site and url.startswith("file:") else ""
+        text += pin.lines()
     return text
 
 
-def _answered(request: LockRequest) -> list[pip.Taken]:
+def _answered(request: LockRequest) -> list[tuple[Pin, str]]:
     """What pip answers by its own configuration; where it has no solution, with the further index."""
     with tempfile.TemporaryDirectory(prefix="torch-relay-locked-") as text:
         folder = Path(text)
@@ -189,7 +190,7 @@ def _check(lock: Path) -> None:
     A folder that is not to be seen from here says nothing.
     """
     for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", lock.read_text(encoding="utf-8")):
-        file = pip.Taken(name, version, "", url).file
-        if file and file.parent.is_dir() and not file.exists():
+        file = Path(unquote(urlsplit(url).path))
+        if file.parent.is_dir() and not file.exists():
             lacks = f"{name} {version} ({file.name}) is no more in {file.parent}"
             raise UserError(f"{lock}: {lacks}; delete this lock to begin again with what is there today")

@@ -16,16 +16,14 @@ from relay.base.errors import UserError
 from relay.base.grouped import gathered
 from relay.config.config import Config
 from relay.environments import conda, login_node, recorded, wheelhouse
-from relay.environments.locks import Pin, lock_of, pinned, read, stacks
+from relay.environments.locks import Pin, lock_of, pinned, read
 from relay.environments.overlay import DRIVERS
 from relay.environments.recipes import RECIPES
 from relay.environments.recorded import LockRequest
 from relay.spec import cuda
-from relay.spec.messages import show, unknown
+from relay.spec.messages import show
 from relay.spec.site import Site
 from relay.spec.site_blocks import Source
-
-LIBTORCH = "libtorch"  # the C++ program, which is no stack and may have modules of its own
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,8 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
     `record` asks pip for the locks that are not there. The driver does; its jobs read what it has recorded.
     Raises UserError for packages that are not allowed, and for a lock that is missing or cannot be had.
     """
-    check(config, site, root)
+    if wrong := [f"config: packages{line}" for line in _mistakes(config, site, root)]:
+        raise UserError("\n".join(wrong))
     chosen = Stacks(source_of(site))
     for stack in sorted({DRIVERS, *needed}, key=lambda each: (each != DRIVERS, each)):
         if not lock_of(root, stack).is_file():
@@ -88,8 +87,8 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
                 raise UserError(f"{request.lock} is missing: start the driver again, which records it")
             continue
         chosen.names[stack] = request.name
-        if record and chosen.source == "conda":
-            recorded.write_conda(request, Path(str(login_node.conda_of(site, stack, root))))
+        if site and record and chosen.source == "conda":
+            recorded.write_conda(request, Path(login_node.conda_of(site, stack, root)))
     return chosen
 
 
@@ -156,40 +155,19 @@ def _of_the_site(site: Site, stack: str, own: tuple[str, ...], chosen: Stacks) -
     )
 
 
-def check(config: Config, site: Site | None, root: Path) -> None:
-    """Raise UserError with one line for each mistake in the config's packages, and in the site's names of stacks."""
-    wrong = [f"config: packages{line}" for line in _mistakes(config, site, root)]
-    wrong += _unknown_stacks(site, root) if site else []
-    if wrong:
-        raise UserError("\n".join(wrong))
-
-
-def _unknown_stacks(site: Site, root: Path) -> Iterator[str]:
-    """What a cluster's file says of stacks that there are not: without this, it would have no effect."""
-    names, declared = stacks(root), site.environment
-    places = (
-        ("environment.packages", declared.packages, names),
-        ("environment.conda", declared.conda, names),
-        ("stack_modules", site.stack_modules, [*names, LIBTORCH]),
-    )
-    for key, named, allowed in places:
-        for name in named:
-            if name not in allowed:
-                yield f"{site.file}: {key}: " + unknown(f"{show(name)} is unknown", name, allowed)
-
-
 def _mistakes(config: Config, site: Site | None, root: Path) -> Iterator[str]:
+    """A line for each mistake in the config's packages, as it goes on after `packages`."""
     source = source_of(site)
     if any(config.packages.values()) and site is not None and source in ("modules", "apptainer"):
         where = f"{site.file} takes its packages from the cluster (environment.mode: {source})"
         yield f": not allowed: {where}; allowed with wheels, conda and current"
         return
     for stack, packages in config.packages.items():
-        if stack not in stacks(root):
-            yield ": " + unknown(f"{show(stack)} is unknown", stack, stacks(root))
-            continue
         if packages and site is not None and source == "conda":
-            yield from _conda_mistakes(site, root, stack)
+            declared = login_node.conda_of(site, stack, root) if stack in site.environment.conda else None
+            if declared and not conda.creates(declared):
+                place = f"{declared!r} (environment.conda of {site.file})"
+                yield f".{stack}: nothing can be added to {place}; allowed with a file that creates the environment"
         is_locked = source in ("current", "wheels")
         held = gathered(recorded.versions(read(lock_of(root, stack)))) if is_locked else {}
         for i, text in enumerate(packages):
@@ -214,10 +192,3 @@ def _mistake(text: str, held: dict[str, list[str]]) -> str:
     if pins and package.extras:
         return f": the stack's lock has {package.name} without extras; name the packages that they bring"
     return ""
-
-
-def _conda_mistakes(site: Site, root: Path, stack: str) -> Iterator[str]:
-    declared = login_node.conda_of(site, stack, root) if stack in site.environment.conda else None
-    if declared and not conda.creates(declared):
-        place = f"{declared!r} (environment.conda of {site.file})"
-        yield f".{stack}: nothing can be added to {place}; allowed with a file that creates the environment"

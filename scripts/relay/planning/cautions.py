@@ -11,12 +11,13 @@ from relay.planning.inputs import Here
 from relay.planning.plan import Plan, PlannedSetting
 from relay.planning.segments import STARTUP_SECONDS
 from relay.slurm import shapes
+from relay.slurm.counters import all_counters
 from relay.spec.arithmetic import without_tensor_cores
 from relay.spec.labels import counted
 from relay.spec.run import Setting
 from relay.spec.setting import Shape
 from relay.spec.site import Site
-from relay.spec.site_blocks import Partition, all_counters
+from relay.spec.site_blocks import Partition
 
 STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axes
 

@@ -6,7 +6,7 @@ alike, so that settings are compared as before, only with wider intervals. A rep
 stay, because one has no interval.
 
 A device-hour is an hour of a GPU. Of jobs without GPUs the CPU cores count: as many as a GPU counts as in the answer
-(`relay.spec.price`) are one device; without GPUs at the site, each core is one.
+(`Charging` in `relay.spec.site_blocks`) are one device; without GPUs at the site, each core is one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from relay.run_folder.places import Places
 from relay.run_folder.run_chain import Attempt
 from relay.slurm import shapes
 from relay.spec.labels import counted
-from relay.spec.price import Price
 from relay.spec.run import Specification
 from relay.spec.setting import Shape
+from relay.spec.site_blocks import Price
 
 LEAST_REPEATS = 2
 

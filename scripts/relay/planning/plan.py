@@ -20,10 +20,10 @@ from relay.slurm.held import Held
 from relay.slurm.requested import Requests
 from relay.spec.job import Job
 from relay.spec.labels import described, setting_labels
-from relay.spec.price import Charging, charging
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import Site
+from relay.spec.site_blocks import Charging, charging
 
 RESULTS = Path("results")
 PREFLIGHT_MINUTES = 10

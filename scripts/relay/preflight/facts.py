@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     mine |= devices.collect(run.shape.device, torchvision_too=mine["local_rank"] == 0)
     mine["memory_limit_mb"] = system.memory_limit_mb()
     write_json(rank_file(work, rank), mine)
-    if checks.prevent_joining(gathered(run, job, [mine])):
+    if any(each.severity == "stop" for each in checks.check_all(gathered(run, job, [mine]), joining=True)):
         sys.exit(1)  # the job says why, and does not wait for a timeout
 
     log = work / f"nccl-{rank}.log"

@@ -70,7 +70,10 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "shared_memory_bytes": shared_memory(),
         "limits": {name: limit(of) for name, of in LIMITS.items()},
         "libaio": {"library": ctypes.util.find_library("aio"), "header": has_header("libaio.h")},
-        "mps": mps(),
+        "mps": {
+            "program": shutil.which(mps_daemon.CONTROL),
+            "active": Path(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists(),
+        },
         "compilers": {name: compiler(name) for name in COMPILERS},
         "driver": {"version": system.driver(), "gpus": count_gpus()},
     }
@@ -165,15 +168,6 @@ def limit(of: int) -> int | None:
     """A limit of this process, as `ulimit` sets it; None where it is unlimited."""
     most, _ = resource.getrlimit(of)
     return None if most == resource.RLIM_INFINITY else most
-
-
-def mps() -> dict[str, Any]:
-    """NVIDIA's MPS: whether its control program is there, and whether a daemon listens in the pipe directory."""
-    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return {
-        "program": shutil.which(mps_daemon.CONTROL),
-        "active": (folder / "control").exists(),
-    }
 
 
 def compiler(variable: str) -> str | None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from relay.config.config import Config
 from relay.slurm.batch_script import asked
+from relay.slurm.counters import counters
 from relay.spec.job import Job
 from relay.spec.setting import Shape
 from relay.spec.site import Site
-from relay.spec.site_blocks import Partition, counters
+from relay.spec.site_blocks import Partition
 
 # All keys that `resources` may return, besides the counters of a user's limits.
 RESOURCES = (

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Self
 
 from relay.base.errors import UserError
@@ -62,7 +61,7 @@ class Arithmetic:
     @classmethod
     def here(cls) -> Self:
         """Of this process."""
-        return cls(variables_set(os.environ), installed_torch())
+        return cls(variables_set(os.environ), installed("torch"))
 
 
 def variables_set(environment: Mapping[str, str]) -> str:
@@ -75,12 +74,6 @@ def counts(name: str) -> bool:
     if name in VARIABLES:
         return True
     return name.startswith(PREFIXES) and not any(word in name for word in HARMLESS)
-
-
-@cache
-def installed_torch() -> str | None:
-    """The version of torch that this Python has, without importing it; None without one."""
-    return installed("torch")
 
 
 def check(job: str, place: Place) -> None:
@@ -102,14 +95,10 @@ def check(job: str, place: Place) -> None:
 
 def _first_difference(here: str, planned: str) -> tuple[str, str, str]:
     """The name of a variable that differs, and what it is here and in the plan."""
-    mine, theirs = ({name: value for name, _, value in _parts(text)} for text in (here, planned))
+    mine, theirs = (dict(each.partition("=")[::2] for each in text.split("; ") if each) for text in (here, planned))
     name = min(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
     words = [f"'{values[name]}'" if name in values else "unset" for values in (mine, theirs)]
     return name, words[0], words[1]
-
-
-def _parts(text: str) -> list[tuple[str, str, str]]:
-    return [each.partition("=") for each in text.split("; ") if each]
 
 
 def without_tensor_cores(precision: str, capability: tuple[int, int]) -> str | None:

@@ -5,9 +5,8 @@ labels of the comparison, and the reference in `config/README.md`. They are plai
 them with Python alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -83,16 +82,12 @@ def is_declared(each: Field[Any]) -> bool:
     return "about" in each.metadata
 
 
-@cache
-def fields_of(groups: tuple[tuple[str, type], ...]) -> tuple[SettingField, ...]:
-    """Every declared field of these groups (name and dataclass), in their order."""
-    declared: list[SettingField] = []
-    for name, kind in groups:
-        types = get_type_hints(kind)
-        for each in filter(is_declared, fields(kind)):
-            default = None if each.default is MISSING else each.default
-            declared.append(SettingField(name, each.name, _given(types[each.name]), default, each.metadata["about"]))
-    return tuple(declared)
+def fields_of(group: str, kind: type) -> Iterator[SettingField]:
+    """Every declared field of a group, by its name and dataclass, in their order."""
+    types = get_type_hints(kind)
+    for each in filter(is_declared, fields(kind)):
+        default = None if each.default is MISSING else each.default
+        yield SettingField(group, each.name, _given(types[each.name]), default, each.metadata["about"])
 
 
 def _given(kind: Any) -> Any:

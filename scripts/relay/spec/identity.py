@@ -6,16 +6,16 @@ Code counts as its syntax tree, without docstrings: comments and layout do not c
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.spec.declare import bearing
-from relay.spec.requirements import BUILT_IN, declared_files, texts, unfit
+from relay.spec.requirements import BUILT_IN, declared_files, parsed, texts, unfit
 from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -61,7 +61,7 @@ def task_sources(root: Path, name: str, file: str = "") -> list[Path]:
     """
     package = root / "scripts" / "relay"
     own = beside(Path(file)) if file else {package / "tasks" / f"{name.replace('-', '_')}.py"}
-    code = _with_imported({*own, package / "task" / "bound.py", package / "task" / "data.py"}, COMPUTING)
+    code = _with_ours({*own, package / "task" / "bound.py", package / "task" / "data.py"}, COMPUTING)
     return sorted({*code, *(data_beside(Path(file)) if file else ())})
 
 
@@ -70,18 +70,16 @@ def beside(file: Path, folder: Path | None = None) -> set[Path]:
 
     `folder` is from where it imports: by default that in which it lies.
     """
-    folder, files, unread = folder or file.parent, {file}, [file]
-    while unread:
-        importing = unread.pop()
-        source = read_source(importing)
-        _check(source, importing)
-        paths = [folder.joinpath(*module.split(".")) for module in _modules(source, _package(importing, folder))]
-        # Of a module within a package, the packages around it are imported, too.
-        packages = {each for path in (*paths, importing) for each in path.parents if folder in each.parents}
-        imported = _files_of({*paths, *packages} - {folder})
-        unread += sorted(imported - files)
-        files |= imported
-    return files
+    return _with_imported({file}, partial(_near, folder or file.parent))
+
+
+def _near(folder: Path, importing: Path) -> set[Path]:
+    """The files in a folder that a file imports."""
+    modules = _modules(parsed(importing), _package(importing, folder))
+    paths = [folder.joinpath(*module.split(".")) for module in modules]
+    # Of a module within a package, the packages around it are imported, too.
+    packages = {each for path in (*paths, importing) for each in path.parents if folder in each.parents}
+    return _files_of({*paths, *packages} - {folder})
 
 
 def data_beside(file: Path) -> set[Path]:
@@ -94,9 +92,7 @@ def named_beside(file: Path) -> set[str]:
 
     It is read from the text, because the planner imports no task.
     """
-    classes = [
-        node for code in beside(file) for node in ast.walk(_parsed(read_source(code))) if isinstance(node, ast.ClassDef)
-    ]
+    classes = [node for code in beside(file) for node in ast.walk(parsed(code)) if isinstance(node, ast.ClassDef)]
     return {name for owner in classes for node in owner.body for name in texts(node, "files")}
 
 
@@ -106,7 +102,7 @@ def module_sources(root: Path, *modules: str) -> list[Path]:
     Strategies are not among them, because they are loaded by name; see `strategy_sources`.
     """
     package = root / "scripts" / "relay"
-    return sorted(_with_imported({package / f"{module.replace('.', '/')}.py" for module in modules}, ("relay",)))
+    return sorted(_with_ours({package / f"{module.replace('.', '/')}.py" for module in modules}, ("relay",)))
 
 
 def strategy_sources(path: Path) -> list[Path]:
@@ -120,24 +116,29 @@ def strategy_sources(path: Path) -> list[Path]:
     # cannot be followed, so all of them count.
     if path.parent != BUILT_IN.resolve():
         sources.update(p for p in path.parent.glob("_*.py") if p.name != "__init__.py")
-    return sorted({*_with_imported(sources, COMPUTING), *declared_files(path)})
+    return sorted({*_with_ours(sources, COMPUTING), *declared_files(path)})
 
 
-def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
+def _with_ours(paths: set[Path], packages: Sequence[str]) -> set[Path]:
     """The files, and all files of these packages that they import, directly or through each other."""
     # A strategy outside this project imports this project's package.
     folder = next((p for path in sorted(paths) for p in path.parents if p.name == "relay"), BUILT_IN.parent)
-    sources, unread = set(paths), sorted(paths)
+    return _with_imported(paths, partial(_ours, folder, packages))
+
+
+def _with_imported(files: set[Path], imported: Callable[[Path], set[Path]]) -> set[Path]:
+    """The files, and all that they import, directly or through each other; `imported` tells what one file imports."""
+    reached, unread = set(files), sorted(files)
     while unread:
-        more = _imported(unread.pop(), folder, packages) - sources
-        sources |= more
+        more = imported(unread.pop()) - reached
+        reached |= more
         unread += sorted(more)
-    return sources
+    return reached
 
 
-def _imported(importing: Path, folder: Path, packages: Sequence[str]) -> set[Path]:
+def _ours(folder: Path, packages: Sequence[str], importing: Path) -> set[Path]:
     """The files of these packages that a file imports. `folder` is that of the package `relay`."""
-    modules = _modules(read_source(importing), _package(importing, folder.parent))
+    modules = _modules(parsed(importing), _package(importing, folder.parent))
     wanted = (m for m in modules if any(f"{m}.".startswith(f"{package}.") for package in packages))
     return _files_of(folder.joinpath(*module.split(".")[1:]) for module in wanted)
 
@@ -152,11 +153,11 @@ def _package(file: Path, folder: Path) -> tuple[str, ...]:
     return file.parent.relative_to(folder).parts if folder in file.parents else ()
 
 
-@lru_cache(maxsize=512)  # the sources of several strategies are mostly the same
-def _modules(source: str, package: tuple[str, ...]) -> frozenset[str]:
+@lru_cache(maxsize=512)
+def _modules(tree: ast.Module, package: tuple[str, ...]) -> frozenset[str]:
     """The names of all modules that a file of this package imports, and of what it imports from them."""
     modules = set()
-    for node in _statements(_parsed(source)):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -176,11 +177,6 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from _statements(each)
 
 
-@lru_cache(maxsize=512)
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
 def source_digest(paths: Iterable[Path]) -> str:
     """SHA-256 (hex) of Python files as syntax trees, of others as bytes; the same on every Python and in every folder.
 
@@ -191,18 +187,8 @@ def source_digest(paths: Iterable[Path]) -> str:
         if path.suffix != ".py":
             digest.update(f"{path.name}\0{_content(path)}\0".encode())
             continue
-        source = read_source(path)
-        _check(source, path)
-        digest.update(f"{path.name}\0{_tree(source)}\0".encode())
+        digest.update(f"{path.name}\0{_tree(parsed(path))}\0".encode())
     return digest.hexdigest()
-
-
-def _check(source: str, path: Path) -> None:
-    """Raises UserError for what is not valid Python."""
-    try:
-        _parsed(source)
-    except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
 
 
 def _content(path: Path) -> str:
@@ -212,19 +198,9 @@ def _content(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def read_source(path: Path) -> str:
-    """The text of a Python file of a user's. Raises UserError."""
-    try:
-        return path.read_text("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text; save the file in the encoding UTF-8") from None
-
-
 @lru_cache(maxsize=256)
-def _tree(source: str) -> str:
-    return json.dumps(plain_tree(_parsed(source)))
+def _tree(tree: ast.Module) -> str:
+    return json.dumps(plain_tree(tree))
 
 
 def plain_tree(node: Any) -> Any:

@@ -184,38 +184,38 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[st
     if location[-1:] == ["[key]"]:
         location, kind = location[:-2], kind if kind == "refused" else "invalid_key"
     path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in _written(location, raw)).lstrip(".")
-    if kind == "exceeds":  # a check between two keys, which names both itself
-        return f"config: {error['msg']}"
-    if kind == "refused":  # a check that says itself what is allowed
-        return f"config: {path}: {error['msg']}"
+    if kind == "refused":  # a check that says itself what is allowed; one between several keys names them, too
+        return f"{path}: {error['msg']}" if path else str(error["msg"])
     if kind == "invalid_key":
-        return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
+        return f"{path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
     if kind == "extra_forbidden":
-        return f"config: {path}: {show(value)} {_unknown_key(location, raw, whole, further)}"
+        return f"{path}{_unknown_key(error, raw, whole, further)}"
     schema = _at(location, whole)
     allowed = describe(schema, whole)
     if kind == "missing":
-        return f"config: {path}: missing; allowed: {allowed}"
+        return f"{path}: missing; allowed: {allowed}"
     if kind == "not_one":
         keys = allowed.split("keys ")[1]
-        return f"config: {path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
+        return f"{path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
     refused = "is unknown" if kind == "unknown_task" else "is not allowed"
     meant = near(value, names_within(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
     refusal = f"{show(value)} {refused}{look_alike(show(value))}"
-    return f"config: {path}: {refusal}; {meant}allowed: {allowed}{hint(value, allowed, location)}"
+    return f"{path}: {refusal}; {meant}allowed: {allowed}{hint(value, allowed, location)}"
 
 
-def _unknown_key(location: Sequence[str | int], raw: Any, whole: Schema, further: Mapping[str, str]) -> str:
+def _unknown_key(error: Mapping[str, Any], raw: Any, whole: Schema, further: Mapping[str, str]) -> str:
     """What is said of a key that its block does not have: where it stands instead, or what it may be."""
+    location = list(error["loc"])
     keys, name = _at(location[:-1], whole)["properties"], str(location[-1])
     names = MEANT.get(name, (name,))
     meant = names[0]
     if not set(names) & set(keys) and (where := _elsewhere([*location[:-1], meant], whole, further)):
         where = where if meant == name else f"{meant}, {where}"
-        return f"is not allowed here; allowed: {where}{_of_command(location, raw) if 'options' in keys else ''}"
+        of_command = _of_command(location, raw) if "options" in keys else ""
+        return f": {show(error['input'])} is not allowed here; allowed: {where}{of_command}"
     page = "workflow/schemas/site.schema.json" if whole.get("title") == "Site" else "config/README.md"
     place = " (a strategy's own settings stand under options)" if "options" in keys else ""
-    return unknown("is no known key", name, keys, page) + place
+    return unknown(" is no known key", name, keys, page) + place
 
 
 def _elsewhere(location: Sequence[str | int], whole: Schema, further: Mapping[str, str]) -> str:
@@ -249,9 +249,7 @@ def names_within(schema: Schema, whole: Schema) -> list[str]:
     return [name for name in [*schema.get("enum", []), *below] if isinstance(name, str)]
 
 
-def error_lines(
-    error: ValidationError, raw: Any, schema: Schema, further: Mapping[str, str] | None = None
-) -> list[str]:
-    """One line per mistake, each once, in the config's order. `further`: keys of another file → where that is."""
-    lines = (_line(e, raw, schema, further or {}) for e in error.errors(include_url=False))
-    return list(dict.fromkeys(lines))
+def error_lines(error: ValidationError, raw: Any, schema: Schema, further: Mapping[str, str]) -> list[str]:
+    """A line for each mistake, each once, in the order of the file. `further`: keys of another file → where that is."""
+    lines = (_line(e, raw, schema, further) for e in error.errors(include_url=False))
+    return list(dict.fromkeys("\n".join(lines).split("\n")))

@@ -173,10 +173,33 @@ class Requirements:
 # Literals, in the text of a file
 
 
+def read_source(path: Path) -> str:
+    """The text of a Python file of a user's. Raises UserError."""
+    try:
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text; save the file in the encoding UTF-8") from None
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a Python file, one object as long as its text stays. Raises UserError."""
+    try:
+        return _parsed(read_source(path))
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
+
+
+@lru_cache(maxsize=512)  # the sources of several strategies are mostly the same
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 @lru_cache(maxsize=128)  # each setting's name asks for the defaults of its options
-def members(path: Path, text: str) -> Mapping[str, Any]:
+def members(path: Path, tree: ast.Module) -> Mapping[str, Any]:
     """The members of `Requirements(...)`, as plain values, which nobody may change. Raises UserError for no literal."""
-    value = _statement(path, text)
+    value = _statement(path, tree)
     if not isinstance(value, ast.Call):
         _refuse(path, value, ast.unparse(value))
     if value.args:
@@ -191,12 +214,8 @@ def members(path: Path, text: str) -> Mapping[str, Any]:
     return given
 
 
-def _statement(path: Path, text: str) -> ast.expr:
+def _statement(path: Path, tree: ast.Module) -> ast.expr:
     """What stands right of `requirements =` in the one class that has it. Raises UserError for none, and for two."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
     stated = [
         (owner, value)
         for owner in ast.walk(tree)
@@ -236,8 +255,8 @@ def declared_files(path: Path) -> list[Path]:
     Empty where the requirements cannot be read: the planner has refused them.
     """
     try:
-        stated = members(path, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, UserError):
+        stated = members(path, parsed(path))
+    except UserError:
         return []
     return [path.parent / str(name) for name in stated.get("files", ())]
 

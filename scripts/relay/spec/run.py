@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
@@ -49,9 +50,10 @@ class Setting:
 GROUPS = tuple((name, kind) for name, kind in get_type_hints(Setting).items() if any(map(is_declared, fields(kind))))
 
 
+@cache
 def setting_fields() -> tuple[SettingField, ...]:
     """Every declared field of a setting, in order."""
-    return fields_of(GROUPS)
+    return tuple(each for group in GROUPS for each in fields_of(*group))
 
 
 def value_of(setting: Setting, each: SettingField) -> Any:

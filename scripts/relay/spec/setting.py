@@ -16,6 +16,7 @@ Launcher = Literal["torchrun", "direct", "srun", "spawn", "horovodrun", "none"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
 Backend = Literal["nccl", "gloo", "mpi"]
+Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
 
 # Which operations of a GPU use TF32, by the precisions that have it. PyTorch's own default is tf32_convolution.
 TF32: Mapping[str, frozenset[str]] = {

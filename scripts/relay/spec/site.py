@@ -8,16 +8,14 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from relay.base.errors import UserError
 from relay.spec import cuda, yaml_file
 from relay.spec.contradictions import contradictions
-from relay.spec.messages import error_lines, show, unknown
-from relay.spec.price import Price
-from relay.spec.site_blocks import Environment, LibTorch, Limits, Name, OpenMP, Partition
-from relay.spec.yaml_file import Block, Natural, Text, fits
+from relay.spec.messages import show, unknown
+from relay.spec.site_blocks import STACKS, Environment, LibTorch, Limits, Name, OpenMP, Partition, Price
+from relay.spec.yaml_file import Block, Natural, Text, fits, one_of, refused, validated
 
 SITES = Path("config/sites")
 # Texts that become part of commands, like the names and paths in the blocks.
@@ -101,7 +99,7 @@ class Site(Block):
         default=[],
         description="environment modules that jobs load, in this order; with mode: conda, those that provide `conda`",
     )
-    stack_modules: dict[str, list[Module]] = Field(
+    stack_modules: dict[Annotated[str, one_of(*STACKS, "libtorch")], list[Module]] = Field(
         default={},
         description="environment modules that the jobs of a stack load after these: {stack: [modules]}, such as CUDA "
         "for deepspeed; under `libtorch` those of the C++ program's job",
@@ -120,7 +118,7 @@ class Site(Block):
     def _agrees(self) -> Self:
         """Check keys that depend on each other."""
         if lines := [*contradictions(self)]:
-            raise PydanticCustomError("exceeds", "{lines}", {"lines": "\nconfig: ".join(lines)})
+            raise refused("\n".join(lines))
         return self
 
     @property
@@ -254,19 +252,10 @@ def load_site(name_or_path: str, root: Path) -> Site:
     else:
         refusal = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
         raise UserError(f"{refusal}, or the path of a file of your own")
-    return read_from(_validated(yaml_file.read_block(file, shown), shown), shown)
+    return read_from(validated(Site, yaml_file.read_block(file, shown), shown, {}), shown)
 
 
 def read_from(site: Site, shown: str) -> Site:
     """The site with its file's name, as messages show it."""
     site._file = shown
     return site
-
-
-def _validated(raw: dict[str, Any], shown: str) -> Site:
-    try:
-        return Site.model_validate(raw)
-    except ValidationError as error:
-        lines = error_lines(error, raw, Site.model_json_schema())
-        told = "\n".join(lines).splitlines()
-        raise UserError("\n".join(f"{shown}: {line.removeprefix('config: ')}" for line in told)) from None

@@ -1,22 +1,22 @@
-"""Blocks of a cluster's file: kinds of nodes, a user's limits, placement of threads, where packages come from."""
+"""Blocks of a cluster's file: kinds of nodes, a user's limits, prices, threads, and where packages come from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from relay.spec.arithmetic import compute_capability
 from relay.spec.cuda import CAPABILITY, Generation, generation_of
 from relay.spec.job import FLAG
-from relay.spec.setting import Device
+from relay.spec.setting import Device, Stack
 from relay.spec.versions import VERSION
-from relay.spec.yaml_file import Block, Natural, Text, Whole, fits
+from relay.spec.yaml_file import Block, Natural, Positive, Text, Whole, fits, one_of
 
-if TYPE_CHECKING:
-    from relay.spec.site import Site
-
+STACKS = get_args(Stack)
+StackName = Annotated[str, one_of(*STACKS)]
 # Texts that become part of commands.
 Name = Annotated[Text, fits(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "letters, digits and . _ + -")]
 PackageOfSite = Annotated[
@@ -31,7 +31,6 @@ Flag = Annotated[Text, fits(FLAG[1], FLAG[0])]
 
 #: What limits count, in words.
 COUNTED = {"jobs": "jobs", "nodes": "nodes", "gpus": "GPUs", "cpus": "CPUs"}
-DRIVER = {"jobs": 1, "nodes": 1, "gpus": 0, "cpus": 1}  # what a driver takes that is a job itself
 
 
 class Limits(Block):
@@ -129,53 +128,56 @@ class Partition(Block):
         return [*over, *(self.limits.exceeded(taken) if self.limits.confirmed else ())]
 
 
-@dataclass(frozen=True)
-class Counter:
-    """What is counted (`jobs`, `nodes`, `gpus` or `cpus`), where, and the most that one user may have.
+CORES_PER_GPU = 12  # where a site does not say: four GPUs beside 48 cores are usual
 
-    It is a resource of Snakemake's. Each job adds to it, and none is started that would bring it over the most.
+
+class Price(Block):
+    """What an hour of a device costs. The plan shows the sum in the given currency. null: nothing is shown."""
+
+    gpu_hour: Positive | None = Field(default=None, description="an hour of a GPU, with the CPUs that go with it")
+    cpu_hour: Positive | None = Field(default=None, description="an hour of a CPU core, of jobs without GPUs")
+    currency: Text = Field(default="EUR", description="the currency, or another unit such as credits, as text")
+
+    def of(self, taken: Mapping[str, float]) -> float | None:
+        """What an hour of a job's `gpus` and `cpus` costs; None where the site does not say. CPUs go with the GPUs."""
+        each, count = (self.gpu_hour, taken["gpus"]) if taken["gpus"] else (self.cpu_hour, taken["cpus"])
+        return None if each is None else each * count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charging:
+    """What CPUs and GPUs count as. Cost is counted in CPU cores, because hours of different devices have no sum.
+
+    A GPU counts as the cores that cost as much, or else as those that the site shares out with it.
     """
 
-    what: str
-    where: str
-    most: int
+    cores_per_gpu: float = CORES_PER_GPU
+    price: Price = field(default_factory=Price)
 
     @property
-    def shown(self) -> str:
-        """What is counted, in words."""
-        return f"{COUNTED[self.what]}{self.where}"
+    def currency(self) -> str:
+        """In what costs are told."""
+        return self.price.currency if self.core_price else "core-hours"
+
+    @property
+    def core_price(self) -> float | None:
+        """What a CPU core costs an hour or, where only GPUs have a price, its part of a GPU's; None without prices."""
+        return self.price.cpu_hour or (self.price.gpu_hour / self.cores_per_gpu if self.price.gpu_hour else None)
+
+    def cores(self, taken: Mapping[str, float]) -> float:
+        """The CPU cores that these `gpus` and `cpus` are charged as: by the price, or else by the larger of the two."""
+        price = self.price.of(taken)
+        if price is not None and self.core_price:
+            return price / self.core_price
+        return float(max(taken["cpus"], taken["gpus"] * self.cores_per_gpu))
 
 
-def counters(site: Site, partition: Partition) -> dict[str, Counter]:
-    """The counters that a job in the partition adds to, by name: those of the site and of the partition."""
-    same = [each.slurms for each in site.partitions].index(partition.slurms)
-    scopes = (("user", "", site.limits), (f"user_{same}", f" in {partition.shown}", partition.limits))
-    return {
-        f"{scope}_{w}": Counter(w, where, most)
-        for scope, where, of in scopes
-        if of.confirmed
-        for w, most in of.stated.items()
-    }
-
-
-def all_counters(site: Site) -> dict[str, Counter]:
-    """All counters of the site, by name."""
-    return {name: counter for partition in site.partitions for name, counter in counters(site, partition).items()}
-
-
-def beside_driver(site: Site) -> Site:
-    """The site with what is left of a user's limits while the driver is a job, too."""
-    own, _ = site.partition_for("cpu", 0, 1, 1)
-    taken = own.taken(1, 0, 1) if own else DRIVER
-
-    def left(limits: Limits) -> Limits:
-        return limits.model_copy(update={w: max(0, most - taken[w]) for w, most in limits.stated.items()})
-
-    partitions = [
-        each.model_copy(update={"limits": left(each.limits)}) if own and each.slurms == own.slurms else each
-        for each in site.partitions
-    ]
-    return site.model_copy(update={"limits": left(site.limits), "partitions": partitions})
+def charging(price: Price, cores_per_gpu: float | None, compared: Iterable[Mapping[str, float]]) -> Charging:
+    """By a site's price where it tells the cost of all that is `compared`, since no sum is of money and hours."""
+    if any(price.of(each) is None for each in compared):
+        price = Price()
+    by_price = price.gpu_hour / price.cpu_hour if price.gpu_hour and price.cpu_hour else None
+    return Charging(cores_per_gpu=by_price or cores_per_gpu or CORES_PER_GPU, price=price)
 
 
 Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]
@@ -204,10 +206,10 @@ class Environment(Block):
         description="download: the locked wheels, downloaded and hash-checked on the login node; "
         "site: the cluster's own wheels, installed with `pip install --no-index`",
     )
-    packages: dict[str, list[PackageOfSite]] = Field(
+    packages: dict[StackName, list[PackageOfSite]] = Field(
         default={}, description="the cluster's own wheels to install: {stack: [packages]}"
     )
-    conda: dict[str, SitePath] = Field(
+    conda: dict[StackName, SitePath] = Field(
         default={}, description="conda environments: {stack: its name, its folder, or the file that creates it}"
     )
     image: SitePath | None = Field(

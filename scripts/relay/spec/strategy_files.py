@@ -17,9 +17,8 @@ from typing import Any, cast
 from relay.base.entry import ROOT
 from relay.base.errors import UserError
 from relay.base.typed import built
-from relay.spec.identity import read_source
 from relay.spec.messages import near, show, unknown
-from relay.spec.requirements import BUILT_IN, SCHEDULES, Need, Requirements, members, unfit
+from relay.spec.requirements import BUILT_IN, Need, Requirements, members, parsed, unfit
 from relay.spec.versions import PACKAGE, VERSION
 
 NEEDS = BUILT_IN / "_needs.py"
@@ -59,55 +58,44 @@ def read(path: Path) -> Requirements:
     Raises UserError where there is none, or where it is no literal: importing torch for each of twenty files would
     cost the planner seconds, and it runs again inside every job.
     """
-    stated = _stated(path, members(path, read_source(path)))
-    _check(path, stated)
-    return stated
-
-
-def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
-    """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
-    names = [each.name for each in fields(Requirements)]
+    given, names = members(path, parsed(path)), [each.name for each in fields(Requirements)]
     for name in given:
         if name not in names:
             raise UserError(f"{path}: requirements: " + unknown(f"'{name}' is unknown", name, names))
     try:
-        return built(Requirements, given)
+        stated = built(Requirements, given)
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: requirements.{error.args[0]}") from None
+    for problem in _problems(path.parent, stated):
+        raise UserError(f"{path}: requirements{problem}")
+    return stated
 
 
-def _check(path: Path, stated: Requirements) -> None:
-    """Raises UserError for less than one device, a missing file, and an option that is spoken of and not there."""
-    _check_files(path, stated)
+def _problems(folder: Path, stated: Requirements) -> Iterator[str]:
+    """What is wrong with requirements of a file in this folder, as it goes on after `requirements`."""
+    for name in stated.files:
+        if why := unfit(folder, name):
+            yield (
+                f".files: '{name}' {why}; allowed: a file in {folder} or below, relative to it (helper modules _*.py "
+                "need not be declared)"
+            )
     if stated.least_devices < 1:
-        refusal = f"{stated.least_devices} is not allowed; allowed: a whole number of at least 1"
-        raise UserError(f"{path}: requirements.least_devices: {refusal}")
+        yield f".least_devices: {stated.least_devices} is not allowed; allowed: a whole number of at least 1"
     for member, version in (("least_torch", stated.least_torch), ("least_python", stated.least_python)):
         if not re.fullmatch(VERSION, version):
-            raise UserError(
-                f"{path}: requirements.{member}: '{version}' is not allowed; allowed: a version such as 2.9"
+            yield f".{member}: '{version}' is not allowed; allowed: a version such as 2.9"
+    for package in stated.packages:
+        if not re.fullmatch(PACKAGE, package):
+            yield (
+                f".packages: '{package}' is not allowed; allowed: a package's name in small letters, such as horovod, "
+                "deepspeed>=0.14.5,<0.20 or lightning|pytorch-lightning"
             )
-    if unfit := [package for package in stated.packages if not re.fullmatch(PACKAGE, package)]:
-        raise UserError(
-            f"{path}: requirements.packages: '{unfit[0]}' is not allowed; allowed: a package's name in small letters, "
-            "such as horovod, deepspeed>=0.14.5,<0.20 or lightning|pytorch-lightning"
-        )
     lists = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
     named = {name for member in lists for name in getattr(stated, member)} | set(stated.divisors)
     named |= {other for other, _ in stated.part_of.values()}
     named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
-    if unknown := sorted(str(name) for name in named - set(stated.options)):
-        raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")
-
-
-def _check_files(path: Path, stated: Requirements) -> None:
-    """Raises UserError for a file that is not there, or not below the strategy's folder, or is Python code."""
-    for name in stated.files:
-        if why := unfit(path.parent, name):
-            raise UserError(
-                f"{path}: requirements.files: '{name}' {why}; allowed: a file in {path.parent} or below, relative to "
-                "it (helper modules _*.py need not be declared)"
-            )
+    if lacking := sorted(str(name) for name in named - set(stated.options)):
+        yield f" speak of options {lacking}, which `options` lacks"
 
 
 def needs(path: Path, stated: Requirements, *, reading: bool = False) -> tuple[Need, ...]:
@@ -128,8 +116,7 @@ def needs(path: Path, stated: Requirements, *, reading: bool = False) -> tuple[N
 
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     """The functions that a file defines at its top, by name."""
-    tree = ast.parse(path.read_text("utf-8-sig"))
-    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {node.name: node for node in parsed(path).body if isinstance(node, ast.FunctionDef)}
 
 
 def _compiled(path: Path, node: ast.FunctionDef) -> Need:
@@ -161,7 +148,7 @@ def wrong_options(given: Mapping[str, Sequence[Any]], stated: Requirements, owne
             yield unknown(text, name, stated.options)
             continue
         default, least = stated.options[name], stated.least.get(name)
-        choices = tuple(SCHEDULES) if stated.pipelined and name == "schedule" else stated.choices.get(name, ())
+        choices = stated.allowed(name) or ()
         words = ", ".join(map(str, choices)) or f"{allowed(default, least)}, such as {show(default)}"
         for value in values:
             if not (value in choices if choices else fits(value, default, least)):

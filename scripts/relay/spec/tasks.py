@@ -199,13 +199,8 @@ class Looked:
     def read(cls, path: Path) -> Self:
         """The inverse of `write`. Raises UserError where the file cannot be read or comes from another version."""
         try:
-            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return built(cls, json.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise UserError(f"{path}: is no card of this version ({fault}); delete it, it is made anew") from None
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """From the JSON of `asdict`. Raises ValueError, TypeError or KeyError."""
-        return built(cls, values)

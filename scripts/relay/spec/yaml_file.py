@@ -3,17 +3,17 @@ the models that their content is held against."""
 
 import json
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.spec.hints import hint
-from relay.spec.messages import show
+from relay.spec.messages import error_lines, show, unknown
 
 MOST = 1_000_000  # bytes of a file
 MOST_VALUES = 100_000  # in a file with aliases, which may name a block of aliases again and again
@@ -31,7 +31,7 @@ PLAINER = {
 }
 MOST_DIGITS = 300  # of a whole number: longer ones are text
 
-
+Model = TypeVar("Model", bound=BaseModel)
 Natural = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -44,8 +44,21 @@ class Block(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+def validated(model: type[Model], raw: Mapping[str, Any], shown: str, further: Mapping[str, str]) -> Model:
+    """What users wrote, as the model has it; what is left out has its default.
+
+    Raises UserError with a line for each mistake: the file (as `shown`), the key, its value, and what is allowed.
+    `further`: keys of another file → where that is.
+    """
+    try:
+        return model.model_validate(dict(raw))
+    except ValidationError as error:
+        lines = error_lines(error, raw, model.model_json_schema(), further)
+        raise UserError("\n".join(f"{shown}: {line}" for line in lines)) from None
+
+
 def refused(message: str) -> PydanticCustomError:
-    """What a model raises for a value that it does not take; `message` says what is allowed."""
+    """What a model raises for what it does not take; `message` says what is allowed, and of several keys which."""
     return PydanticCustomError("refused", "{message}", {"message": message})
 
 
@@ -55,6 +68,17 @@ def fits(pattern: str, allowed: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise refused(f"{show(text)} is not allowed; allowed: {allowed}")
+        return text
+
+    return AfterValidator(check)
+
+
+def one_of(*names: str) -> AfterValidator:
+    """Makes a text one of these names."""
+
+    def check(text: str) -> str:
+        if text not in names:
+            raise refused(unknown(f"{show(text)} is unknown", text, names))
         return text
 
     return AfterValidator(check)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.environments import login_node
-from relay.slurm import shapes
-from relay.spec import site_blocks
+from relay.slurm import counters, shapes
 from relay.spec.run import Specification
 from relay.workflow.asked import OfJob, asked, with_signature
 from relay.workflow.call import Call
@@ -71,7 +70,7 @@ class JobRule:
         own = {"attempt": lambda wildcards, attempt: attempt, "measured": measured, **self.turns}
         if self.call.site is None:
             return _with_signatures({"runtime": self.call.config.runtime_minutes, **self.call.temporary, **own})
-        names = [*shapes.RESOURCES, *site_blocks.all_counters(self.call.site)]
+        names = [*shapes.RESOURCES, *counters.all_counters(self.call.site)]
         return _with_signatures({name: self._resource(name) for name in names} | own)
 
     @asked

@@ -22,9 +22,8 @@ from relay.planning.inputs import Here
 from relay.planning.plan import Plan
 from relay.planning.planner import May, make_plan
 from relay.run_folder import results_folder
-from relay.slurm import commands
+from relay.slurm import commands, counters
 from relay.slurm.held import Held
-from relay.spec import site_blocks
 from relay.spec.site import Site, leave_to_slurm, load_site, site_of
 from relay.training import changed_code
 from relay.workflow import searches, selftest_plan, unready
@@ -67,7 +66,7 @@ def new_call(workflow: Any) -> Call:
     if call.site:
         leave_to_slurm(call.site, os.environ)
         # Snakemake keeps the sum over all jobs that it has submitted at these.
-        for name, counter in site_blocks.all_counters(call.site).items():
+        for name, counter in counters.all_counters(call.site).items():
             workflow.register_resource(name, counter.most)
     return call
 
@@ -122,7 +121,7 @@ def _planned(workflow: Any, words: list[str]) -> Call:
 def _site(config: Config, workflow: Any, root: Path) -> Site | None:
     name = config.site or site_of(workflow.resource_settings.default_resources or {})
     site = load_site(name, root) if name else None
-    return site_blocks.beside_driver(site) if site and commands.driver_job() else site
+    return counters.beside_driver(site) if site and commands.driver_job() else site
 
 
 def _without_planning(config: Config, root: Path, words: list[str], why: UserError) -> Plan:
