@@ -7,26 +7,24 @@ import argparse
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 import centres_pages
 import site_files
 from relay.base.errors import UserError
-from relay.config.blocks import Answer, Gate, Probe, Segment, SpotChecks
+from relay.config.blocks import Segment
 from relay.config.comparisons import Comparison
 from relay.config.config import Config
 from relay.spec.messages import describe
 from relay.spec.tasks import Looked, built_in
+from site_files import WIDTH, written
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"
 DEFAULTS = "config/config.yaml"
 README = "config/README.md"
 PAGES = "docs/pages.md"
-WIDTH = 110
 
 HEADER = f"""\
 # yaml-language-server: $schema=../{SCHEMA}
@@ -51,18 +49,6 @@ A block in your file is merged key by key. A list, such as `comparisons`, replac
 wrong values are refused before anything runs, each with one line. `snakemake plan` shows what would run, and what it
 costs at most.
 """
-
-# What is allowed, shorter than in messages: a table is looked up, not read.
-SHORT = {
-    "a whole number of at least ": "integer ≥ ",
-    "a number of at least ": "number ≥ ",
-    "a number greater than ": "number > ",
-    " and of at most ": ", ≤ ",
-    " and less than ": ", < ",
-    ", each ": " of ",
-    ", or a list of these": " (or a list)",
-    "a block of names and values": "a block",
-}
 
 COMPARISONS = """\
 Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every combination of
@@ -90,20 +76,8 @@ comparisons:
 """
 
 
-def _yaml(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=WIDTH)
-    return text.removesuffix("...\n").rstrip("\n")
-
-
 def _comment(text: str) -> str:
     return "".join(f"# {line}\n" for line in textwrap.wrap(text, WIDTH - 2, break_on_hyphens=False))
-
-
-def _plain(value: Any) -> Any:
-    """A default as one would write it: 20 for 20.0."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def defaults_yaml() -> str:
@@ -113,7 +87,7 @@ def defaults_yaml() -> str:
     for name, field in Config.model_fields.items():
         value = getattr(default, name)
         if name == "comparisons":
-            entries = "\n".join(f"  - {_yaml(_plain(c))}" for c in default.written()[name])
+            entries = "\n".join(f"  - {written(c)}" for c in default.written()[name])
             keys = ", ".join(k for k in Comparison.model_fields if k != "strategy")
             about = f"{_sentence(field.description)} Besides `strategy`: {keys}."
             parts.append(f"{_comment(about)}{name}:\n{entries}\n")
@@ -122,14 +96,14 @@ def defaults_yaml() -> str:
         else:
             allowed = describe(whole["properties"][name], whole)
             about = f"{_sentence(field.description)} Allowed: {allowed}."
-            parts.append(f"{_comment(about)}{name}: {_yaml(_plain(value))}\n")
+            parts.append(f"{_comment(about)}{name}: {written(value)}\n")
     return "\n".join(parts)
 
 
 def _block_yaml(block: BaseModel) -> str:
     """The keys of a block, indented, each with a comment behind it."""
     lines = (
-        f"  {name}: {_yaml(_plain(getattr(block, name)))}  # {field.description}\n"
+        f"  {name}: {written(getattr(block, name))}  # {field.description}\n"
         for name, field in type(block).model_fields.items()
     )
     return "".join(lines)
@@ -142,19 +116,11 @@ def _sentence(text: str | None) -> str:
 
 def readme() -> str:
     """`config/README.md`: every key as tables."""
-    parts = [README_HEAD, "## Keys\n", _table(Config)]
-    blocks = {"segment": Segment, "answer": Answer, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
-    for title, block in blocks.items():
-        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block)]
-    parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison), EXAMPLE, "## Tasks\n", _tasks()]
+    parts = [README_HEAD, "## Keys\n", site_files.table(Config, Config)]
+    for title, block in ({"segment": Segment} | site_files.blocks(Config)).items():
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", site_files.table(block, Config)]
+    parts += ["## `comparisons`\n", COMPARISONS, site_files.table(Comparison, Config), EXAMPLE, "## Tasks\n", _tasks()]
     return "\n".join(parts)
-
-
-def _table(block: type[BaseModel]) -> str:
-    def written(value: Any) -> str:
-        return _yaml(_plain(value[0] if block is Comparison and isinstance(value, list) else value))
-
-    return site_files.table(block, Config, written, SHORT)
 
 
 def _tasks() -> str:
@@ -170,7 +136,7 @@ def _tasks() -> str:
             t.optimizer,
             f"{t.learning_rate:g}",
             t.global_batch_size,
-            ", ".join(f"{option}: {_yaml(value)}" for option, value in t.options.items()),
+            ", ".join(f"{option}: {written(value)}" for option, value in t.options.items()),
         )
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(rows) + "\n"

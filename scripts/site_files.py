@@ -2,34 +2,38 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 
 from relay.base.grouped import grouped
 from relay.spec.messages import describe
 from relay.spec.site import Site, load_site, names
-from relay.spec.site_blocks import Environment, LibTorch, Limits, OpenMP, Partition, Price
+from relay.spec.site_blocks import Partition
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"
 SITE_LINE = "  - site='{}'\n"
 
+# What is allowed, shorter than in messages: a table is looked up, not read.
+SHORT = {
+    "a whole number of at least ": "integer ≥ ",
+    "a number of at least ": "number ≥ ",
+    "a number greater than ": "number > ",
+    " and of at most ": ", ≤ ",
+    " and less than ": ", < ",
+    ", each ": " of ",
+    ", or a list of these": " (or a list)",
+    "a block of names and values": "a block",
+}
+WIDTH = 110
+
 PROFILE_HEAD = """\
 # {description}: snakemake --profile profiles/{name}
 # `make schema` writes this file from profiles/slurm and config/sites/{name}.yaml. Change those, not this file.
 """
-
-BLOCKS: dict[str, type[BaseModel]] = {
-    "partitions": Partition,
-    "limits": Limits,
-    "price": Price,
-    "openmp": OpenMP,
-    "libtorch": LibTorch,
-    "environment": Environment,
-}
 
 README_HEAD = """\
 # Clusters
@@ -41,6 +45,25 @@ says how far you can trust the ready ones. The "documents" are the [centres' pag
 """
 
 
+def written(value: Any) -> str:
+    """A value as one would write it in YAML."""
+    text = yaml.safe_dump(_plain(value), default_flow_style=True, sort_keys=False, width=WIDTH)
+    return text.removesuffix("...\n").rstrip("\n")
+
+
+def _plain(value: Any) -> Any:
+    """A default as one would write it: 20 for 20.0."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def blocks(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The keys of a model whose default is a block, and its type."""
+    defaults = {name: field.default for name, field in model.model_fields.items()}
+    return {name: type(default) for name, default in defaults.items() if isinstance(default, BaseModel)}
+
+
 def schema_json(model: type[BaseModel]) -> str:
     """A model's JSON schema for editors."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
@@ -49,9 +72,9 @@ def schema_json(model: type[BaseModel]) -> str:
 
 def readme(root: Path) -> str:
     """The ready sites, and every key, as tables."""
-    parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", table(Site, Site, json.dumps, {})]
-    for title, block in BLOCKS.items():
-        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", table(block, Site, json.dumps, {})]
+    parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", table(Site, Site)]
+    for title, block in ({"partitions": Partition} | blocks(Site)).items():
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", table(block, Site)]
     return "\n".join(parts)
 
 
@@ -69,27 +92,22 @@ def _ready(root: Path) -> str:
     return "\n".join(rows) + "\n"
 
 
-def table(
-    block: type[BaseModel], whole: type[BaseModel], written: Callable[[Any], str], shorter: Mapping[str, str]
-) -> str:
-    """The keys of a block of the model `whole`, as a table. `written` writes a default.
-
-    `shorter`: words that replace others in what is allowed. A key whose default is a block has a table of its own.
-    """
+def table(block: type[BaseModel], whole: type[BaseModel]) -> str:
+    """The keys of a block of the model `whole`, as a table. A key whose default is a block has a table of its own."""
     schema = whole.model_json_schema()
     properties = schema["properties"] if block is whole else schema["$defs"][block.__name__]["properties"]
     rows = ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
     for name, field in block.model_fields.items():
         default = field.get_default(call_default_factory=True)
         allowed = describe(properties[name], schema)
-        for words, short in shorter.items():
+        for words, short in SHORT.items():
             allowed = allowed.replace(words, short)
         if field.is_required():
             shown = "required"
         elif isinstance(default, BaseModel) or name in ("comparisons", "partitions"):
             shown, allowed = "below", "see below"
         else:
-            shown = f"`{written(default)}`"
+            shown = f"`{written(default[0] if isinstance(default, list) and default else default)}`"
         rows.append(f"| `{name}` | {shown} | {allowed} | {field.description} |")
     return "\n".join(rows) + "\n"
 

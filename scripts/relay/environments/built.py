@@ -17,7 +17,7 @@ from relay.base.errors import UserError
 from relay.environments import kept, nvcc, pip
 from relay.environments.kept import Build
 from relay.environments.locks import Pin
-from relay.environments.recipes import RECIPES, Recipe
+from relay.environments.recipes import NVCC, RECIPES, Recipe
 from relay.run_folder.known_faults import look_up
 from relay.spec import cuda
 
@@ -61,7 +61,7 @@ def wheel(pin: Pin, python: Path, build: str, arch_list: str | None = None) -> P
     lock does not have, for a failed build, whose log it names, and for a wheel that cannot be imported.
     """
     recipe, needs = RECIPES[pin.name], f"{pin.name} has to be compiled here, and"
-    if missing := kept.lacking(recipe.needed_programs(build)):
+    if missing := kept.lacking({**recipe.programs, **({} if build == "cpu" else NVCC)}):
         raise UserError(f"{needs} this machine lacks: {'; '.join(missing)}")
     torch = _torch_of(python)
     if build != "cpu" and (problem := nvcc.problem(torch["cuda"])):

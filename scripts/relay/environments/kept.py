@@ -162,8 +162,9 @@ def _made(place: Path) -> Path | None:
 
 def _keep(finished: Path, place: Path) -> None:
     """Copy the finished file into its folder, which is there at once with the whole file."""
-    new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    try:
+    beside = tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent, ignore_cleanup_errors=True)
+    with beside as text:
+        new = Path(text)
         new.chmod(0o755)
         file = Path(shutil.copy2(finished, new))
         writers.keep_to_owner(file)
@@ -175,8 +176,6 @@ def _keep(finished: Path, place: Path) -> None:
             if _made(place) is None:
                 shutil.rmtree(place, ignore_errors=True)
                 new.rename(place)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def cpus() -> str:

@@ -36,10 +36,6 @@ class Recipe:
         cuda = {name: text.format(**values) for name, text in self.cuda_variables.items()}
         return {**self.variables, **{name: value for name, value in cuda.items() if value}}
 
-    def needed_programs(self, build: str) -> dict[str, str]:
-        """The programs for a build of torch, each with the Debian package that brings it."""
-        return {**self.programs, **({} if build == "cpu" else NVCC)}
-
     def patch(self, source: Path) -> None:
         """Change the unpacked source. Raises ValueError for a pattern that is not found: another version."""
         for name, changes in self.replaced.items():

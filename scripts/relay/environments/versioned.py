@@ -110,13 +110,13 @@ def only_one(path: Path) -> Iterator[int]:
         stream, locks = files.exclusive(place, 0)
     except files.HeldError as held:
         who = f" ({held})" if str(held) else ""
-        told = f"environment: another process{who} is at work on {path}; waiting for its end; {files.if_dead(place)}"
-        print(told, file=sys.stderr, flush=True)
+        line = f"environment: another process{who} is at work on {path}; waiting for its end; {files.if_dead(place)}"
+        print(line, file=sys.stderr, flush=True)
         stream, locks = files.exclusive(place, math.inf)
     with stream:
         if not locks:
-            told = f"warning: {path.parent}: this file system has no locks: start one such call at a time"
-            print(told, file=sys.stderr, flush=True)
+            line = f"warning: {path.parent}: this file system has no locks: start one such call at a time"
+            print(line, file=sys.stderr, flush=True)
         yield stream.fileno()
 
 

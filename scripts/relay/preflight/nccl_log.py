@@ -13,15 +13,14 @@ def ask(path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What the log tells; None where NCCL wrote none."""
+    """What the log tells; None where NCCL wrote none.
+
+    `version`, `network` (the last one that NCCL names), `via` (channels by way: NET/IB, P2P, SHM, …), `warnings`.
+    """
     try:
-        return parse(path.read_text(encoding="utf-8", errors="replace"))
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
-
-
-def parse(text: str) -> dict[str, Any]:
-    """`version`, `network` (the last one that NCCL names), `via` (channels by way: NET/IB, P2P, SHM, …), `warnings`."""
     version = re.search(r"NCCL version (\S+)", text)
     networks = re.findall(r"Using network (.+)", text)
     ways = re.findall(r"Channel \S+ ?: .* via (NET/\w+|[A-Za-z0-9]+)", text)

@@ -104,11 +104,11 @@ def _findings(places: Sequence[Path]) -> dict[Finding, list[str]]:
     for place in (place for place in places if state(place) != NOT_RUN):
         facts = _read(place)
         if facts and "findings" in facts:
-            found = recorded(facts)
+            of_place = recorded(facts)
         else:  # its job could not even judge
             lines = read_json_or(place / PROBLEMS, None) or []
-            found = [Finding("preflight", "stop", line, "see its log") for line in lines]
-        for finding in found:
+            of_place = [Finding("preflight", "stop", line, "see its log") for line in lines]
+        for finding in of_place:
             named.setdefault(finding, []).append(place.name)
     return named
 

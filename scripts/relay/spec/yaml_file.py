@@ -216,8 +216,8 @@ def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
     """Where a file is no YAML, and why. What is not closed at the end is told where it was opened."""
-    told = " ".join(f"{error.context or ''} {error.problem}".split())
-    opened = re.search("unexpected end|stream end", told)
+    said = " ".join(f"{error.context or ''} {error.problem}".split())
+    opened = re.search("unexpected end|stream end", said)
     mark = (opened and error.context_mark) or error.problem_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return f"{place}is no YAML: {next((plainer for words, plainer in PLAINER.items() if words in told), told)}"
+    return f"{place}is no YAML: {next((plainer for words, plainer in PLAINER.items() if words in said), said)}"
