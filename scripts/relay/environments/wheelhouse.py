@@ -67,6 +67,10 @@ class Order:
         """Those that have no wheel, and are built here."""
         return [entry for entry in self.locked if entry.name in RECIPES]
 
+    def requirements(self, labelled: Collection[str]) -> str:
+        """What pip is asked for; of the packages `labelled`, their CPU builds."""
+        return exactly((entry for entry in self.locked if entry.name not in RECIPES), labelled)
+
 
 def order(root: Path, stack: str, build: str, python: str | None = None, arch_list: str | None = None) -> Order:
     """The order for a stack of the project in `root`. `python` is a path; None means the driver's base Python.
@@ -198,8 +202,7 @@ def _download(wanted: Order, partial: Path) -> None:
 def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *options: str) -> str:
     """Download the wheels; of the packages `labelled`, their CPU builds. Returns '' or pip's error on one line."""
     file = folder / "asked.txt"
-    published = (entry for entry in wanted.locked if entry.name not in RECIPES)
-    file.write_text(exactly(published, labelled), encoding="utf-8")
+    file.write_text(wanted.requirements(labelled), encoding="utf-8")
     what = ["--require-hashes", "--only-binary=:all:", "--dest", str(folder), "--requirement", str(file)]
     words = pip.run(wanted.python, "download", *what, *options)
     file.unlink()
