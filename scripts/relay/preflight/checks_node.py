@@ -100,7 +100,7 @@ def compiler(facts: Facts) -> Iterator[Finding]:
                 f"load the site's module of one (`modules` in the site's file), name it in {variable}, or leave "
                 "`compile` out",
             )
-        if problem := rank.get("compiling", {}).get(variable):
+        if problem := rank["compiling"].get(variable):
             yield stop(
                 f"torch.compile cannot build {language} code on {rank['node']}: {problem}",
                 f"it needs Python's header (Debian: python3-dev; on a cluster the module that brings {rank['python']}) "

@@ -15,7 +15,6 @@ from relay.base.files import write_json
 from relay.preflight import node
 from relay.spec.job import Job
 from relay.spec.run import Preflight
-from relay.spec.versions import EVERY_JOB, NVML, installed, names_in, packages_of
 
 
 def specification(path: Path) -> tuple[Preflight, dict[str, Any] | None]:
@@ -44,19 +43,16 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
 
     run, job = specification(given.spec)
-    mine = node.collect(job)
-    mine["compiling"] = {name: node.compiling(name) for name in node.COMPILERS} if run.compile else {}
-    mine["packages"] = {name: installed(name) for name in names_in((*EVERY_JOB, *packages_of(run.node_needs), NVML))}
+    mine = node.collect(run, job)
     work, rank = given.output.parent, mine["rank"]
     write_json(rank_file(work, rank), mine)
 
     from relay.preflight import checks, collective, devices, nccl_log
-    from relay.process import machine, system  # torch is loaded only here
+    from relay.process import machine  # torch is loaded only here
     from relay.process.ranks import Ranks
 
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
     mine |= devices.collect(run.shape.device, torchvision_too=mine["local_rank"] == 0)
-    mine["memory_limit_mb"] = system.memory_limit_mb()
     write_json(rank_file(work, rank), mine)
     if any(each.severity == "stop" for each in checks.check_all(gathered(run, job, [mine]), joining=True)):
         sys.exit(1)  # the job says why, and does not wait for a timeout

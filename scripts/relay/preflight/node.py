@@ -24,6 +24,8 @@ from relay.environments.built import has_header
 from relay.environments.node_folder import looked_at, noexec
 from relay.launch.gpus import count_gpus
 from relay.process import cpus, mps_daemon, system
+from relay.spec.run import Preflight
+from relay.spec.versions import EVERY_JOB, NVML, installed, names_in, packages_of
 
 # Where compiled extensions go unless their variable says otherwise.
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
@@ -42,7 +44,7 @@ WRITTEN_BYTES = 32 * 1024**2
 LIMITS = {"open_files": resource.RLIMIT_NOFILE, "locked_memory_bytes": resource.RLIMIT_MEMLOCK}
 
 
-def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
+def collect(run: Preflight, job: Mapping[str, Any] | None) -> dict[str, Any]:
     """This process's facts. Sizes are in bytes or MB (2**20 bytes) as their names say; None is what cannot be told."""
     environment = os.environ
     host = socket.gethostname()
@@ -75,6 +77,9 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
             "active": Path(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists(),
         },
         "compilers": {name: compiler(name) for name in COMPILERS},
+        "compiling": {name: compiling(name) for name in COMPILERS} if run.compile else {},
+        "packages": {name: installed(name) for name in names_in((*EVERY_JOB, *packages_of(run.node_needs), NVML))},
+        "memory_limit_mb": system.memory_limit_mb(),
         "driver": {"version": system.driver(), "gpus": count_gpus()},
     }
 
