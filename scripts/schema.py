@@ -116,11 +116,9 @@ def _sentence(text: str | None) -> str:
 
 def readme() -> str:
     """`config/README.md`: every key as tables."""
-    parts = [README_HEAD, "## Keys\n", site_files.table(Config, Config)]
-    for title, block in ({"segment": Segment} | site_files.blocks(Config)).items():
-        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", site_files.table(block, Config)]
-    parts += ["## `comparisons`\n", COMPARISONS, site_files.table(Comparison, Config), EXAMPLE, "## Tasks\n", _tasks()]
-    return "\n".join(parts)
+    keys = ["## Keys\n", site_files.table(Config, Config), *site_files.sections(Config, segment=Segment)]
+    comparisons = ["## `comparisons`\n", COMPARISONS, site_files.table(Comparison, Config), EXAMPLE]
+    return "\n".join([README_HEAD, *keys, *comparisons, "## Tasks\n", _tasks()])
 
 
 def _tasks() -> str:

@@ -58,10 +58,14 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def blocks(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The keys of a model whose default is a block, and its type."""
+def sections(model: type[BaseModel], **first: type[BaseModel]) -> list[str]:
+    """A section for each block of a model: for these, and for each key whose default is a block."""
     defaults = {name: field.default for name, field in model.model_fields.items()}
-    return {name: type(default) for name, default in defaults.items() if isinstance(default, BaseModel)}
+    blocks = {name: type(default) for name, default in defaults.items() if isinstance(default, BaseModel)}
+    parts = []
+    for title, block in (first | blocks).items():
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", table(block, model)]
+    return parts
 
 
 def schema_json(model: type[BaseModel]) -> str:
@@ -73,9 +77,7 @@ def schema_json(model: type[BaseModel]) -> str:
 def readme(root: Path) -> str:
     """The ready sites, and every key, as tables."""
     parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", table(Site, Site)]
-    for title, block in ({"partitions": Partition} | blocks(Site)).items():
-        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", table(block, Site)]
-    return "\n".join(parts)
+    return "\n".join([*parts, *sections(Site, partitions=Partition)])
 
 
 def _ready(root: Path) -> str:

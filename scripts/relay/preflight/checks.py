@@ -20,15 +20,15 @@ def check_all(collected: Mapping[str, Any], *, joining: bool = False) -> list[Fi
     `joining`: only of the checks of what would keep a rank waiting for the others in vain.
     """
     facts, worst = Facts(collected), []
-    for registered in REGISTER if facts.ranks else ():
-        if joining and not registered.prevents_joining:
+    for name, judge, prevents_joining in REGISTER if facts.ranks else ():
+        if joining and not prevents_joining:
             continue
         findings: list[Finding] = []
         try:
-            findings.extend(registered.function(facts))
+            findings.extend(judge(facts))
         except Exception as error:  # facts that nobody has met yet must not keep anybody from training
             fault = f"the check failed itself: {type(error).__name__}: {error}"
             findings.append(warn(fault, "please report it with the facts"))
         if findings:
-            worst.append(replace(min(findings, key=attrgetter("rank")), check=registered.name))
+            worst.append(replace(min(findings, key=attrgetter("rank")), check=name))
     return sorted(worst, key=attrgetter("rank"))

@@ -99,23 +99,15 @@ def listed(values: Sequence[Any], most: int = 4) -> str:
 Check = Callable[[Facts], Iterator[Finding]]
 
 
-@dataclass(frozen=True)
-class Registered:
-    """A check, and whether what it stops also keeps the ranks from joining each other."""
-
-    name: str
-    function: Check
-    prevents_joining: bool
-
-
-REGISTER: list[Registered] = []
+# Each check by its name, and whether what it stops also keeps the ranks from joining each other.
+REGISTER: list[tuple[str, Check, bool]] = []
 
 
 def check(name: str, *, prevents_joining: bool = False) -> Callable[[Check], Check]:
     """Register a check: of what it yields, the worst counts. It yields nothing where all is right."""
 
     def register(function: Check) -> Check:
-        REGISTER.append(Registered(name, function, prevents_joining))
+        REGISTER.append((name, function, prevents_joining))
         return function
 
     return register

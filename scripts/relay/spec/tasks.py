@@ -193,7 +193,7 @@ class Looked:
 
     def write(self, path: Path) -> None:
         """Write it as JSON. Raises OSError."""
-        write_json(path, json.loads(json.dumps(asdict(self))))
+        write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Self:
